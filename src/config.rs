@@ -20,8 +20,9 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 /// Turns a lock's given name into the store's.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// The options of a client: each field, its type and its default; behind these the environment variable, the method of
-/// the builder that is given its value, the function that reads the value, and an example. `$then` gets the table.
+/// The options of a client: each field, its type and its default; behind these the environment variable, the
+/// method of the builder that is given its value, the function that reads the value, and an example. `$then`
+/// gets the table.
 macro_rules! client_options {
     ($then:ident) => {
         $then! {
@@ -76,7 +77,8 @@ macro_rules! client_options {
                 /// The host names, which the client's connections share.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
-                /// Whether the client may write notes beside the locks: not without an entry in the directory.
+                /// Whether the client may write notes beside the locks: not without an entry in the
+                /// directory.
                 notes: bool = true;
             }
             /// The servers that keep a lock together, and the time-out of each.

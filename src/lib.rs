@@ -3,8 +3,8 @@
 //!
 //! A lock is a name. Threads of any number of processes and machines acquire it by that name, and one of them
 //! holds it at a time. The client renews the lease while its process lives. If the process dies, the lock is
-//! free when the lease ends. A holder that loses the lock is notified. On Redis the locks have Redisson's keys,
-//! owners, counts and messages, on ZooKeeper Curator's nodes: Rust and Java processes can share them.
+//! free when the lease ends. A holder that loses the lock is notified. On Redis the locks have Redisson's
+//! keys, owners, counts and messages, on ZooKeeper Curator's nodes: Rust and Java processes can share them.
 //!
 //! # Example
 //!
@@ -36,18 +36,17 @@
 //!
 //! # What compiles and is wrong
 //!
-//! `client.get_lock("stock:42")` acquires nothing: it makes a handle, and `acquire()`, `lock()` or `with_lock` on
-//! the handle takes the lock. The compiler warns if the handle is not used, and says nothing of
-//! `let _guard = client.get_lock("stock:42");`:
+//! `client.get_lock("stock:42")` acquires nothing: it makes a handle, and `acquire()`, `lock()` or
+//! `with_lock` on the handle takes the lock. The compiler warns if the handle is not used, and says nothing
+//! of `let _guard = client.get_lock("stock:42");`:
 //!
 //! ```text
 //! warning: unused `RedisLock` that must be used
 //!   = note: `get_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard
 //! ```
 //!
-//! `let _ = lock.acquire()?;` releases at once.
-//! `guard.unlock()?` behind a write reports a failed release as if the work had failed:
-//! [`Error::work_ran`] distinguishes them. The
+//! `let _ = lock.acquire()?;` releases at once. `guard.unlock()?` behind a write reports a failed release as
+//! if the work had failed: [`Error::work_ran`] distinguishes them. The
 //! [list](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md#what-compiles-and-is-wrong)
 //! says which lint reports each.
 //!
@@ -78,8 +77,8 @@
 //!
 //! # Features
 //!
-//! Only `redis` is on by default. [`LockClient::connect`] lists the URLs of each store, and says which feature
-//! a URL needs that is off.
+//! Only `redis` is on by default. [`LockClient::connect`] lists the URLs of each store, and says which
+//! feature a URL needs that is off.
 //!
 //! | Feature | Brings |
 //! |---|---|

@@ -28,8 +28,8 @@ impl ServerOptions {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// The same with the secrets that the files have now. A URL that leads elsewhere is not followed: the locks are
-    /// where they are.
+    /// The same with the secrets that the files have now. A URL that leads elsewhere is not followed: the
+    /// locks are where they are.
     fn read_again(&self) -> ServerOptions {
         let mut options = self.clone();
         let place = without_credentials(&self.url);
@@ -55,8 +55,8 @@ fn behind_label(word: &str) -> &str {
     before.rfind('=').and_then(|at| word.get(at + 1..)).unwrap_or(word)
 }
 
-/// A store's own form of its options, for each connection: made anew after a login or a handshake was refused, if a file
-/// has changed since.
+/// A store's own form of its options, for each connection: made anew after a login or a handshake was
+/// refused, if a file has changed since.
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,

@@ -213,7 +213,8 @@ impl<'a> Timed<'a> {
         Timed { wire, deadline, only_ready: false, was_not_ready: false, armed }
     }
 
-    /// Sets the socket's time-out to the time left, unless that is nearly what it has: the call would cost each reply.
+    /// Sets the socket's time-out to the time left, unless that is nearly what it has: the call would cost
+    /// each reply.
     fn arm(&self) -> io::Result<()> {
         let (left, armed) = (remaining(self.deadline)?, self.armed.get());
         if armed < left || armed > left + left / 16 {

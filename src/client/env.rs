@@ -66,17 +66,18 @@ impl ClientBuilder {
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
     #[doc = client_options!(rows)]
     ///
-    /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`,
-    /// `500ms`, `1h30m`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have
-    /// spaces or line ends between. `leasehold run` sets `LEASEHOLD_UNDER`. A server of a ring may have its [label](crate::RingNode::label), `*` and
-    /// its [weight](crate::RingNode::weight), or both, and `=` before its URL. A program sets by its code an
-    /// observer, a mapping of names, and whether it connects lazily.
+    /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`, `500ms`,
+    /// `1h30m`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have spaces
+    /// or line ends between. `leasehold run` sets `LEASEHOLD_UNDER`. A server of a ring may have its
+    /// [label](crate::RingNode::label), `*` and its [weight](crate::RingNode::weight), or both, and `=`
+    /// before its URL. A program sets by its code an observer, a mapping of names, and whether it connects
+    /// lazily.
     ///
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
     /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
-    /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines that
-    /// begin with `#` do not count; of passwords, line ends at the end. When a server refuses the login, these files
-    /// are read again, and those of `LEASEHOLD_TLS_*` when a handshake is refused.
+    /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines
+    /// that begin with `#` do not count; of passwords, line ends at the end. When a server refuses the login,
+    /// these files are read again, and those of `LEASEHOLD_TLS_*` when a handshake is refused.
     ///
     /// # Errors
     /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that

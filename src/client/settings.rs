@@ -1,4 +1,5 @@
-//! The options that a builder was given, for the program `leasehold`, which asks servers beside the library by them.
+//! The options that a builder was given, for the program `leasehold`, which asks servers beside the library
+//! by them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -70,7 +71,8 @@ impl ClientBuilder {
         }
     }
 
-    /// Reads a time of a variable, or of an option of the program: seconds, or numbers with units, one behind the other.
+    /// Reads a time of a variable, or of an option of the program: seconds, or numbers with units, one behind
+    /// the other.
     ///
     /// # Errors
     /// The reason why the text is no time.

@@ -1,4 +1,5 @@
-//! The lines of an entry, `name=value` each. Any program may have written an entry, so nothing in it is trusted.
+//! The lines of an entry, `name=value` each. Any program may have written an entry, so nothing in it is
+//! trusted.
 
 use std::fmt::Display;
 

@@ -1,7 +1,7 @@
 //! The directory: for each client that holds or waits, where it runs and which of its threads hold and wait.
 //!
-//! A client writes its entry, a text of lines, and the entry ends with the client's lease. An entry contains no clock readings,
-//! only ages; how old the entry is follows from what is left of its time.
+//! A client writes its entry, a text of lines, and the entry ends with the client's lease. An entry contains
+//! no clock readings, only ages; how old the entry is follows from what is left of its time.
 
 pub(crate) mod lines;
 pub(crate) mod run;

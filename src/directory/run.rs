@@ -1,7 +1,7 @@
 //! The record of a job's last run: an entry in the directory, under an id derived from the job's name.
 //!
-//! So a record needs no place of its own in a store, and no other rights than a client's entry. Its age follows from what is left
-//! of its time. A list of clients skips it, since it has no `lease_ms`.
+//! So a record needs no place of its own in a store, and no other rights than a client's entry. Its age
+//! follows from what is left of its time. A list of clients skips it, since it has no `lease_ms`.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// The owner under which the job ran. While the lock has this holder the job is over, and kept from running again; with another
-    /// holder it is running.
+    /// The owner under which the job ran. While the lock has this holder the job is over, and kept from
+    /// running again; with another holder it is running.
     pub owner: String,
     /// 0 is a success.
     pub exit_code: u8,

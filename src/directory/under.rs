@@ -1,8 +1,10 @@
-//! The thread that waits on behalf of another process's hold: an entry in the directory, under an id derived from the hold's owner.
+//! The thread that waits on behalf of another process's hold: an entry in the directory, under an id derived
+//! from the hold's owner.
 //!
-//! A command under `leasehold run` keeps that program's lock while the command waits for another; the two are different clients.
-//! The waiting client learns the owner from `LEASEHOLD_UNDER` and writes this entry, so that the search for deadlocks can go on
-//! from the owner to the waiting thread. A list of clients skips it, since it has no `lease_ms`.
+//! A command under `leasehold run` keeps that program's lock while the command waits for another; the two are
+//! different clients. The waiting client learns the owner from `LEASEHOLD_UNDER` and writes this entry, so
+//! that the search for deadlocks can go on from the owner to the waiting thread. A list of clients skips it,
+//! since it has no `lease_ms`.
 
 use super::lines::{Fields, Lines};
 use crate::ident::{ClientId, Owner};

@@ -1,9 +1,10 @@
-//! The end of a thread that keeps holds: they are given back first, since the process may end with the thread.
+//! The end of a thread that keeps holds: they are given back first, since the process may end with the
+//! thread.
 //!
-//! `exit` of the C library runs the destructors of the calling thread's thread-locals (glibc and macOS; not musl), as
-//! the end of a thread does, while all other threads go on. So the keeper's thread gives the holds back. The ending
-//! thread asks for that and waits, for one command time-out at most: it sends nothing, runs no code of the program's,
-//! and takes no mutex under which such code runs.
+//! `exit` of the C library runs the destructors of the calling thread's thread-locals (glibc and macOS; not
+//! musl), as the end of a thread does, while all other threads go on. So the keeper's thread gives the holds
+//! back. The ending thread asks for that and waits, for one command time-out at most: it sends nothing, runs
+//! no code of the program's, and takes no mutex under which such code runs.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -46,7 +47,8 @@ pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }
 
-/// The thread of this id, which calls, is about to keep a hold. `false`: it ends, and would give nothing back.
+/// The thread of this id, which calls, is about to keep a hold. `false`: it ends, and would give nothing
+/// back.
 pub(crate) fn note_kept(thread: u64) -> bool {
     END.try_with(|end| end.thread.set(Some(thread))).is_ok()
 }
@@ -74,7 +76,8 @@ impl Drop for End {
 }
 
 impl Core {
-    /// Has the keeper's thread give back what this thread keeps, or all threads; the calls that are over with that.
+    /// Has the keeper's thread give back what this thread keeps, or all threads; the calls that are over with
+    /// that.
     pub(crate) fn end_kept(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
         let (service, _) = self.keeper.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();

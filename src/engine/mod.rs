@@ -2,8 +2,8 @@
 //! every operation begins with.
 //!
 //! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local
-//! queues. A client's two threads share its `core` with all callers: the `timer` and the `watchdog` keep holds
-//! alive and settle requests in doubt. `ending` is the end of a client.
+//! queues. A client's two threads share its `core` with all callers: the `timer` and the `watchdog` keep
+//! holds alive and settle requests in doubt. `ending` is the end of a client.
 
 pub(crate) mod acquire;
 mod agenda;
@@ -260,8 +260,8 @@ impl Engine {
             self.lose(hold, LossReason::Gone);
         }
         if let Some(snapshot) = &mut snapshot {
-            // A lock that is released here is not held, whatever the store has heard of that. A hold that is not
-            // this task's is another's, or left by a release that has not arrived.
+            // A lock that is released here is not held, whatever the store has heard of that. A hold that is
+            // not this task's is another's, or left by a release that has not arrived.
             let own =
                 hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
             snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));

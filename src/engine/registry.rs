@@ -140,8 +140,8 @@ impl Registry {
         self.agenda.lock()
     }
 
-    /// Has a hold that is here be looked at in time, whatever has changed about it; returns when. `earlier`: unless it
-    /// is looked at sooner anyway.
+    /// Has a hold that is here be looked at in time, whatever has changed about it; returns when. `earlier`:
+    /// unless it is looked at sooner anyway.
     pub(crate) fn put(&self, hold: &Arc<Hold>, earlier: bool, now: Moment) -> Moment {
         let put = |state: &mut State| {
             let slot = slot_of(hold, state, now);

@@ -67,8 +67,8 @@ impl Stuck {
         self.waits.iter().find(|wait| wait.thread == thread)
     }
 
-    /// The part that an entry has room for: the waits in `first`, then the oldest, each before what its thread
-    /// holds. Of a thread with very many locks the one that `first` says is named before the others.
+    /// The part that an entry has room for: the waits in `first`, then the oldest, each before what its
+    /// thread holds. Of a thread with very many locks the one that `first` says is named before the others.
     pub(crate) fn named(&self, first: &HashMap<u64, String>, now: Moment) -> Named {
         let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
         waits.sort_unstable_by_key(|wait| (!first.contains_key(&wait.told.id), wait.since));

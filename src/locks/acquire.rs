@@ -1,4 +1,5 @@
-//! The methods that acquire a lock, the same for one lock and for several; and the one that runs work under it.
+//! The methods that acquire a lock, the same for one lock and for several; and the one that runs work under
+//! it.
 
 use std::time::Duration;
 
@@ -242,8 +243,8 @@ impl AcquireOptions {
     /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound
     /// on the wait it is never `None`.
     ///
-    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fencing_token`]. For the plain lock
-    /// of a name, waited for as long as it takes, there is
+    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fencing_token`]. For the
+    /// plain lock of a name, waited for as long as it takes, there is
     /// [`LockClient::with_lock`](crate::LockClient::with_lock).
     ///
     /// # Blocking

@@ -130,7 +130,8 @@ impl Leader {
         Ok(Leader { shared, orders, events, no_events: unbounded().1, thread: Some(thread) })
     }
 
-    /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`]. `None` in a forked child.
+    /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`]. `None` in a forked
+    /// child.
     #[must_use]
     pub fn term(&self) -> Option<FencingToken> {
         if is_forked() {
@@ -140,8 +141,8 @@ impl Leader {
         office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
-    /// The candidate's events, in order. It is disconnected when the candidate stands no more, and in a forked
-    /// child.
+    /// The candidate's events, in order. It is disconnected when the candidate stands no more, and in a
+    /// forked child.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
         if is_forked() { &self.no_events } else { &self.events }

@@ -39,8 +39,8 @@ impl Service {
         Ok(())
     }
 
-    /// Runs on the thread: `look` does what is due and returns when to look next, until the service is stopped. Its argument is the
-    /// earliest moment that the thread was woken for.
+    /// Runs on the thread: `look` does what is due and returns when to look next, until the service is
+    /// stopped. Its argument is the earliest moment that the thread was woken for.
     pub(crate) fn run(&self, parker: &Parker, mut look: impl FnMut(Moment) -> Moment) {
         parker.is_mine();
         loop {
@@ -57,7 +57,8 @@ impl Service {
 
     /// Makes the thread look by `moment`. Free if it will anyway.
     ///
-    /// The caller first changes what the thread will see. Pairs with `run`, which opens `next_look` before it looks and sets it after.
+    /// The caller first changes what the thread will see. Pairs with `run`, which opens `next_look` before it
+    /// looks and sets it after.
     pub(crate) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_look.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);

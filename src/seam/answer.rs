@@ -13,7 +13,8 @@ pub(crate) enum Attempt {
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
-        /// How many clients were in the queue, this one included. Zero: this client was not in it, or the store does not say.
+        /// How many clients were in the queue, this one included. Zero: this client was not in it, or the
+        /// store does not say.
         in_line: u32,
     },
     Busy {
@@ -26,7 +27,8 @@ pub(crate) enum Attempt {
         retry_after: Option<Duration>,
         /// What wakes the waiter.
         listens_for: ListensFor,
-        /// Whether to watch for releases that do not notify the queue: this client is first in it, and the holder's release would.
+        /// Whether to watch for releases that do not notify the queue: this client is first in it, and the
+        /// holder's release would.
         is_lookout: bool,
     },
     /// A count above one was wanted, but the owner holds nothing. Nothing changed.
@@ -78,7 +80,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for its claim's lease; the old one holds nothing. No waiter was notified.
+    /// The new owner holds the lock with count one, for its claim's lease; the old one holds nothing. No
+    /// waiter was notified.
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
@@ -109,9 +112,9 @@ pub(crate) struct Sink {
 
 /// A hold whose release no thread waits for.
 pub(crate) trait Releasing: Send + Sync {
-    /// The store did not carry out the release and sends it again. A request that this client has sent under the same owner meanwhile
-    /// arrives first, so the release ends a hold that it began: no such hold may count. Called before the answer of any such request
-    /// is read.
+    /// The store did not carry out the release and sends it again. A request that this client has sent under
+    /// the same owner meanwhile arrives first, so the release ends a hold that it began: no such hold may
+    /// count. Called before the answer of any such request is read.
     fn overtaken(&self);
 }
 

@@ -23,15 +23,16 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) wakes: bool,
     /// [`expire_in`](super::Store::expire_in) works.
     pub(crate) can_expire_in: bool,
-    /// Whether a busy attempt for this kind joins a queue in the store. Then each waiter asks for itself, so that the store's
-    /// order is the order of arrival; repeating an attempt keeps the place; and a waiter that gives up has its claim
-    /// [cleaned up](super::Store::clean_up).
+    /// Whether a busy attempt for this kind joins a queue in the store. Then each waiter asks for itself, so
+    /// that the store's order is the order of arrival; repeating an attempt keeps the place; and a waiter
+    /// that gives up has its claim [cleaned up](super::Store::clean_up).
     pub(crate) queues: fn(Kind) -> bool,
-    /// Whether what a request in doubt left in the store outlasts its lease, so that it must be cleaned up however long the store
-    /// does not answer.
+    /// Whether what a request in doubt left in the store outlasts its lease, so that it must be cleaned up
+    /// however long the store does not answer.
     pub(crate) outlasts_leases: bool,
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
-    /// The shortest and the longest sleep of a waiter that no message wakes; each wait draws a random time between them.
+    /// The shortest and the longest sleep of a waiter that no message wakes; each wait draws a random time
+    /// between them.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) homes: Option<&'a dyn Homes>,
     pub(crate) pipeline: Option<&'a dyn Pipeline>,
@@ -116,8 +117,9 @@ pub(crate) trait Batches: Send + Sync {
     /// Locks with the same number can be taken and released by one request. `None`: this one cannot. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later. Grants all before the first
-    /// that another owner has (with `or_none` all or none), and returns their tokens. The owners must be new: they hold nothing.
+    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later.
+    /// Grants all before the first that another owner has (with `or_none` all or none), and returns their
+    /// tokens. The owners must be new: they hold nothing.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -131,19 +133,19 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// Owner numbers below this must not be used for another hold: a request under them may still arrive, although every answer
-    /// so far was `Ok`.
+    /// Owner numbers below this must not be used for another hold: a request under them may still arrive,
+    /// although every answer so far was `Ok`.
     fn first_unspent_number(&self) -> u64;
 
     /// A hold ended during a renewal: no server may be given it again, and one that was must forget it.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// For how long a refused waiter must not ask again, whatever message it gets: it met others who want the lock too. Single tries
-    /// are not held off.
+    /// For how long a refused waiter must not ask again, whatever message it gets: it met others who want the
+    /// lock too. Single tries are not held off.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
-    /// Whether several owners have parts of a lock, so that none may hold it. All who tried may have been refused; the caller tries
-    /// again after a random part of [`SPLIT_PAUSE`].
+    /// Whether several owners have parts of a lock, so that none may hold it. All who tried may have been
+    /// refused; the caller tries again after a random part of [`SPLIT_PAUSE`].
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
@@ -155,13 +157,15 @@ pub(crate) trait Sessions: Send + Sync {
     /// Wakes `timer` when a [`Bound`] has ended, and when something happened by which holds may be gone.
     fn attach(&self, timer: ServiceWaker);
 
-    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Called once for each grant.
+    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Called once for
+    /// each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 
 pub(crate) trait ConnectionWatch: Send + Sync {
-    /// Whether a connection was hung up since the last call: the server may have lost everything, which a renewal finds out. `None`:
-    /// this store does not see that. Called often while anything is held; does not wait.
+    /// Whether a connection was hung up since the last call: the server may have lost everything, which a
+    /// renewal finds out. `None`: this store does not see that. Called often while anything is held; does not
+    /// wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
@@ -170,17 +174,20 @@ pub(crate) trait Sweeping: Send + Sync {
     /// Removes some entries of locks that have been free for longer than `age`; how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Why the database keeps old versions of rows, in words, such as transactions that are open for longer than `age`.
+    /// Why the database keeps old versions of rows, in words, such as transactions that are open for longer
+    /// than `age`.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
-/// A store that keeps a queue of the clients that wait for a lock, and notifies the first when the lock is free.
+/// A store that keeps a queue of the clients that wait for a lock, and notifies the first when the lock is
+/// free.
 pub(crate) trait Lines: Send + Sync {
-    /// Whether the server did not let a release of this client's notify the queue. Later holds are under an id that says so. No I/O.
+    /// Whether the server did not let a release of this client's notify the queue. Later holds are under an
+    /// id that says so. No I/O.
     fn is_refused(&self) -> bool;
 
-    /// Takes the claim's client out of the lock's queue; a reservation for it passes to the next. In order with the client's other
-    /// requests about the lock; waits for the outcome only where that order needs it.
+    /// Takes the claim's client out of the lock's queue; a reservation for it passes to the next. In order
+    /// with the client's other requests about the lock; waits for the outcome only where that order needs it.
     fn leave_line(&self, claim: &Claim, deadline: Moment);
 
     /// Ends the subscription to the releases of the claim's lock once no thread here listens. Does not wait.
@@ -194,8 +201,8 @@ pub(crate) trait Keeping: Send + Sync {
     /// Wakes `waker` when others ask for the lock that the claim's client caches.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// For each claim that [`keeps`](Claim::keeps): whether others want the lock. Changes nothing, so a late look harms no later hold.
-    /// One answer per claim, in order.
+    /// For each claim that [`keeps`](Claim::keeps): whether others want the lock. Changes nothing, so a late
+    /// look harms no later hold. One answer per claim, in order.
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>>;
 }
 

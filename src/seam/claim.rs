@@ -24,7 +24,8 @@ pub(crate) struct Claim {
     pub(crate) turn: Turn,
     /// What wakes a waiter under this claim, as the last answer said.
     pub(crate) listens_for: ListensFor,
-    /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such a reader looks.
+    /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such
+    /// a reader looks.
     pub(crate) writers_first: bool,
     /// How many permits; one for locks.
     pub(crate) units: u32,
@@ -33,9 +34,11 @@ pub(crate) struct Claim {
     /// The number of levels, for renewals: a server that lost the hold is given this count again.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
-    /// Whether the client caches the hold until a recall, which waiters send on stores that [can](super::capabilities::Keeping).
+    /// Whether the client caches the hold until a recall, which waiters send on stores that
+    /// [can](super::capabilities::Keeping).
     pub(crate) keeps: bool,
-    /// Whether the lock is known to have been granted. A claim that is cleaned up before must not be granted later either.
+    /// Whether the lock is known to have been granted. A claim that is cleaned up before must not be granted
+    /// later either.
     pub(crate) is_granted: bool,
 }
 
@@ -66,7 +69,8 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have more of the hold than its owner, which a request for several locks does not remove.
+    /// Whether the store may have more of the hold than its owner, which a request for several locks does not
+    /// remove.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.keeps
     }
@@ -86,7 +90,8 @@ impl Claim {
     }
 }
 
-/// How an attempt treats a lock's queue of waiting clients. A client is in the queue once, however many of its threads wait.
+/// How an attempt treats a lock's queue of waiting clients. A client is in the queue once, however many of
+/// its threads wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Takes a free lock even if it is reserved.
@@ -97,7 +102,8 @@ pub(crate) enum Turn {
     Waits,
     /// The same; the client may be in the queue already.
     StandsInLine,
-    /// The client was notified that it is next. If another has the lock, the client is first in the queue again.
+    /// The client was notified that it is next. If another has the lock, the client is first in the queue
+    /// again.
     IsNext,
 }
 

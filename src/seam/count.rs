@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A question or a change. Each change has an owner of its own; under the same owner it is not made again within
-/// [`REQUEST_LASTS`](super::REQUEST_LASTS).
+/// A question or a change. Each change has an owner of its own; under the same owner it is not made again
+/// within [`REQUEST_LASTS`](super::REQUEST_LASTS).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// The count; `None`: never set up.
@@ -42,8 +42,8 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// A change under this claim was answered the first time, and will not be repeated or undone: the store need not remember it. No
-    /// answer is read.
+    /// A change under this claim was answered the first time, and will not be repeated or undone: the store
+    /// need not remember it. No answer is read.
     Forget,
 }
 

@@ -28,11 +28,12 @@ pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
 }
 
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which lasts for `lease`. `done` gets the answer: on Redis later, on the thread that reads it; where
-    /// requests block, before this returns.
+    /// Writes a client's entry, which lasts for `lease`. `done` gets the answer: on Redis later, on the
+    /// thread that reads it; where requests block, before this returns.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), but waits for the answer: then the entry stands, whatever was written before.
+    /// As [`write`](Self::write), but waits for the answer: then the entry stands, whatever was written
+    /// before.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));
@@ -90,8 +91,8 @@ pub(crate) struct Page<T> {
     pub(crate) looked_at: u64,
 }
 
-/// A page of a list that goes from server to server, from the answer of the first of `servers`: that one is asked until it has
-/// shown all, then the next.
+/// A page of a list that goes from server to server, from the answer of the first of `servers`: that one is
+/// asked until it has shown all, then the next.
 pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -> Answer<Page<T>> {
     let mut page = answer?;
     let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
@@ -137,8 +138,8 @@ impl Wanted {
     }
 }
 
-/// Whether `text` matches `pattern`, as Redis understands patterns. Takes at most the product of their lengths: only the last star
-/// is ever gone back to.
+/// Whether `text` matches `pattern`, as Redis understands patterns. Takes at most the product of their
+/// lengths: only the last star is ever gone back to.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

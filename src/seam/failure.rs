@@ -14,7 +14,8 @@ pub(crate) enum Failure {
     Unknown(Error),
 }
 
-// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in users' closures.
+// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in
+// users' closures.
 impl Failure {
     pub(crate) fn refused<T>(error: Error) -> Answer<T> {
         Err(Failure::Refused(error))

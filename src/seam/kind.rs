@@ -127,7 +127,8 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether owner, hold count, end and token are all that a store keeps: no queue, no second holder, no number.
+    /// Whether owner, hold count, end and token are all that a store keeps: no queue, no second holder, no
+    /// number.
     pub(crate) const fn is_one_record(self) -> bool {
         self.properties().is_one_record
     }
@@ -137,7 +138,8 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether a release notifies all waiters although only some can get in: then waiters whose attempts fail ask less often.
+    /// Whether a release notifies all waiters although only some can get in: then waiters whose attempts fail
+    /// ask less often.
     pub(crate) const fn is_rationed(self) -> bool {
         self.properties().is_rationed
     }

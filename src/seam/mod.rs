@@ -1,7 +1,7 @@
 //! The seam between the engine and the stores: all that the author of a store needs to know.
 //!
-//! A store makes single attempts and says how each ended. The engine has the policy, the same for all stores: waiting, queueing,
-//! reentrancy, renewal, loss, guards.
+//! A store makes single attempts and says how each ended. The engine has the policy, the same for all stores:
+//! waiting, queueing, reentrancy, renewal, loss, guards.
 //!
 //! - A [`Claim`] says who asks for a lock, or holds it, and for how long at a time.
 //! - Each request has a `deadline` for its I/O. Its [`Answer`] is a result, or one of two failures: `Refused`
@@ -39,7 +39,8 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// For how long a store remembers a request under an owner, where repeating it would do harm. Nothing is repeated for longer.
+/// For how long a store remembers a request under an owner, where repeating it would do harm. Nothing is
+/// repeated for longer.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// A place in a store's queue expires after this without another attempt. Waiters ask at least every 1.2 s.
@@ -47,8 +48,8 @@ pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A place that keeps locks.
 ///
-/// A store never waits for another owner, never repeats a request that may have been carried out, and starts no thread for a
-/// request. After its `deadline` a request is `Unknown` or `Refused`.
+/// A store never waits for another owner, never repeats a request that may have been carried out, and starts
+/// no thread for a request. After its `deadline` a request is `Unknown` or `Refused`.
 pub(crate) trait Store: Inspect + Send + Sync {
     /// No I/O.
     fn capabilities(&self) -> Capabilities<'_>;
@@ -58,17 +59,18 @@ pub(crate) trait Store: Inspect + Send + Sync {
 
     /// Asks once for the lock with hold count `count`.
     ///
-    /// `count == 1`: granted if the lock is free, or if the owner holds it (adopting what an earlier attempt of unknown outcome
-    /// left). `count > 1`: granted if the owner holds it, else `Lost`. Never shortens a lease. A grant carries a new fencing token if
-    /// the claim wants one.
+    /// `count == 1`: granted if the lock is free, or if the owner holds it (adopting what an earlier attempt
+    /// of unknown outcome left). `count > 1`: granted if the owner holds it, else `Lost`. Never shortens a
+    /// lease. A grant carries a new fencing token if the claim wants one.
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt>;
 
     /// Leaves `left` holds to the owner; zero frees the lock and notifies waiters. Never changes the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) with nothing left, but may return before the answer. The thread that reads the answer gives it to
-    /// `done`, before the answer of any later request of this client's on the same lock; or it has [notified](Releasing::overtaken)
-    /// the hold by then. A claim that waits leaves its place, as by [`clean_up`](Self::clean_up).
+    /// As [`release`](Self::release) with nothing left, but may return before the answer. The thread that
+    /// reads the answer gives it to `done`, before the answer of any later request of this client's on the
+    /// same lock; or it has [notified](Releasing::overtaken) the hold by then. A claim that waits leaves its
+    /// place, as by [`clean_up`](Self::clean_up).
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
     }
@@ -81,24 +83,24 @@ pub(crate) trait Store: Inspect + Send + Sync {
         self.clean_up(std::slice::from_ref(claim), deadline).pop().unwrap_or(Ok(nothing))
     }
 
-    /// Passes the lock from `from` to `to`, with count one, in one step; the request is on its way on return. Notifies no waiters.
-    /// `None`: not possible here.
+    /// Passes the lock from `from` to `to`, with count one, in one step; the request is on its way on return.
+    /// Notifies no waiters. `None`: not possible here.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let _ = (from, to, deadline);
         None
     }
 
-    /// Makes each lease run for at least its full time from now on; `false`: the owner does not hold the lock. One answer per claim,
-    /// in order. A claim that fails does not fail the others.
+    /// Makes each lease run for at least its full time from now on; `false`: the owner does not hold the
+    /// lock. One answer per claim, in order. A claim that fails does not fail the others.
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
-    /// Ends each owner's hold and its place in any queue: undoes attempts and repeats releases of unknown outcome, which were sent
-    /// before this call. Goes out like renewals; one answer per claim, in order. [`Release::Never`]: none of the requests in doubt
-    /// can arrive any more.
+    /// Ends each owner's hold and its place in any queue: undoes attempts and repeats releases of unknown
+    /// outcome, which were sent before this call. Goes out like renewals; one answer per claim, in order.
+    /// [`Release::Never`]: none of the requests in doubt can arrive any more.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
-    /// Makes a held lock end by itself after `rest`, sooner or later than it would; `false`: the owner does not hold it. Notifies no
-    /// waiters, now or then.
+    /// Makes a held lock end by itself after `rest`, sooner or later than it would; `false`: the owner does
+    /// not hold it. Notifies no waiters, now or then.
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let _ = (claim, rest, deadline);
         let words = "this store cannot set when a lock that is held will end";
@@ -115,15 +117,15 @@ pub(crate) trait Store: Inspect + Send + Sync {
         Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "count", words)))
     }
 
-    /// Wakes `waker` at each message for a waiter under this claim while the result lives; `None`: the store sends none. Does not
-    /// wait for the store.
+    /// Wakes `waker` at each message for a waiter under this claim while the result lives; `None`: the store
+    /// sends none. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// The count of such messages, if a confirmed subscription stands.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
-    /// Reads answers of releases that no thread waits for, and forgets what has expired; whether answers are still to come. Called
-    /// at least a few times in each lease.
+    /// Reads answers of releases that no thread waits for, and forgets what has expired; whether answers are
+    /// still to come. Called at least a few times in each lease.
     fn poll_completions(&self) -> bool {
         false
     }

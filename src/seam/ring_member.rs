@@ -1,7 +1,8 @@
 //! The seam of stores that can be nodes of a ring: requests that are carried out only under a mark.
 //!
-//! A node bears the mark of the newest ring that it knows. An attempt names its mark, and the node compares the two in one step
-//! with the attempt, so that no attempt by an older ring slips in. Stores only compare marks.
+//! A node bears the mark of the newest ring that it knows. An attempt names its mark, and the node compares
+//! the two in one step with the attempt, so that no attempt by an older ring slips in. Stores only compare
+//! marks.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Wake-ups by name: the waiters that listen to each channel, and the messages that it got.
 //!
-//! A store that can wake keeps `Channel`s; a waiter has a `Subscription`. A message only counts and signals, so any number of
-//! messages costs a waiter at most one look.
+//! A store that can wake keeps `Channel`s; a waiter has a `Subscription`. A message only counts and signals,
+//! so any number of messages costs a waiter at most one look.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ pub(crate) struct Channel {
     wakers: Mutex<Vec<Listener>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
-    /// About how many of [`ALL`] messages make this client ask, where a release frees something that many share.
+    /// About how many of [`ALL`] messages make this client ask, where a release frees something that many
+    /// share.
     share: AtomicU32,
     /// The recent duration of such an attempt, in microseconds.
     ask_micros: AtomicU64,
@@ -54,8 +55,8 @@ const IS_NEXT: &[u8] = b"next";
 /// Sent to the client behind it.
 const STANDBY: &[u8] = b"standby";
 
-/// Channels begin to count this far apart. A channel that is made anew must not show a count of the old one: a waiter that
-/// compares the two would believe that it missed nothing.
+/// Channels begin to count this far apart. A channel that is made anew must not show a count of the old one:
+/// a waiter that compares the two would believe that it missed nothing.
 const APART: u64 = 1 << 40;
 
 impl Channel {
@@ -103,8 +104,8 @@ impl Channel {
 
     /// The same, but a listener that looks soon is woken only with probability 1/odds.
     fn notify_by_odds(&self) {
-        // Counts first and looks at the listener second; the listener does the opposite. So this wakes the listener, or the listener
-        // sees the count. Pairs with `Subscription::looks_soon`.
+        // Counts first and looks at the listener second; the listener does the opposite. So this wakes the
+        // listener, or the listener sees the count. Pairs with `Subscription::looks_soon`.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         let odds = self.odds();
         for listener in self.wakers.lock().iter() {
@@ -116,14 +117,14 @@ impl Channel {
 
     /// The lock may be free.
     pub(crate) fn notify(&self) {
-        // Counts first and wakes second: a waiter that has read the old count is signalled later, and looks again. Pairs with the
-        // waiting loop, which reads the count before its attempt.
+        // Counts first and wakes second: a waiter that has read the old count is signalled later, and looks
+        // again. Pairs with the waiting loop, which reads the count before its attempt.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
 
-    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter looks again: a release before the
-    /// confirmation may have passed unheard.
+    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter looks again:
+    /// a release before the confirmation may have passed unheard.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
             self.refused.store(false, Ordering::SeqCst);
@@ -146,9 +147,10 @@ impl Channel {
         self.message_count.load(Ordering::SeqCst)
     }
 
-    /// Adjusts the share after an attempt that a message triggered: half after a failure, a step more after a success. So all
-    /// waiters come to about the same share, and none keeps others away (additive increase, multiplicative decrease; Chiu and
-    /// Jain, 1989). The next attempt makes up for an update that two threads lost.
+    /// Adjusts the share after an attempt that a message triggered: half after a failure, a step more after a
+    /// success. So all waiters come to about the same share, and none keeps others away (additive increase,
+    /// multiplicative decrease; Chiu and Jain, 1989). The next attempt makes up for an update that two
+    /// threads lost.
     fn note_asked(&self, is_granted: bool, took: Duration) {
         let before = Duration::from_micros(self.ask_micros.load(Ordering::Relaxed));
         let took = took.min(LONGEST_ASK);
@@ -201,8 +203,8 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener before returning: a source that holds its own mutex around this call and around its sweep never ends a
-    /// channel that has just been joined.
+    /// Counts the listener before returning: a source that holds its own mutex around this call and around
+    /// its sweep never ends a channel that has just been joined.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +268,8 @@ impl Subscription {
         is_drawn(self.odds())
     }
 
-    /// Says whether the waiter looks at the counts soon, woken or not. After it has said `false` it must look once more.
+    /// Says whether the waiter looks at the counts soon, woken or not. After it has said `false` it must look
+    /// once more.
     pub(crate) fn looks_soon(&self, looks: bool) {
         match &self.0 {
             ChannelPlaces::One(place) => place.looks_soon.store(looks, Ordering::SeqCst),
@@ -306,7 +309,8 @@ impl Subscription {
     }
 }
 
-/// One count for several channels: changes when a message comes, and when a subscription comes up or goes down.
+/// One count for several channels: changes when a message comes, and when a subscription comes up or goes
+/// down.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }

@@ -1,6 +1,7 @@
 //! The items of `sync` over shuttle: at every use shuttle may switch threads.
 //!
-//! Shuttle has no time. Here time stands still until a test's thread calls [`move_time`], which ends the waits that are over.
+//! Shuttle has no time. Here time stands still until a test's thread calls [`move_time`], which ends the
+//! waits that are over.
 //!
 //! Long because it implements the interfaces of parking_lot, crossbeam and time.
 

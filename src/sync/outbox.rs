@@ -1,8 +1,8 @@
 //! Bytes for a socket that many threads write to, one at a time and never under the mutex.
 //!
-//! A thread adds bytes under the state's mutex and then calls [`Outbox::flush`], which writes as much as the socket takes at
-//! once. The reading thread writes the rest: a full socket means that the server has answers to send first. So a server that
-//! reads nothing blocks no writer.
+//! A thread adds bytes under the state's mutex and then calls [`Outbox::flush`], which writes as much as the
+//! socket takes at once. The reading thread writes the rest: a full socket means that the server has answers
+//! to send first. So a server that reads nothing blocks no writer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,14 +35,15 @@ impl Outbox {
         self.bytes.clear();
     }
 
-    /// Starts over, for another connection or none. A thread that is still writing to the old connection notices that under the
-    /// mutex, and leaves these fields alone. Pairs with [`flush`](Self::flush).
+    /// Starts over, for another connection or none. A thread that is still writing to the old connection
+    /// notices that under the mutex, and leaves these fields alone. Pairs with [`flush`](Self::flush).
     pub(crate) fn reset(&mut self) {
         *self = Outbox::default();
     }
 
-    /// Writes as much as the socket takes at once. `parts` finds the connection, if any, and its outbox in the locked state; `write`
-    /// runs without the mutex. After an error other than `WouldBlock` the outbox is empty, and the caller ends the connection.
+    /// Writes as much as the socket takes at once. `parts` finds the connection, if any, and its outbox in
+    /// the locked state; `write` runs without the mutex. After an error other than `WouldBlock` the outbox is
+    /// empty, and the caller ends the connection.
     pub(crate) fn flush<T, S>(
         state: &mut MutexGuard<'_, T>,
         parts: for<'a> fn(&'a mut T) -> (Option<&'a Arc<S>>, &'a mut Outbox),
@@ -50,7 +51,8 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Under the mutex, so the writing thread sees this and looks again. Pairs with the end of this loop.
+            // Under the mutex, so the writing thread sees this and looks again. Pairs with the end of this
+            // loop.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
                 return Ok(());

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex};
 
-/// Wakes one thread. A signal is kept until the thread waits for it; two signals before that are one. All clones share it.
+/// Wakes one thread. A signal is kept until the thread waits for it; two signals before that are one. All
+/// clones share it.
 ///
 /// Not a channel: channels spin and yield before they sleep, and most waits here are long.
 #[derive(Debug, Clone, Default)]
@@ -36,8 +37,8 @@ impl Waker {
         std::mem::take(&mut *self.shared.is_set.lock())
     }
 
-    /// Sleeps until there is a signal, and takes it, or until `limit` has passed. Only one thread may sleep. Returns whether there was a
-    /// signal; with a limit it may also return early.
+    /// Sleeps until there is a signal, and takes it, or until `limit` has passed. Only one thread may sleep.
+    /// Returns whether there was a signal; with a limit it may also return early.
     pub(crate) fn sleep(&self, limit: Option<Duration>) -> bool {
         let mut is_set = self.shared.is_set.lock();
         match limit {

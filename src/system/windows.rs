@@ -19,8 +19,9 @@ use crate::system::poll::{has_bytes, has_room};
 
 /// Nanoseconds of a clock that never steps and that counts the time asleep.
 ///
-/// `Instant` is the performance counter here, which counts the time asleep (`docs/decisions/0057`). Its beginning is unknown, so
-/// each process has its own: two processes may not compare readings. Ours begins at one day, so that earlier moments exist.
+/// `Instant` is the performance counter here, which counts the time asleep (`docs/decisions/0057`). Its
+/// beginning is unknown, so each process has its own: two processes may not compare readings. Ours begins at
+/// one day, so that earlier moments exist.
 #[expect(clippy::disallowed_methods, reason = "the clock of leases on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -31,8 +32,8 @@ pub(crate) fn nanos() -> u64 {
 
 /// A TCP connection with time-outs for reads and writes that leave it usable.
 ///
-/// After a time-out of Winsock's (`SO_RCVTIMEO`, `SO_SNDTIMEO`) the socket's state is undefined. So the socket never blocks, and
-/// each call waits by `poll`.
+/// After a time-out of Winsock's (`SO_RCVTIMEO`, `SO_SNDTIMEO`) the socket's state is undefined. So the
+/// socket never blocks, and each call waits by `poll`.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: TcpStream,
@@ -78,7 +79,8 @@ impl Socket {
         self.socket.shutdown(how)
     }
 
-    /// Waits until `is_ready` or the time-out. Winsock does not say whether `shutdown` wakes a polling thread, so this looks.
+    /// Waits until `is_ready` or the time-out. Winsock does not say whether `shutdown` wakes a polling
+    /// thread, so this looks.
     fn wait(&self, limit: &AtomicU64, is_ready: impl Fn(&TcpStream, Duration) -> bool) -> io::Result<()> {
         const LOOK: u64 = 100;
         let mut left = limit.load(Ordering::Relaxed);

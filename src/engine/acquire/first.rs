@@ -1,7 +1,7 @@
 //! The usual case: nobody else wants the lock, and one request acquires it.
 //!
-//! A thread that would wait asks as the head of the local queue. If it is not granted, it goes on as a waiter whose
-//! first attempt has been answered.
+//! A thread that would wait asks as the head of the local queue. If it is not granted, it goes on as a waiter
+//! whose first attempt has been answered.
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};

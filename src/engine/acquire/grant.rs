@@ -14,8 +14,8 @@ use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
 impl Engine {
-    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it. `place`: to be left
-    /// with the grant.
+    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it. `place`: to be
+    /// left with the grant.
     pub(super) fn enter(
         &self,
         call: &AcquireCall<'_>,

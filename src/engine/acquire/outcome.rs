@@ -39,10 +39,10 @@ pub(crate) enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// The outcome of `answer`. `since`: where the window that a grant belongs to began, if it is open and the
-    /// owner number in use, as of now, when the answer has been read. For a first hold and one that was handed off
-    /// that is the window which the request opened; for a re-entry the one that the hold has, since once that
-    /// has ended another may have held the lock.
+    /// The outcome of `answer`. `since`: where the window that a grant belongs to began, if it is open and
+    /// the owner number in use, as of now, when the answer has been read. For a first hold and one that was
+    /// handed off that is the window which the request opened; for a re-entry the one that the hold has,
+    /// since once that has ended another may have held the lock.
     pub(crate) fn of(
         answer: Answer<Attempt>,
         since: Option<Moment>,

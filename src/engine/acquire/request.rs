@@ -29,7 +29,8 @@ pub(crate) struct Request<'a> {
     pub(super) latest: Moment,
     /// The owner number, where the owner is not the thread.
     pub(super) unbound: Option<u64>,
-    /// Of a hold that is to be kept until others ask: the recalls that had come before the last claim was made.
+    /// Of a hold that is to be kept until others ask: the recalls that had come before the last claim was
+    /// made.
     heard: Option<u64>,
 }
 
@@ -86,8 +87,8 @@ impl<'a> Request<'a> {
         Some(KeepTerms { heard, is_wanted: in_line > 1 }) // the client itself stood in it
     }
 
-    /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps it for a
-    /// turn at most, as others here want it.
+    /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps it for
+    /// a turn at most, as others here want it.
     pub(super) fn to_be_handed(&self, claim: Claim) -> Claim {
         Claim { keeps: false, ..claim }
     }
@@ -109,8 +110,8 @@ impl<'a> Request<'a> {
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         let since = if is_granted { self.renewed_if_late(claim, sent) } else { Some(sent) };
         let is_open = |since: &Moment| engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
-        // A release under this number failed meanwhile, and will be repeated: it must not find this hold. Of another
-        // lock it finds nothing here; but the halves of a read-write lock are to be under one number.
+        // A release under this number failed meanwhile, and will be repeated: it must not find this hold. Of
+        // another lock it finds nothing here; but the halves of a read-write lock are to be under one number.
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number
@@ -122,8 +123,8 @@ impl<'a> Request<'a> {
     }
 
     /// The moment from which the lease of a grant counts that was asked for at `sent`; `None`: it cannot be
-    /// counted on. A grant of whose lease less than a quarter is left, since its thread waited for a connection,
-    /// say, is renewed here: the watchdog would hardly come in time.
+    /// counted on. A grant of whose lease less than a quarter is left, since its thread waited for a
+    /// connection, say, is renewed here: the watchdog would hardly come in time.
     fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
         let engine = self.engine;
         let now = engine.clock.now();

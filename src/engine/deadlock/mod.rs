@@ -6,9 +6,9 @@
 //! thread waits, and so on (`graph`). Other clients' part is read from the directory and the store
 //! (`reading`), at a pace (`pace`).
 //!
-//! The call of a wait that is over does not wait for the entry: the watchdog takes the wait out after that. So
-//! the reader bears the cost of a stale entry: a ring counts when it has been seen for [`SEEN_FOR`], in which
-//! a client that can write has taken out each wait that was over before.
+//! The call of a wait that is over does not wait for the entry: the watchdog takes the wait out after that.
+//! So the reader bears the cost of a stale entry: a ring counts when it has been seen for [`SEEN_FOR`], in
+//! which a client that can write has taken out each wait that was over before.
 
 mod again;
 pub(crate) mod ask;

@@ -2,8 +2,8 @@
 //! deadlock: no ring is reported that was not there, and one that stands all the time is.
 //!
 //! An entry that has no room for a worker's wait names neither the wait nor what the worker holds, until
-//! another entry does. A wait that is over stays in its client's entry for a while. Between the two readings lies the time in which
-//! each client that lives takes such waits out.
+//! another entry does. A wait that is over stays in its client's entry for a while. Between the two readings
+//! lies the time in which each client that lives takes such waits out.
 //!
 //! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a
 //! crash, the end of a lease, an entry written. All orders are gone through, up to a number of steps. The

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The pause after the first look at a wait, then doubled up to the most. Waits that begin within milliseconds
-/// of each other may be in their entries in another order: then it is the second look that sees the ring.
+/// The pause after the first look at a wait, then doubled up to the most. Waits that begin within
+/// milliseconds of each other may be in their entries in another order: then it is the second look that sees
+/// the ring.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 

@@ -1,11 +1,12 @@
-//! The hold that a client leaves in the store after its last level, and why: for the client's time slice, or until a
-//! recall.
+//! The hold that a client leaves in the store after its last level, and why: for the client's time slice, or
+//! until a recall.
 //!
-//! To all other clients the lock is held meanwhile, by an owner whose lease runs. In its time slice the client got the
-//! lock out of the line in the store, and a thread that comes back at once has the lock again without a request. So a
-//! slice needs no keys and no messages, as eventual fairness in parking_lot and the cohort locks of Dice, Marathe and
-//! Shavit (2012). `lock_builder(name).cached()` leaves the hold until another client asks for the lock, which recalls it, as
-//! the delegations of NFSv4 (RFC 7530, 10.4). docs/decisions/0056 and 0060 have the rules.
+//! To all other clients the lock is held meanwhile, by an owner whose lease runs. In its time slice the
+//! client got the lock out of the line in the store, and a thread that comes back at once has the lock again
+//! without a request. So a slice needs no keys and no messages, as eventual fairness in parking_lot and the
+//! cohort locks of Dice, Marathe and Shavit (2012). `lock_builder(name).cached()` leaves the hold until
+//! another client asks for the lock, which recalls it, as the delegations of NFSv4 (RFC 7530, 10.4).
+//! docs/decisions/0056 and 0060 have the rules.
 //!
 //! | slot        | meaning                                                    | ended by                               |
 //! |-------------|------------------------------------------------------------|----------------------------------------|
@@ -24,8 +25,8 @@ use std::time::Duration;
 use crate::seam::subscription::Subscription;
 use crate::time::Moment;
 
-/// All time slices of those in line together last this long at most, and one no longer than `LONGEST`: a client
-/// waits for one slice, and one hand-over, of each client before it.
+/// All time slices of those in line together last this long at most, and one no longer than `LONGEST`: a
+/// client waits for one slice, and one hand-over, of each client before it.
 const ALL: Duration = Duration::from_millis(64);
 const LONGEST: Duration = Duration::from_millis(2);
 
@@ -39,8 +40,8 @@ const AT_ONCE: Duration = Duration::from_micros(200);
 pub(crate) const IDLE: Duration = Duration::from_micros(300);
 
 /// The score of a lock goes up by one when a thread here comes back at once, down by `LATE` when not, and
-/// stays at `MOST` at most. From `LEAST` on a hold is cached. Where nothing is known yet one return is enough:
-/// in a crowd of hundreds a client has few grants a second.
+/// stays at `MOST` at most. From `LEAST` on a hold is cached. Where nothing is known yet one return is
+/// enough: in a crowd of hundreds a client has few grants a second.
 const UNKNOWN: u8 = 2;
 const LEAST: u8 = 3;
 const MOST: u8 = 8;
@@ -184,8 +185,8 @@ impl<H> Default for Caching<H> {
 impl<H> Caching<H> {
     // ---- the slot
 
-    /// The last level of this hold is ended by that thread; so many threads here wait for the lock. `by_turn`: the hold
-    /// may stay for a time slice.
+    /// The last level of this hold is ended by that thread; so many threads here wait for the lock.
+    /// `by_turn`: the hold may stay for a time slice.
     pub(crate) fn end_use(
         &mut self,
         (hold, thread): (&Arc<H>, u64),
@@ -216,8 +217,8 @@ impl<H> Caching<H> {
         Keeping::InTurn { is_new: self.begin_watch() }
     }
 
-    /// Takes the cached hold, if it is one that is wanted, for a call that would cache it until a recall, or not. In its
-    /// time slice it is used again though others want it, as they do then.
+    /// Takes the cached hold, if it is one that is wanted, for a call that would cache it until a recall, or
+    /// not. In its time slice it is used again though others want it, as they do then.
     pub(crate) fn reuse(
         &mut self,
         wanted: impl FnOnce(&H) -> bool,
@@ -323,8 +324,8 @@ impl<H> Caching<H> {
         self.score = self.score.saturating_sub(LATE);
     }
 
-    /// That thread waited for the release of its hold, which was not cached, and goes on: it can come back from now
-    /// on.
+    /// That thread waited for the release of its hold, which was not cached, and goes on: it can come back
+    /// from now on.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;
@@ -342,14 +343,14 @@ impl<H> Caching<H> {
         (self.began, self.last) = (now, now);
     }
 
-    /// Whether the slice is over for threads here that wait: others wait for the lock that this one comes back
-    /// to at once.
+    /// Whether the slice is over for threads here that wait: others wait for the lock that this one comes
+    /// back to at once.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.score >= LEAST && self.ends.is_some_and(|ends| now >= ends)
     }
 
-    /// The lock was given back to the store, or lost: the slice is over. A hold that is cached is not affected: it
-    /// may be another than the one that went.
+    /// The lock was given back to the store, or lost: the slice is over. A hold that is cached is not
+    /// affected: it may be another than the one that went.
     pub(crate) fn end(&mut self) {
         self.ends = None;
     }
@@ -380,7 +381,8 @@ impl<H> Caching<H> {
         self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count)
     }
 
-    /// A hold was granted on these terms; when it is to be looked at, and whether nobody watches this lock yet.
+    /// A hold was granted on these terms; when it is to be looked at, and whether nobody watches this lock
+    /// yet.
     pub(crate) fn grant(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
         self.may_cache = true;
         let next_look = now.plus(FIRST_LOOK);
@@ -447,8 +449,8 @@ impl<H> Caching<H> {
         }
         let mut next = Moment::NEVER;
         if let Some(kept) = &mut self.recallable {
-            // Up to a quarter of the gap early, so that holds share a look: ten thousand that are due one after the
-            // other would have all of them gone through each time.
+            // Up to a quarter of the gap early, so that holds share a look: ten thousand that are due one
+            // after the other would have all of them gone through each time.
             if now.plus(kept.gap / 4) >= kept.next_look {
                 kept.gap = (kept.gap * 2).min(LAST_LOOK);
                 kept.next_look = now.plus(kept.gap);

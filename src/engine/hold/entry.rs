@@ -147,14 +147,15 @@ pub(crate) enum Found {
     Own(Arc<Hold>),
     /// This thread's last hold, which was cached, and is the thread's again, with a level.
     Cached(Arc<Hold>, u64),
-    /// The same, but it is to be given back: it is lost, others want it, or this call asks for something else.
+    /// The same, but it is to be given back: it is lost, others want it, or this call asks for something
+    /// else.
     Stale(Arc<Hold>),
-    /// Another thread is giving that one back. This thread's request could come before the release, which would
-    /// then free what was granted; and the lock could be handed to it from itself. So it asks under another
-    /// number.
+    /// Another thread is giving that one back. This thread's request could come before the release, which
+    /// would then free what was granted; and the lock could be handed to it from itself. So it asks under
+    /// another number.
     Leaving,
-    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, at the head of the
-    /// queue if it would wait.
+    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, at the
+    /// head of the queue if it would wait.
     Calm(Option<QueuePlace>),
     /// Anything else.
     Used,
@@ -179,8 +180,8 @@ impl LockEntry {
         self.state().of_thread(thread)
     }
 
-    /// How a thread finds the lock that is about to ask for it at `now`; `thread` is none where a guard is to be the
-    /// owner. `may_use`: whether its call can have a cached hold again.
+    /// How a thread finds the lock that is about to ask for it at `now`; `thread` is none where a guard is to
+    /// be the owner. `may_use`: whether its call can have a cached hold again.
     pub(crate) fn find(
         self: &Arc<LockEntry>,
         thread: Option<u64>,
@@ -245,8 +246,8 @@ impl LockEntry {
 
     // ---- the end of a level
 
-    /// Ends a level of the hold of this thread and its task, as [`Hold::end_level`] does; none, if there is no such
-    /// hold.
+    /// Ends a level of the hold of this thread and its task, as [`Hold::end_level`] does; none, if there is
+    /// no such hold.
     pub(crate) fn end_of_thread(&self, thread: u64, now: Moment) -> Option<(Arc<Hold>, Option<LevelEnd>)> {
         let mut state = self.state();
         let hold = state.of_thread(thread).filter(|hold| hold.holder.is_this_task())?;
@@ -387,8 +388,8 @@ impl LockState {
         self.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED)
     }
 
-    /// Ends a level as [`Hold::end_level`] does. A hold that ends with it and cannot be cached, nor is lost, begins its
-    /// release.
+    /// Ends a level as [`Hold::end_level`] does. A hold that ends with it and cannot be cached, nor is lost,
+    /// begins its release.
     pub(crate) fn end(&mut self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
         let may_cache = self.caching.may_cache();
         let left = hold.end_level_in(self.state_of(hold)?, level)?;
@@ -468,8 +469,8 @@ impl QueuePlace {
         &self.ticket
     }
 
-    /// Leaves the queue by a grant. The entry's state, which the caller has locked, has the hold already: the next head
-    /// sees a hold to wait for.
+    /// Leaves the queue by a grant. The entry's state, which the caller has locked, has the hold already: the
+    /// next head sees a hold to wait for.
     pub(crate) fn leave_granted(mut self, state: &mut LockState) {
         state.queue.leave(&self.ticket);
         self.has_left = true;

@@ -15,7 +15,8 @@ impl Hold {
         Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
     }
 
-    /// Notifies all. Called once, when the phase says that the hold is lost: those who come later look at that.
+    /// Notifies all. Called once, when the phase says that the hold is lost: those who come later look at
+    /// that.
     pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
         let (callbacks, senders) = self.listeners.take(|_| false);
         for sender in senders {
@@ -30,7 +31,8 @@ impl Hold {
     /// Adds a listener, unless the hold has ended: then what is to be done with it at once.
     fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
         let mut list = self.listeners.list.lock();
-        // Set first, looked second. Pairs with `lose` and `forget_listeners`, which change first and look second.
+        // Set first, looked second. Pairs with `lose` and `forget_listeners`, which change first and look
+        // second.
         self.listeners.are_there.store(true, Ordering::SeqCst);
         let loss = self.known_loss();
         if loss.is_some() || self.listeners.released.load(Ordering::SeqCst) {

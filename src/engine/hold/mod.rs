@@ -1,7 +1,8 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
-//! `entry` is the lock in this process: all that changes about its holds is under its mutex. `phase` is where a hold
-//! stands in its life, `state` its re-entries, `caching` its stay without any, `loss` who is notified of its loss.
+//! `entry` is the lock in this process: all that changes about its holds is under its mutex. `phase` is where
+//! a hold stands in its life, `state` its re-entries, `caching` its stay without any, `loss` who is notified
+//! of its loss.
 
 pub(crate) mod caching;
 pub(crate) mod entry;
@@ -44,8 +45,8 @@ impl Releasing for Hold {
 
 /// One grant.
 ///
-/// What a look at a hold reads is atomic. All else that changes is its [`State`], under the mutex of its lock; the
-/// methods that take that mutex find nothing once the registry has taken the hold out.
+/// What a look at a hold reads is atomic. All else that changes is its [`State`], under the mutex of its
+/// lock; the methods that take that mutex find nothing once the registry has taken the hold out.
 pub(crate) struct Hold {
     /// By which the store is asked to renew or release it, but for the lease.
     claim: Claim,
@@ -238,15 +239,16 @@ impl Hold {
         self.with(|state| state.levels.add(lease)).unwrap_or_default()
     }
 
-    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels. `Some`:
-    /// whether for a turn too. `unlock` promises that the lock is free, where `keep` was not asked for.
+    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels.
+    /// `Some`: whether for a turn too. `unlock` promises that the lock is free, where `keep` was not asked
+    /// for.
     pub(crate) fn can_be_kept(&self, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
         self.with(|state| {
-            // One that is kept until others ask has the same fence throughout, as by re-entries, and a renewal that is
-            // under way concerns no other hold than this.
-            // A hold that a session bounds may stay as well: `until` is the end of both.
+            // One that is kept until others ask has the same fence throughout, as by re-entries, and a
+            // renewal that is under way concerns no other hold than this. A hold that a session bounds may
+            // stay as well: `until` is the end of both.
             let by_turn = self.may_be_kept && (is_dropped || state.asks_to_keep) && is_plain;
             let is_sound = !state.renewal_has_failed
                 && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
@@ -275,8 +277,8 @@ impl Hold {
         self.phase.is_unused()
     }
 
-    /// The first level of a hold that was cached, for a thread that asked at `since`, and asks to keep it or not.
-    /// `None`: it is lost.
+    /// The first level of a hold that was cached, for a thread that asked at `since`, and asks to keep it or
+    /// not. `None`: it is lost.
     pub(super) fn begin_again(&self, state: &mut State, since: Moment, asks_to_keep: bool) -> Option<u64> {
         self.phase.set_unused(false).then(|| {
             self.since.store(since.nanos(), Ordering::Relaxed);
@@ -411,8 +413,8 @@ impl Hold {
         self.with(set).unwrap_or_default()
     }
 
-    /// The reason for which it is lost by what is known at `now`, without changing anything. One that stands is
-    /// seen to by the two atomics alone.
+    /// The reason for which it is lost by what is known at `now`, without changing anything. One that stands
+    /// is seen to by the two atomics alone.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
             return Some(reason);
@@ -485,9 +487,9 @@ impl Hold {
         if self.phase.loss().is_some() {
             return false;
         }
-        // Given up first, lost second: a thread that sees the loss has another number for what it acquires next.
-        // Also of one that is being released: its window has ended, and the release may come later. Not at the
-        // end of its client, which releases it: a thread has the same number in all clients.
+        // Given up first, lost second: a thread that sees the loss has another number for what it acquires
+        // next. Also of one that is being released: its window has ended, and the release may come later. Not
+        // at the end of its client, which releases it: a thread has the same number in all clients.
         if reason != LossReason::ShutDown {
             self.retire_owner();
         }

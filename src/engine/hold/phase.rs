@@ -75,8 +75,8 @@ impl Phase {
         self.change(LIVE, RELEASING).is_some()
     }
 
-    /// From live to lost, or from releasing to gone, which only the store can say. Returns whether no thread had the
-    /// hold, if this call did it.
+    /// From live to lost, or from releasing to gone, which only the store can say. Returns whether no thread
+    /// had the hold, if this call did it.
     pub(super) fn lose(&self, reason: LossReason) -> Option<bool> {
         let from_live = self.change(LIVE, lost(reason));
         from_live.or_else(|| (reason == LossReason::Gone).then(|| self.change(RELEASING, GONE))?)

@@ -10,8 +10,8 @@ impl Hold {
     /// `None` if it is not to be renewed, or not any more.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
-            // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the
-            // phase first: they find the note, or the phase is not live here.
+            // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change
+            // the phase first: they find the note, or the phase is not live here.
             let claim = if self.phase.is_live() { self.renewal_in(state, now) } else { None };
             state.is_under_way = claim.is_some();
             claim

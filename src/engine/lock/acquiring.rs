@@ -41,8 +41,8 @@ impl Step<'_> {
         self.look(id);
     }
 
-    /// Whether the thread of a cached hold has it again without a request. A call that does not cache ends the caching
-    /// until a recall.
+    /// Whether the thread of a cached hold has it again without a request. A call that does not cache ends
+    /// the caching until a recall.
     fn may_reuse(&self, hold: &Hold, why: CachedFor, caches: bool) -> bool {
         !self.is_over(hold) && (why == CachedFor::TimeSlice || caches && hold.unrecalled.is_some())
     }
@@ -83,7 +83,8 @@ impl Step<'_> {
             Slot::Free => is_told || is_due,
             // The hold may be gone in the store, unknown to this process.
             Slot::Held(_) => is_due || is_told && all_ask,
-            // A store that queues waiters is asked whoever has the lock, but under no number whose end is not sent.
+            // A store that queues waiters is asked whoever has the lock, but under no number whose end is not
+            // sent.
             Slot::Returning { hold, .. } => all_ask && hold.thread != ticket.thread && (is_told || is_due),
             Slot::Cached { .. } | Slot::HandingOff { .. } => false,
         };
@@ -98,8 +99,8 @@ impl Step<'_> {
         self.sleep(id, until);
     }
 
-    /// Whether the waiter takes a sibling's cached hold by a hand-off to itself. In a time slice the sibling has its
-    /// part first.
+    /// Whether the waiter takes a sibling's cached hold by a hand-off to itself. In a time slice the sibling
+    /// has its part first.
     fn takes_cached(&self, ticket: &Ticket, hold: &Hold, why: CachedFor) -> bool {
         hold.thread != ticket.thread && self.may_pass() && (why == CachedFor::UntilRecall || ticket.once)
     }
@@ -196,7 +197,8 @@ impl Step<'_> {
         self.inputs.now < sent.plus(self.inputs.rules.lease) && !self.lock.retired.contains(&number)
     }
 
-    /// The store has granted the lock here. So the hold that this process had is gone there, or on its way back.
+    /// The store has granted the lock here. So the hold that this process had is gone there, or on its way
+    /// back.
     fn make_room(&mut self) {
         match self.lock.slot {
             Slot::Held(hold) => self.lose(hold, true),

@@ -26,7 +26,8 @@ impl Step<'_> {
         self.lock.unused_until(why, since, self.inputs.rules)
     }
 
-    /// Whether a sibling may have the lock: neither the limit of hand-offs nor the time slice has been reached.
+    /// Whether a sibling may have the lock: neither the limit of hand-offs nor the time slice has been
+    /// reached.
     pub(super) fn may_pass(&self) -> bool {
         let is_slice_over = self.lock.slice.is_some_and(|slice| self.inputs.now >= slice.ends);
         let rules = self.inputs.rules;

@@ -1,7 +1,8 @@
 //! One lock in one process as a state machine: an event and its inputs go in, effects come out.
 //!
-//! [`Machine`] decides and does nothing else. The machine has no I/O, no threads, no mutex and no clock. Its driver
-//! holds the lock's mutex during [`Machine::on`], releases the mutex, and carries the effects out in their order.
+//! [`Machine`] decides and does nothing else. The machine has no I/O, no threads, no mutex and no clock. Its
+//! driver holds the lock's mutex during [`Machine::on`], releases the mutex, and carries the effects out in
+//! their order.
 //!
 //! | slot         | meaning                                                          | ended by                        |
 //! |--------------|------------------------------------------------------------------|---------------------------------|
@@ -11,8 +12,9 @@
 //! | `HandingOff` | a request moves the hold to a waiter's number                    | `HandoffAnswer`, `NotSent`      |
 //! | `Returning`  | a release that must go before all later requests of this process | `Sent`, `ReleaseAnswer`         |
 //!
-//! `table.txt` lists what each event does in each slot, and the events that never came there in an exploration. The
-//! tests compare that table with the code, and explore all states of small worlds of several machines and a store.
+//! `table.txt` lists what each event does in each slot, and the events that never came there in an
+//! exploration. The tests compare that table with the code, and explore all states of small worlds of several
+//! machines and a store.
 //!
 //! The product does not use the machine yet.
 

@@ -69,8 +69,8 @@ impl Crowd {
         pass_time(&self.world.clock, step, steps, is_over);
     }
 
-    /// Waits for the threads, and ends the clients, whose requests do not get lost any more: no time passes in
-    /// which they could be repeated. Returns the number of grants.
+    /// Waits for the threads, and ends the clients, whose requests do not get lost any more: no time passes
+    /// in which they could be repeated. Returns the number of grants.
     fn end(self, had_trouble: bool) -> usize {
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
@@ -106,8 +106,8 @@ impl Client {
     }
 }
 
-/// A client keeps the lock after each use until the other asks for it: one has it at a time, and a recall alone
-/// gets it, while time stands still. With lost requests, answers and recalls time goes on.
+/// A client keeps the lock after each use until the other asks for it: one has it at a time, and a recall
+/// alone gets it, while time stands still. With lost requests, answers and recalls time goes on.
 #[test]
 fn a_hold_that_is_kept_until_others_ask_has_one_owner_and_strands_nobody() {
     for (threads_each, trouble) in [(1, 0), (2, 0), (2, 1)] {

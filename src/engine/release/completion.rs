@@ -15,9 +15,9 @@ use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// Whether the hold stands at `now`, so that its level can be given back: then the last one begins its release,
-    /// unless that has begun. If not, and this was the last level, it is forgotten here; nothing is sent, but what may
-    /// remain of a lease that ended by our reckoning (1 % early) is left to the watchdog.
+    /// Whether the hold stands at `now`, so that its level can be given back: then the last one begins its
+    /// release, unless that has begun. If not, and this was the last level, it is forgotten here; nothing is
+    /// sent, but what may remain of a lease that ended by our reckoning (1 % early) is left to the watchdog.
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, ended: LevelEnd, now: Moment) -> Option<Next> {
         let is_live = ended.next.is_some() || hold.is_live(now, &self.reporter);
         let next = match ended.left {

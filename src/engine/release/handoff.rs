@@ -66,8 +66,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the hand-off, if there is a waiter to hand to; else says why not. The window of the next hold opens at
-    /// `sent`.
+    /// Sends the hand-off, if there is a waiter to hand to; else says why not. The window of the next hold
+    /// opens at `sent`.
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,

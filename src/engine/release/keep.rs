@@ -1,7 +1,7 @@
 //! A hold that is kept after its last level has ended, and the thread that gives back what nobody comes for.
 //!
-//! `hold/caching.rs` says when. It stays among the entry's holds, so that the lock counts as held here, but is no
-//! thread's until its own takes it again.
+//! `hold/caching.rs` says when. It stays among the entry's holds, so that the lock counts as held here, but
+//! is no thread's until its own takes it again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use crate::time::Moment;
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that was
-    /// dropped or where `cached` was asked for, if the thread is likely to be back at once; whether it is kept. If
-    /// not, it is to be released.
+    /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that
+    /// was dropped or where `cached` was asked for, if the thread is likely to be back at once; whether it is
+    /// kept. If not, it is to be released.
     pub(super) fn keeps(&self, hold: &Arc<Hold>, ended: &LevelEnd, is_dropped: bool, now: Moment) -> bool {
         if ended.left > 0 || ended.next.is_some() || !ended.may_cache {
             return false;
@@ -145,8 +145,8 @@ impl Core {
         }
     }
 
-    /// Gives back what nobody has come for, or others have asked for, and says when to look next. The keeper's
-    /// thread runs it: it sends on nobody's time.
+    /// Gives back what nobody has come for, or others have asked for, and says when to look next. The
+    /// keeper's thread runs it: it sends on nobody's time.
     fn watch_kept(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
         let mut leaving = std::mem::take(&mut *self.keeper.leaving.lock());
         self.take_of_ended(&mut leaving);
@@ -171,7 +171,8 @@ impl Core {
             watched.push(entry);
         }
         self.keeper.locks.lock().append(&mut watched);
-        // In slices: where a release waits for its answer, those of many would keep holds in use from their looks.
+        // In slices: where a release waits for its answer, those of many would keep holds in use from their
+        // looks.
         while let Some((hold, waited_for)) = leaving.pop_front() {
             let now = self.clock.now();
             let call = calls.begin().detached();
@@ -208,8 +209,8 @@ impl Core {
         leaving.make_contiguous().sort_by_key(|(_, waited_for)| waited_for.is_none());
     }
 
-    /// Asks the store whether others want holds that are kept until they ask. An answer to a question about a hold
-    /// that is released meanwhile concerns nothing: see `is_releasing`, `note_wanted` and `take_idle`.
+    /// Asks the store whether others want holds that are kept until they ask. An answer to a question about a
+    /// hold that is released meanwhile concerns nothing: see `is_releasing`, `note_wanted` and `take_idle`.
     fn look(self: &Arc<Core>, holds: &[Arc<Hold>], calls: &Arc<Calls>) {
         let Some(keeping) = self.store.capabilities().keeping else { return };
         let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(LAST_LOOK));

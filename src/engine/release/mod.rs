@@ -1,7 +1,8 @@
 //! Releasing a lock, level by level.
 //!
 //! The last level either goes to the next local thread (`handoff`), or is released in the store, or is kept
-//! (`keep`): for a turn, or until others ask for it. `completion` is what follows, for whichever thread learns of the answer.
+//! (`keep`): for a turn, or until others ask for it. `completion` is what follows, for whichever thread
+//! learns of the answer.
 
 pub(crate) mod completion;
 pub(crate) mod handoff;
@@ -66,7 +67,8 @@ impl Engine {
         self.not_holding(action, hold.kind(), hold.name())
     }
 
-    /// Ends all levels of a hold, and frees the lock, which nobody keeps: the caller is about to wait for others.
+    /// Ends all levels of a hold, and frees the lock, which nobody keeps: the caller is about to wait for
+    /// others.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}

@@ -88,8 +88,8 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
     engine.shutdown().unwrap();
 }
 
-/// Its thread waited for a connection, say. By the window that the request opened the watchdog would find next
-/// to nothing left.
+/// Its thread waited for a connection, say. By the window that the request opened the watchdog would find
+/// next to nothing left.
 #[test]
 fn a_grant_with_little_of_its_lease_left_is_renewed_before_it_is_had() {
     let lease = Duration::from_secs(8);

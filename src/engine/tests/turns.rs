@@ -257,7 +257,8 @@ fn another_task_of_the_thread_takes_a_lock_that_it_can_unlock() {
     });
 }
 
-/// The observers hear of the end of what was kept when its guard is dropped, and of all else when it is released.
+/// The observers hear of the end of what was kept when its guard is dropped, and of all else when it is
+/// released.
 #[test]
 fn a_guard_that_is_dropped_when_the_turn_is_over_leaves_no_kept_hold() {
     let turn = InTurn::begin();

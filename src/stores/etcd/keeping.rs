@@ -1,5 +1,5 @@
-//! Looks at holds that their client keeps until others ask for them. Others ask by coming to wait: the watch reports
-//! their keys, see `recalls`.
+//! Looks at holds that their client keeps until others ask for them. Others ask by coming to wait: the watch
+//! reports their keys, see `recalls`.
 
 use serde_json::Value;
 

@@ -2,9 +2,10 @@
 //!
 //! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
 //! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
-//! `members` has the connections and reads refusals. `watch` hears of keys that come and go; `watched` says which:
-//! for `waiters`, for `recalls` of locks that are kept until others ask for them, and for holds that may end
-//! `early`. `keeping` looks at kept locks, `show` says who stands there, and `directory` who is there at all.
+//! `members` has the connections and reads refusals. `watch` hears of keys that come and go; `watched` says
+//! which: for `waiters`, for `recalls` of locks that are kept until others ask for them, and for holds that
+//! may end `early`. `keeping` looks at kept locks, `show` says who stands there, and `directory` who is there
+//! at all.
 
 mod address;
 mod directory;
@@ -90,7 +91,8 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted.
+    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is
+    /// noted.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));

@@ -1,12 +1,12 @@
 //! The one watch of a client, and the thread that reads it.
 //!
-//! The watch is on what is to be heard of: that keys go which waiters stand behind (`waiters`), that keys come in
-//! the lines of kept locks (`recalls`), and, if leases may end early, that the keys of holds go (`early`). While
-//! there is one waiter, the watch is on one key, so that a release is reported to one waiter of all. The
-//! gateway takes no further keys for a watch that stands, and of several at once it may lose some; so where
-//! several keys are wanted, the watch is on all below the prefix. When a watch stands, it is asked whether the
-//! keys in front are still there. (A watch could start from an earlier revision on, but the server reports
-//! past changes up to 100 ms late.)
+//! The watch is on what is to be heard of: that keys go which waiters stand behind (`waiters`), that keys
+//! come in the lines of kept locks (`recalls`), and, if leases may end early, that the keys of holds go
+//! (`early`). While there is one waiter, the watch is on one key, so that a release is reported to one waiter
+//! of all. The gateway takes no further keys for a watch that stands, and of several at once it may lose
+//! some; so where several keys are wanted, the watch is on all below the prefix. When a watch stands, it is
+//! asked whether the keys in front are still there. (A watch could start from an earlier revision on, but the
+//! server reports past changes up to 100 ms late.)
 
 use std::io;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// The longest line that is kept while the rest of it is on its way.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// No channel ends for want of listeners: a waiter leaves by giving up its place. (That of a kept lock does not
-/// linger.)
+/// No channel ends for want of listeners: a waiter leaves by giving up its place. (That of a kept lock does
+/// not linger.)
 pub(super) fn watch(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch> {
     let wire = Transport::new(Arc::clone(&members), 1);
     Hub::new(EtcdWatch { members, wire }, Some(reporter), Duration::MAX)

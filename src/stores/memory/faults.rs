@@ -14,11 +14,11 @@ use crate::time::Moment;
 impl MemoryStore {
     /// Makes every request of every client fail like this until [`heal`](Self::heal).
     ///
-    /// Calls that wait try again for the client's `retry_timeout`, which a [`ManualClock`](crate::ManualClock)
-    /// that stands still does not end: in tests with one thread, make the client by
-    /// [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
-    /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) of zero, or use calls that do not wait. Messages to
-    /// waiters are not affected.
+    /// Calls that wait try again for the client's `retry_timeout`, which a
+    /// [`ManualClock`](crate::ManualClock) that stands still does not end: in tests with one thread, make the
+    /// client by [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
+    /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) of zero, or use calls that do not wait.
+    /// Messages to waiters are not affected.
     ///
     /// # Examples
     /// ```
@@ -36,11 +36,11 @@ impl MemoryStore {
         self.shared.faults.lock().of_all = Some(fault);
     }
 
-    /// Delays every answer by this much until [`heal`](Self::heal). An answer that would come after the client's command time-out
-    /// is lost: the store carries out the request, and its outcome is unknown.
+    /// Delays every answer by this much until [`heal`](Self::heal). An answer that would come after the
+    /// client's command time-out is lost: the store carries out the request, and its outcome is unknown.
     ///
-    /// With a [`ManualClock`](crate::ManualClock) each call moves the clock on by the delay, so that tests with one thread do not
-    /// wait. The watchdog's requests move no clock.
+    /// With a [`ManualClock`](crate::ManualClock) each call moves the clock on by the delay, so that tests
+    /// with one thread do not wait. The watchdog's requests move no clock.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;
     }
@@ -51,8 +51,9 @@ impl MemoryStore {
         *self.shared.faults.lock() = Faults::default();
     }
 
-    /// Forgets everything under this key, as a server that lost its data does, and returns whether there was anything. No client is
-    /// notified: a holder finds out when it renews or releases. Fencing tokens go on from where they were.
+    /// Forgets everything under this key, as a server that lost its data does, and returns whether there was
+    /// anything. No client is notified: a holder finds out when it renews or releases. Fencing tokens go on
+    /// from where they were.
     ///
     /// The key is the lock's name after prefix and mapping.
     ///

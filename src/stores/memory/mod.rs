@@ -1,7 +1,7 @@
 //! The reference store: in this process, for tests and examples.
 //!
-//! Clients share a `store`, and each has an `access`; `faults` makes requests fail. `state` is the data, and each module of
-//! `kinds` implements one kind of lock on it.
+//! Clients share a `store`, and each has an `access`; `faults` makes requests fail. `state` is the data, and
+//! each module of `kinds` implements one kind of lock on it.
 
 mod access;
 mod counted;

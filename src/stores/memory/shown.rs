@@ -1,6 +1,7 @@
 //! The answers of `inspect`.
 //!
-//! Here several objects may have one name, which on Redis share one key: the first that exists is shown, in this file's order.
+//! Here several objects may have one name, which on Redis share one key: the first that exists is shown, in
+//! this file's order.
 
 use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};

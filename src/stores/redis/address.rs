@@ -38,7 +38,8 @@ pub(super) enum Target {
 const SENTINEL_PORT: u16 = 26379;
 
 impl RedisAddress {
-    /// Reads the URL; the options' own fields come before it. No message repeats the URL: it may hold a password.
+    /// Reads the URL; the options' own fields come before it. No message repeats the URL: it may hold a
+    /// password.
     pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
         let scheme = Scheme::of(&options.url)?;
         check_url(&options.url)?;
@@ -84,7 +85,8 @@ impl RedisAddress {
         Ok(RedisAddress { renewal: Some(renewal), ..address })
     }
 
-    /// This target with the login and the certificates of `renewed`. Sentinels stay: they have what is known of the master.
+    /// This target with the login and the certificates of `renewed`. Sentinels stay: they have what is known
+    /// of the master.
     pub(super) fn by(&self, renewed: &RedisAddress) -> Option<RedisAddress> {
         if self.login.role != Role::Primary {
             let (host, port) = self.host_and_port()?;
@@ -207,8 +209,8 @@ fn unusable(form: &str) -> Error {
     Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
 }
 
-/// The options with the URL's parameters, in the words of redis-py, go-redis and node-redis; the options' own fields come first.
-/// An unknown parameter is refused: ignoring it could mean another database, or no TLS.
+/// The options with the URL's parameters, in the words of redis-py, go-redis and node-redis; the options' own
+/// fields come first. An unknown parameter is refused: ignoring it could mean another database, or no TLS.
 fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
     let (url, pairs) = parameters(&options.url)?;
     let mut read = ServerOptions { url: url.to_owned(), ..options.clone() };
@@ -293,8 +295,8 @@ fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     Ok((info, Target::Place(place)))
 }
 
-/// The master of a name, at a place that Sentinels know. Takes the URL apart; each host, with what precedes the `@`, is then read as
-/// a plain URL.
+/// The master of a name, at a place that Sentinels know. Takes the URL apart; each host, with what precedes
+/// the `@`, is then read as a plain URL.
 fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]";
     let bad = || unusable(FORM);

@@ -22,8 +22,9 @@ use crate::time::{Moment, millis};
 /// Places of the server's table in one page, which take about a millisecond.
 const PAGE: u32 = 500;
 
-/// Keys that are asked about in one write. A server runs all of one read before it looks at another client's: each write is
-/// answered before the next is sent. One write takes the server a millisecond or two, and a page a handful of round trips.
+/// Keys that are asked about in one write. A server runs all of one read before it looks at another client's:
+/// each write is answered before the next is sent. One write takes the server a millisecond or two, and a
+/// page a handful of round trips.
 const TOGETHER: usize = 50;
 
 pub(super) fn entry(client: ClientId) -> String {
@@ -126,7 +127,8 @@ impl RedisStore {
         let clients: Vec<ClientId> = clients.collect();
         let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: number };
         if !clients.is_empty() {
-            // One by one: in a cluster they are in different slots, and one that has moved is found where it is.
+            // One by one: in a cluster they are in different slots, and one that has moved is found where it
+            // is.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
             let (replies, writes) = self.in_groups(&commands, deadline)?;
@@ -186,8 +188,9 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     parts.chunks(2).map(one).collect()
 }
 
-/// The lock for a key whose owners are written as clients write them; else none. A cache's entry looks like a token lock, and a
-/// table of counters like a lock; neither is shown. Nor is a key whose other parts hold something else.
+/// The lock for a key whose owners are written as clients write them; else none. A cache's entry looks like a
+/// token lock, and a table of counters like a lock; neither is shown. Nor is a key whose other parts hold
+/// something else.
 pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     match seen {
         Ok(seen) => {

@@ -1,5 +1,5 @@
-//! The format's number on one server: a key beside the clients' entries, so that whoever may write those may write it. No client's id
-//! is such a word.
+//! The format's number on one server: a key beside the clients' entries, so that whoever may write those may
+//! write it. No client's id is such a word.
 
 use redis::Value;
 
@@ -15,9 +15,10 @@ pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted; returns whether one
-/// is there then. A server that refuses to say or note anything is used all the same; one that names another member `is_followed`
-/// only in a cluster. `first` is sent in the same write; returns its reply.
+/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is
+/// noted; returns whether one is there then. A server that refuses to say or note anything is used all the
+/// same; one that names another member `is_followed` only in a cluster. `first` is sent in the same write;
+/// returns its reply.
 pub(super) fn agree_on_format(
     connections: &Connections,
     (notes, is_followed): (bool, bool),

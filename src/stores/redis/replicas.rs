@@ -36,8 +36,9 @@ impl Replicas {
         tagged(replies.into_iter().next().unwrap_or(Value::Nil), expected)
     }
 
-    /// Asks for a lock by the first of `commands`. A grant must also reach the replicas; else `undo` undoes it over the same connection.
-    /// Returns all replies. WAIT concerns what its own connection wrote, so it follows the grant there, and blocks that connection.
+    /// Asks for a lock by the first of `commands`. A grant must also reach the replicas; else `undo` undoes
+    /// it over the same connection. Returns all replies. WAIT concerns what its own connection wrote, so it
+    /// follows the grant there, and blocks that connection.
     pub(super) fn attempt(
         self,
         dialog: &mut Dialog<'_>,

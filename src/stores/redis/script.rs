@@ -152,9 +152,9 @@ impl Script {
         }
     }
 
-    /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, the waiters' channel among them. A channel is no key: a
-    /// server refuses a script that names a missing key while its slot moves, and a user would need a permission for it as well
-    /// (docs/decisions/0051).
+    /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, the waiters' channel among
+    /// them. A channel is no key: a server refuses a script that names a missing key while its slot moves,
+    /// and a user would need a permission for it as well (docs/decisions/0051).
     pub(super) fn on(&'static self, keys: &[&str]) -> Command {
         let about = keys.first().map_or(0, |lock| hash(lock));
         let command = Command { script: Some(self), about, ..Command::empty() }.arg(keys.len());
@@ -307,7 +307,8 @@ impl Command {
         self
     }
 
-    /// The same behind `guarded`: the server runs it only if the node bears `mark`, with a token above `fence`.
+    /// The same behind `guarded`: the server runs it only if the node bears `mark`, with a token above
+    /// `fence`.
     pub(super) fn under(self, guarded: &'static Script, mark: &str, fence: u64) -> Command {
         Command { script: Some(guarded), ..self }.arg(fence).arg(MARK_KEY).arg(mark)
     }

@@ -23,8 +23,9 @@ pub(crate) struct RedisServer {
     pub(crate) line_rights: LineRights,
 }
 
-/// Whether the user may notify queues of waiting clients; shared by the members of a cluster. A reply to a release may say that the
-/// user may not. After a while the client uses queues again, until another reply says so.
+/// Whether the user may notify queues of waiting clients; shared by the members of a cluster. A reply to a
+/// release may say that the user may not. After a while the client uses queues again, until another reply
+/// says so.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineRights {
     pub(crate) refused: Arc<Refused>,
@@ -54,8 +55,8 @@ impl RedisCall<'_> {
     }
 }
 
-/// The server's single command that deletes a key only if it has a certain value; without one, WATCH and MULTI do it. Used only
-/// where scripts may not be.
+/// The server's single command that deletes a key only if it has a certain value; without one, WATCH and
+/// MULTI do it. Used only where scripts may not be.
 #[derive(Debug, Default)]
 pub(crate) struct CompareAndDelete {
     /// For each command, whether the server refused it lately.

@@ -267,7 +267,8 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// `owner since_ms ends_ms pid host thread`: the note of a holder from its grant, if it still holds the lock.
+    /// `owner since_ms ends_ms pid host thread`: the note of a holder from its grant, if it still holds the
+    /// lock.
     fn tell_about(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
@@ -284,7 +285,8 @@ impl<'a> Shown<'a> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
             let owner = owner_text(self.value);
-            // Another library's token may be a secret: only `RedisLock::holder` of a token lock asks for it, by its kind.
+            // Another library's token may be a secret: only `RedisLock::holder` of a token lock asks for it,
+            // by its kind.
             if !Owner::is_one(&owner) {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }

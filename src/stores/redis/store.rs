@@ -37,7 +37,8 @@ pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     /// With Sentinels only.
     monitor: Option<SentinelMonitor>,
-    /// All of this client's requests to the server go over these connections, and one script may use all keys: not a cluster's member.
+    /// All of this client's requests to the server go over these connections, and one script may use all
+    /// keys: not a cluster's member.
     settles_doubts: bool,
     /// Whether it may note the format's number.
     notes: bool,
@@ -117,8 +118,8 @@ impl RedisStore {
         Ok(reply)
     }
 
-    /// Notes the format's number if none was there at the first look. Where several servers keep a lock together, all are looked at
-    /// before any is noted.
+    /// Notes the format's number if none was there at the first look. Where several servers keep a lock
+    /// together, all are looked at before any is noted.
     pub(crate) fn note_format(&self, deadline: Moment) -> Answer<()> {
         if self.had_format.get() == Some(&false) {
             self.agree(true, None, deadline).map(drop)
@@ -382,7 +383,8 @@ impl Lines for RedisStore {
                 // Attempts that wait for replicas use other connections, and could overtake it.
                 take(connections.call(&command, deadline));
             } else {
-                // Not repeated to a server that did not know the script: the place may be wanted again by then.
+                // Not repeated to a server that did not know the script: the place may be wanted again by
+                // then.
                 connections.post(command, deadline, None, take);
             }
         }

@@ -117,11 +117,12 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk`, for the directory and the records of runs, use the connection for renewals, which it may open; or, where a request
-    /// over that might take longer than renewals can wait, one of its own. While there is none for renewals, one of
-    /// the requests' does that is idle and stands, if a request that comes meanwhile has a place, too: a client that
-    /// only waits needs no session more. Otherwise callers are not to find theirs in use by what they do not know of: of
-    /// those it takes one only if it is idle, and no other can be had.
+    /// Has `talk`, for the directory and the records of runs, use the connection for renewals, which it may
+    /// open; or, where a request over that might take longer than renewals can wait, one of its own. While
+    /// there is none for renewals, one of the requests' does that is idle and stands, if a request that comes
+    /// meanwhile has a place, too: a client that only waits needs no session more. Otherwise callers are not
+    /// to find theirs in use by what they do not know of: of those it takes one only if it is idle, and no
+    /// other can be had.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
@@ -194,8 +195,8 @@ impl<D: Database> Pool<D> {
     }
 
     /// Has `talk` use the connection for renewals. If it cannot be opened, then one of the requests', for
-    /// which it waits until `retry_timeout` is over, before all requests: that the server, or the way to it, has
-    /// no room for another connection says nothing against the holds.
+    /// which it waits until `retry_timeout` is over, before all requests: that the server, or the way to it,
+    /// has no room for another connection says nothing against the holds.
     fn over_renewals<T>(
         &self,
         patience: Moment,
@@ -364,7 +365,8 @@ impl<D: Database> Pool<D> {
         self.end_own(|_| true);
     }
 
-    /// Put back first, looked second. Pairs with `close`, which closes first, and then passes over what is in use.
+    /// Put back first, looked second. Pairs with `close`, which closes first, and then passes over what is in
+    /// use.
     fn put_back(&self, mut own: OwnLink<'_, D>, link: PooledLink<D::Link>, shown: Shown) {
         *own = self.kept(link, shown);
         drop(own);

@@ -1,5 +1,5 @@
-//! The store that keeps locks in a table, and what it can besides: see connections end, stand in a line, keep locks until
-//! others ask, sweep.
+//! The store that keeps locks in a table, and what it can besides: see connections end, stand in a line, keep
+//! locks until others ask, sweep.
 
 use std::time::Duration;
 
@@ -130,7 +130,8 @@ impl<D: Rows> Store for RowStore<D> {
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            // Renewals wait for this connection, so nothing here waits for a row that another transaction has locked.
+            // Renewals wait for this connection, so nothing here waits for a row that another transaction has
+            // locked.
             let begun = database.wait_for_rows(link, true, deadline);
             let mut outcomes = until_broken(claims, begun, deadline, |claim| {
                 Self::leave_one(database, link, claim, 0, deadline)

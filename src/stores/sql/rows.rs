@@ -61,8 +61,8 @@ pub(super) fn milliseconds(value: i64) -> Duration {
     Duration::from_millis(u64::try_from(value).unwrap_or(0))
 }
 
-/// A lock as it is shown to users: columns of `look.sql`, then the fence (zero: none was given), and what the row says of its
-/// last holder.
+/// A lock as it is shown to users: columns of `look.sql`, then the fence (zero: none was given), and what the
+/// row says of its last holder.
 pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> {
     let row = Row::read(record, 0)?;
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
@@ -109,8 +109,8 @@ impl<T> Change<T> {
     }
 }
 
-/// Reads what a statement changed, and the lock as it was before; `None`: the statement says nothing of a lock that it did not
-/// change.
+/// Reads what a statement changed, and the lock as it was before; `None`: the statement says nothing of a
+/// lock that it did not change.
 pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     let Some(record) = records.first() else { return Ok(None) };
     if let Some(made) = record.maybe(0, Record::int)? {
@@ -134,8 +134,8 @@ pub(super) trait Rows: Database {
 
     fn statements(&self) -> &Statements;
 
-    /// Runs a statement, and reads its rows. For one that returns none by its nature: a row, with its insert id or zero, if it
-    /// changed any.
+    /// Runs a statement, and reads its rows. For one that returns none by its nature: a row, with its insert
+    /// id or zero, if it changed any.
     fn run(
         &self,
         link: &mut Self::Link,
@@ -270,14 +270,15 @@ pub(super) trait Rows: Database {
         }
     }
 
-    /// Has statements over the connection wait hardly at all, or as long as a request may, for a row that another
-    /// transaction has locked.
+    /// Has statements over the connection wait hardly at all, or as long as a request may, for a row that
+    /// another transaction has locked.
     fn wait_for_rows(&self, link: &mut Self::Link, briefly: bool, deadline: Moment) -> Answer<()> {
         let _ = (link, briefly, deadline);
         Ok(())
     }
 
-    /// Whether others want locks that their client keeps until they ask. What cannot be seen counts as asked for.
+    /// Whether others want locks that their client keeps until they ask. What cannot be seen counts as asked
+    /// for.
     fn look_kept(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
         let _ = (link, deadline);
         claims.iter().map(|_| Ok(KeptLook::Wanted)).collect()

@@ -43,8 +43,8 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         boot: Value::from(boot()),
         seen: Mutex::default(),
     };
-    // Asked of each client that is built, and of no later connection: a name that a running client's file gets
-    // costs no hold, because nobody can be built with that name.
+    // Asked of each client that is built, and of no later connection: a name that a running client's file
+    // gets costs no hold, because nobody can be built with that name.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -292,8 +292,8 @@ fn made_by(conn: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
     conn.query_row(made, [table], |row| row.get(0)).optional()
 }
 
-/// Whether the table is there. Refuses one of another format, which the statement that made it says, and one of which
-/// the statement `take` cannot be made.
+/// Whether the table is there. Refuses one of another format, which the statement that made it says, and one
+/// of which the statement `take` cannot be made.
 fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     let Some(made) = made_by(conn, table).map_err(failed)? else { return Ok(false) };
     check_format(&made, &format!("the table {table}")).map_err(Failure::Refused)?;

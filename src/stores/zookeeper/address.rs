@@ -32,8 +32,8 @@ impl ZooKeeperAddress {
         usize::try_from(random).unwrap_or(0).checked_rem(self.hosts.len()).unwrap_or(0)
     }
 
-    /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`. The options' user and password come before
-    /// the URL's. No message repeats the URL: it may hold a password.
+    /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`. The options' user and
+    /// password come before the URL's. No message repeats the URL: it may hold a password.
     pub(super) fn new(options: &ServerOptions) -> Result<ZooKeeperAddress> {
         let refuse = || {
             let form = "zk://[user:password@]host[:port][,host[:port]…][/path]";

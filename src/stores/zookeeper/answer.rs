@@ -25,7 +25,8 @@ pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
 
-/// The owner and the lease that a node's data says. For another program's node: its data (Curator: its address), or its name.
+/// The owner and the lease that a node's data says. For another program's node: its data (Curator: its
+/// address), or its name.
 pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();

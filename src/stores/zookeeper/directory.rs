@@ -1,7 +1,7 @@
 //! The directory of clients, and the list of locks: the children of a node, some at a time.
 //!
-//! A client's entry is an ephemeral node below `/leasehold/%clients`; no lock has that path, since `%` precedes two digits there.
-//! The servers tell no time, so the age of an entry is unknown.
+//! A client's entry is an ephemeral node below `/leasehold/%clients`; no lock has that path, since `%`
+//! precedes two digits there. The servers tell no time, so the age of an entry is unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,8 @@ impl ZooKeeperStore {
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // On a slow link the locks of a page would not be done within one deadline, so each has its own.
+                // On a slow link the locks of a page would not be done within one deadline, so each has its
+                // own.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}

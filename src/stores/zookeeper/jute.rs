@@ -92,8 +92,8 @@ impl Operation<'_> {
         matches!(self, Operation::Create { .. } | Operation::SetData { .. } | Operation::Delete { .. })
     }
 
-    /// Whether the leader answers, which knows whether the session lives. Any other server answers reads by itself, even while
-    /// it is cut off from the leader.
+    /// Whether the leader answers, which knows whether the session lives. Any other server answers reads by
+    /// itself, even while it is cut off from the leader.
     pub(super) fn asks_the_leader(&self) -> bool {
         self.is_write() || matches!(self, Operation::Sync { .. })
     }

@@ -1,5 +1,5 @@
-//! Cached holds. A waiter asks for a lock by making a node, and the server tells the client that watches the lock's children;
-//! so Curator's waiters ask, too.
+//! Cached holds. A waiter asks for a lock by making a node, and the server tells the client that watches the
+//! lock's children; so Curator's waiters ask, too.
 
 use std::sync::Arc;
 
@@ -49,7 +49,8 @@ impl Keeping for ZooKeeperStore {
 }
 
 impl ZooKeeperStore {
-    /// Has this client notified when a waiter comes for a lock that was just granted. Waiters that came before count as notified.
+    /// Has this client notified when a waiter comes for a lock that was just granted. Waiters that came
+    /// before count as notified.
     pub(super) fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
         let Some(channel) = self.session.places.recalls(&key.path) else { return };
         self.session.watch(&key.path, &channel);

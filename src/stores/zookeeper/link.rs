@@ -122,8 +122,8 @@ fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
     read_bytes(from, length)
 }
 
-/// The next reply. Of one that is too long only the header is kept, with an error code, so that a long list does not end
-/// the connection and its holds.
+/// The next reply. Of one that is too long only the header is kept, with an error code, so that a long list
+/// does not end the connection and its holds.
 pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
     if length <= LONGEST_FRAME {

@@ -1,9 +1,9 @@
 //! A ZooKeeper ensemble.
 //!
-//! Each owner that wants a lock makes a numbered node that goes with the client's session. The owner of the lowest number holds the
-//! lock; every other one watches the node in front.
-//! `path` names the nodes as Curator does, `session` carries requests, `life` says how long a hold can count on a session, `places` which
-//! nodes this client has, and `keeping` lends out cached locks.
+//! Each owner that wants a lock makes a numbered node that goes with the client's session. The owner of the
+//! lowest number holds the lock; every other one watches the node in front. `path` names the nodes as Curator
+//! does, `session` carries requests, `life` says how long a hold can count on a session, `places` which nodes
+//! this client has, and `keeping` lends out cached locks.
 
 mod address;
 mod answer;
@@ -54,8 +54,8 @@ pub(crate) struct ZooKeeperStore {
     command_timeout: Duration,
 }
 
-/// Between two polls of a waiter that nothing has woken. When the connection breaks, every waiter looks again; so this is
-/// for nodes that an operator deletes by hand.
+/// Between two polls of a waiter that nothing has woken. When the connection breaks, every waiter looks
+/// again; so this is for nodes that an operator deletes by hand.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
@@ -73,8 +73,8 @@ impl ZooKeeperStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted.
-    /// Whatever the servers refuse besides is for the first lock to find out.
+    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is
+    /// noted. Whatever the servers refuse besides is for the first lock to find out.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data { path: &path }, deadline) {

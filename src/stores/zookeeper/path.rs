@@ -117,8 +117,8 @@ fn mark(family: Family) -> &'static str {
     }
 }
 
-/// The prefix of the names of an owner's nodes. It follows from the owner, so the owner finds a node again whose creation was not
-/// answered.
+/// The prefix of the names of an owner's nodes. It follows from the owner, so the owner finds a node again
+/// whose creation was not answered.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), mark(family))
@@ -155,8 +155,8 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server has no further numbers. It gives the last one again and again, and two nodes
-    /// of one number would both be first; where it runs over, the newest would be. Source: ZooKeeper's `DataTree`.
+    /// Whether the server has no further numbers. It gives the last one again and again, and two nodes of one
+    /// number would both be first; where it runs over, the newest would be. Source: ZooKeeper's `DataTree`.
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
     }
@@ -166,7 +166,8 @@ impl QueuedNode {
     }
 }
 
-/// The nodes of a lock in the order of their numbers. A reader whose owner wrote before has the writer's number.
+/// The nodes of a lock in the order of their numbers. A reader whose owner wrote before has the writer's
+/// number.
 #[derive(Debug, Default)]
 pub(super) struct NodeLine(Vec<QueuedNode>);
 

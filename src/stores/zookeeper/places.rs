@@ -131,7 +131,8 @@ impl NodePlaces {
         }
     }
 
-    /// The channel that is notified when others want a cached lock, or when the connection breaks, which ends all watches.
+    /// The channel that is notified when others want a cached lock, or when the connection breaks, which ends
+    /// all watches.
     pub(super) fn hear(&self, path: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         // Joined under the mutex that `left` takes: a channel that has just been joined is not forgotten.
         let mut recalls = self.recalls.lock();

@@ -38,8 +38,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// The queue of a lock whose node has these children. Where the names do not tell, the server says which of them are
-    /// ephemeral, as waiters' nodes are.
+    /// The queue of a lock whose node has these children. Where the names do not tell, the server says which
+    /// of them are ephemeral, as waiters' nodes are.
     pub(super) fn line_of(&self, lock: &str, children: Vec<String>, deadline: Moment) -> Found<NodeLine> {
         let mut line = NodeLine::new(children);
         let doubtful: Vec<String> = line.doubtful().map(|one| one.name.clone()).collect();
@@ -76,7 +76,8 @@ impl ZooKeeperStore {
         if count > 1 {
             return Ok(Attempt::Lost);
         }
-        // A thread that does not wait makes no node only to find the lock busy. A thread that writes may read all the same.
+        // A thread that does not wait makes no node only to find the lock busy. A thread that writes may read
+        // all the same.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
         if !claim.waits && !may_read {
             let line = self.line(&key.path, deadline)?;
@@ -156,7 +157,8 @@ impl ZooKeeperStore {
         if key.family == Family::Read
             && let Some((node, _)) = self.session.places.holding(&writing(key))
         {
-            // As Curator: an owner that writes and reads has the writer's place, also after the writing is over.
+            // As Curator: an owner that writes and reads has the writer's place, also after the writing is
+            // over.
             made.push_str(QueuedNode::digits(&node.name, Family::Write));
             mode = Mode::Ephemeral;
         }
@@ -290,7 +292,8 @@ impl ZooKeeperStore {
 
     /// Deletes nodes of an owner that this client does not know of; whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
-        // Once `sync` is answered, every earlier request of this session has been carried out or never will be.
+        // Once `sync` is answered, every earlier request of this session has been carried out or never will
+        // be.
         match self.session.call(&Operation::Sync { path: &key.path }, deadline) {
             Ok(_) | Err(NoReply::Code(_)) => {}
             Err(failure) => return Err(failure),

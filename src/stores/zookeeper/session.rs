@@ -1,8 +1,9 @@
 //! The session: one connection at a time to one of several servers, with all threads' requests and watches.
 //!
-//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come in the order of the
-//! requests. When a connection ends, all requests without a reply are failed *before* the next connection: their callers decide
-//! under which owner numbers a lock may be asked for again. The second thread is in `keep`.
+//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come in
+//! the order of the requests. When a connection ends, all requests without a reply are failed *before* the
+//! next connection: their callers decide under which owner numbers a lock may be asked for again. The second
+//! thread is in `keep`.
 //!
 //! Long because one protocol connects, writes, reads and ends a connection.
 
@@ -479,7 +480,8 @@ impl Session {
 }
 
 impl SessionState {
-    /// Queues a request for the next [`flush`](Session::flush). The reading thread finds errors of the socket.
+    /// Queues a request for the next [`flush`](Session::flush). The reading thread finds errors of the
+    /// socket.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));

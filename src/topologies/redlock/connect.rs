@@ -17,10 +17,9 @@ use crate::topologies::redlock::opening::{is_one_server, same_server};
 use crate::topologies::redlock::votes::{Votes, majority};
 
 impl Redlock {
-    /// Connects to the nodes. Fewer than half may be out of reach, or be of no use, as a replica is, or one that
-    /// wants another password; they join when they can be used. Once there
-    /// is a majority, the others are waited for as long again, or for a node's time-out: one that is silent
-    /// costs no more.
+    /// Connects to the nodes. Fewer than half may be out of reach, or be of no use, as a replica is, or one
+    /// that wants another password; they join when they can be used. Once there is a majority, the others are
+    /// waited for as long again, or for a node's time-out: one that is silent costs no more.
     pub(crate) fn connect(
         nodes: Vec<VotingNode>,
         node_timeout: Duration,

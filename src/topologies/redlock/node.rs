@@ -159,9 +159,9 @@ impl VotingNode {
         true
     }
 
-    /// Asks a server that is out of use, if it is time to, for at most `retry_timeout`. One that was never reached
-    /// is connected to by `open`, which does not wait for it. Returns whether it is back, and when to ask
-    /// next.
+    /// Asks a server that is out of use, if it is time to, for at most `retry_timeout`. One that was never
+    /// reached is connected to by `open`, which does not wait for it. Returns whether it is back, and when to
+    /// ask next.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),

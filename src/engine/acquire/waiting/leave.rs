@@ -51,8 +51,8 @@ impl Waiting<'_> {
         self.queued = Some(claim.clone());
     }
 
-    /// Waits no more for the store. The request is sent as a dropped guard's release is, and the caller does not
-    /// wait for the answer. Where the last request failed, or this one does, the watchdog sees to it.
+    /// Waits no more for the store. The request is sent as a dropped guard's release is, and the caller does
+    /// not wait for the answer. Where the last request failed, or this one does, the watchdog sees to it.
     pub(super) fn leave_queue(&mut self) {
         let Some(claim) = self.queued.take() else { return };
         self.listening.end();

@@ -186,7 +186,8 @@ impl<'a> Waiting<'a> {
         if !place.ticket().is_head() {
             self.manner.become_in_doubt();
         }
-        // Joined first, looked second. Pairs with `Entry::keep`, which keeps nothing that others here wait for.
+        // Joined first, looked second. Pairs with `Entry::keep`, which keeps nothing that others here wait
+        // for.
         let Request { engine, call, .. } = self.request;
         let is_idle = call.entry.state().caching.is_idle();
         if is_idle {

@@ -25,7 +25,8 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 const FRESH: Duration = Duration::from_millis(8);
 
 /// A waiter that leaves a message to others asks by itself within this step times its odds. If an ask takes
-/// longer on average, that average is the step: on a slow link all would otherwise ask before the next message.
+/// longer on average, that average is the step: on a slow link all would otherwise ask before the next
+/// message.
 const ODDS_STEP: Duration = Duration::from_millis(1);
 /// The most of these steps until it asks.
 const MOST_STEPS: u32 = 50;
@@ -110,8 +111,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Subscribes at the first wait for another process. The waiter then asks again as soon as the subscription
-    /// stands, unless it stood before the last attempt and no message has come since.
+    /// Subscribes at the first wait for another process. The waiter then asks again as soon as the
+    /// subscription stands, unless it stood before the last attempt and no message has come since.
     fn listen(&mut self) {
         if self.listening.subscription().is_none() {
             let claim = self.claim();

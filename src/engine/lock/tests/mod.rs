@@ -1,9 +1,9 @@
 //! The table of the machine, and all states of small worlds.
 //!
-//! In each state: at most one thread counts on the lock, and the store agrees; no hold stands under a number whose
-//! end may yet arrive; no window that ended opens again; no hold is lost without a fault; no client waits for a hold
-//! that another caches and does not use; hand-offs end. Over all states: something moves, and each state leads to
-//! one in which all threads are done and the lock is free.
+//! In each state: at most one thread counts on the lock, and the store agrees; no hold stands under a number
+//! whose end may yet arrive; no window that ended opens again; no hold is lost without a fault; no client
+//! waits for a hold that another caches and does not use; hand-offs end. Over all states: something moves,
+//! and each state leads to one in which all threads are done and the lock is free.
 
 mod driver;
 mod explore;
@@ -189,8 +189,8 @@ fn random_world(seed: &mut u64) -> Setup {
     }
 }
 
-/// Explores all states of worlds, and takes random ways through larger ones. Compares the table with the machine and
-/// with the events that came.
+/// Explores all states of worlds, and takes random ways through larger ones. Compares the table with the
+/// machine and with the events that came.
 fn explore_all(worlds: &[Setup], walks: usize) {
     for setup in worlds {
         let explored = explore(setup, MOST);

@@ -1,8 +1,8 @@
-//! A small world: a store, connections that break, and clients whose threads take one lock. Each step is one choice of
-//! the explorer's.
+//! A small world: a store, connections that break, and clients whose threads take one lock. Each step is one
+//! choice of the explorer's.
 //!
-//! Deciding, sending, carrying out and reading are separate steps. `NOW` never moves: time passes as all moments
-//! come closer, so that states which differ by the date alone are one.
+//! Deciding, sending, carrying out and reading are separate steps. `NOW` never moves: time passes as all
+//! moments come closer, so that states which differ by the date alone are one.
 
 use std::time::Duration;
 

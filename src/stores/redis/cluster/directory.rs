@@ -1,4 +1,5 @@
-//! The directory of clients in a cluster: each entry is on the member that has its slot. Lists go from member to member.
+//! The directory of clients in a cluster: each entry is on the member that has its slot. Lists go from member
+//! to member.
 
 use std::time::Duration;
 

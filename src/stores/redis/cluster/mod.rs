@@ -1,8 +1,8 @@
 //! A Redis Cluster: each lock is on the member that has its name's slot.
 //!
-//! `slots` says which slot a name is in, `topology` which member has it, `wakeups` where its channel is. Each member is used as if
-//! it were the only one. A member without the slot refuses and names the one that has it: nothing was changed, so the request is
-//! sent there. A request without an answer is never repeated here.
+//! `slots` says which slot a name is in, `topology` which member has it, `wakeups` where its channel is. Each
+//! member is used as if it were the only one. A member without the slot refuses and names the one that has
+//! it: nothing was changed, so the request is sent there. A request without an answer is never repeated here.
 //!
 //! Long because it passes each question of the seam to where its slot is.
 
@@ -61,8 +61,9 @@ pub(crate) struct ClusterStore {
     me: Weak<ClusterStore>,
 }
 
-/// Locks with a release on its way to a member. Requests about them follow it there, even if the slot is known to be elsewhere: an
-/// attempt that overtook the release would find its own owner, and lose its hold when the release arrives.
+/// Locks with a release on its way to a member. Requests about them follow it there, even if the slot is
+/// known to be elsewhere: an attempt that overtook the release would find its own owner, and lose its hold
+/// when the release arrives.
 #[derive(Debug, Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
@@ -100,8 +101,8 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours. A client starts while the member that has the number is away, and
-    /// asks it before later attempts.
+    /// Refuses another format than this version's, and notes ours. A client starts while the member that has
+    /// the number is away, and asks it before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
@@ -208,7 +209,8 @@ impl ClusterStore {
         Some(SlotPlace { node, asking: redirect.asking })
     }
 
-    /// Learns from a failure: the slot may be elsewhere. The next request looks, since this one's time may be over.
+    /// Learns from a failure: the slot may be elsewhere. The next request looks, since this one's time may be
+    /// over.
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
         match answer {
@@ -235,8 +237,8 @@ impl ClusterStore {
         }
     }
 
-    /// Asks each member for its claims, and members that redirects name, in few requests. All members at the same time: a silent one
-    /// must not delay the others' renewals.
+    /// Asks each member for its claims, and members that redirects name, in few requests. All members at the
+    /// same time: a silent one must not delay the others' renewals.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],

@@ -12,7 +12,8 @@ const SLOTS: u16 = 16_384;
 /// More than a cluster has: Redis advises a thousand at most.
 pub(super) const MOST_MEMBERS: usize = 4096;
 
-/// The CRC16 (XMODEM) of the text between the first brace and the next closing one, if there is any; else of the whole key.
+/// The CRC16 (XMODEM) of the text between the first brace and the next closing one, if there is any; else of
+/// the whole key.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -24,8 +25,8 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Whether all keys and channels derived from a lock's name are in its slot. They put the name in braces unless it has an opening
-/// one, so the name must have no braces, or first a pair with something in it.
+/// Whether all keys and channels derived from a lock's name are in its slot. They put the name in braces
+/// unless it has an opening one, so the name must have no braces, or first a pair with something in it.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),

@@ -71,7 +71,8 @@ struct TopologyLook {
     not_before: Moment,
     /// The member that reported news, to be asked first.
     first: Option<Endpoint>,
-    /// Counts looks without news. Each begins with another member: one that is cut off goes on reporting the old state.
+    /// Counts looks without news. Each begins with another member: one that is cut off goes on reporting the
+    /// old state.
     in_vain: usize,
 }
 
@@ -210,8 +211,8 @@ impl Topology {
         });
     }
 
-    /// Asks a member for the slots if that is due. One thread at a time, and seldom: others go on by what is known, and members
-    /// redirect them if that is wrong.
+    /// Asks a member for the slots if that is due. One thread at a time, and seldom: others go on by what is
+    /// known, and members redirect them if that is wrong.
     fn look_again(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;

@@ -88,9 +88,10 @@ impl ClusterWakeups {
         }
     }
 
-    /// Moves the channels to where the `latest` map has their slots. Under the mutex: of two threads, the later does not use the older
-    /// map. All waiters of a moved channel look again, now and when the new subscription stands, since a release in between is missed.
-    /// A channel whose slot has no owner moves when it has one.
+    /// Moves the channels to where the `latest` map has their slots. Under the mutex: of two threads, the
+    /// later does not use the older map. All waiters of a moved channel look again, now and when the new
+    /// subscription stands, since a release in between is missed. A channel whose slot has no owner moves
+    /// when it has one.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,

@@ -1,7 +1,7 @@
 //! One connection: a socket, the handshake on it, and replies read within a time.
 //!
-//! The redis crate's own connection limits each *read*, so a server that drips bytes can hold a caller for ever; it cannot be
-//! split into a writing and a reading half; and it hides why AUTH failed.
+//! The redis crate's own connection limits each *read*, so a server that drips bytes can hold a caller for
+//! ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed.
 
 use std::cell::Cell;
 use std::io;
@@ -80,8 +80,8 @@ impl Connection {
         reply.map_err(unread)
     }
 
-    /// Whether the server has not hung up, as far as this machine knows; no round trip. Looks only after a while: a connection in
-    /// constant use shows its end by itself.
+    /// Whether the server has not hung up, as far as this machine knows; no round trip. Looks only after a
+    /// while: a connection in constant use shows its end by itself.
     pub(crate) fn is_alive(&self) -> bool {
         // An idle connection has nothing to read: its end, an error, or unasked bytes make it useless.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
@@ -118,8 +118,8 @@ pub(crate) fn unread(error: RedisError) -> Error {
     Error::new(kind, "read", words).with_source(error)
 }
 
-/// The item of the r2d2 pool. The thread that gets the slot connects, so that errors are typed and immediate; r2d2 would retry in
-/// the background and report a string.
+/// The item of the r2d2 pool. The thread that gets the slot connects, so that errors are typed and immediate;
+/// r2d2 would retry in the background and report a string.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
 

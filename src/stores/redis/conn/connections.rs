@@ -1,7 +1,7 @@
 //! Requests and their replies: which connection carries a request, and what is known when one fails.
 //!
-//! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the pool; renewals have
-//! their own.
+//! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the
+//! pool; renewals have their own.
 //!
 //! Long because which connection carries a request, and what serves in its place, is one decision.
 
@@ -41,8 +41,8 @@ const MOST_SHARED: u32 = 4;
 pub(crate) struct Connections {
     address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// Every connection except that for renewals has a slot here, a shared one for as long as it is open. `None` when closed: the
-    /// pool has a thread.
+    /// Every connection except that for renewals has a slot here, a shared one for as long as it is open.
+    /// `None` when closed: the pool has a thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared_connections: Arc<[SharedConnection]>,
     ledger: Arc<Ledger>,
@@ -165,10 +165,11 @@ impl Connections {
         })
     }
 
-    /// Sends one request. The thread that reads the reply gives it to `take`, in order with others of that connection.
+    /// Sends one request. The thread that reads the reply gives it to `take`, in order with others of that
+    /// connection.
     ///
-    /// `releasing`: a script that the server did not know is sent again with its body, after the hold that it releases was notified
-    /// that its release comes behind others. `None`: `take` gets the refusal.
+    /// `releasing`: a script that the server did not know is sent again with its body, after the hold that it
+    /// releases was notified that its release comes behind others. `None`: `take` gets the refusal.
     pub(crate) fn post(
         &self,
         command: Command,
@@ -212,7 +213,8 @@ impl Connections {
         }
     }
 
-    /// The same, but waits for the reply, which comes behind what was posted so before unless the connection broke.
+    /// The same, but waits for the reply, which comes behind what was posted so before unless the connection
+    /// broke.
     pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -225,7 +227,8 @@ impl Connections {
         open.unwrap_or_else(|| self.shared(command))
     }
 
-    /// As [`post`](Self::post). If `take` returns true, `then` is sent over the same connection; its outcome is ignored.
+    /// As [`post`](Self::post). If `take` returns true, `then` is sent over the same connection; its outcome
+    /// is ignored.
     pub(crate) fn post_then(
         &self,
         command: Command,
@@ -342,15 +345,15 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // Not gated: the watchdog must not be kept out by other threads' failures. Another open connection may serve instead, so
-        // connecting has half of the time.
+        // Not gated: the watchdog must not be kept out by other threads' failures. Another open connection
+        // may serve instead, so connecting has half of the time.
         let has_other = self.shared_connections.iter().any(SharedConnection::is_open);
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, |deadline| self.connect(connects_by(deadline)), talk)
     }
 
-    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first failure: requests
-    /// sent by then without an answer are unknown, the others are refused.
+    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the
+    /// first failure: requests sent by then without an answer are unknown, the others are refused.
     pub(crate) fn batch(
         &self,
         commands: &[Command],
@@ -387,8 +390,9 @@ impl Connections {
         answers
     }
 
-    /// Sends requests over an open shared connection; `None`: none is open. A server at its limit of clients still serves existing
-    /// connections. One that ends meanwhile is not replaced; the caller keeps its own connection's error.
+    /// Sends requests over an open shared connection; `None`: none is open. A server at its limit of clients
+    /// still serves existing connections. One that ends meanwhile is not replaced; the caller keeps its own
+    /// connection's error.
     fn batch_over_open(
         &self,
         commands: &[Command],
@@ -415,8 +419,8 @@ impl Connections {
         Some(started?.into_iter().map(|started| started.and_then(Started::wait)).collect())
     }
 
-    /// As [`batch`](Self::batch), for requests that undo what is in doubt. Returns also whether no earlier request can arrive any more:
-    /// the server no longer has any connection that was in doubt.
+    /// As [`batch`](Self::batch), for requests that undo what is in doubt. Returns also whether no earlier
+    /// request can arrive any more: the server no longer has any connection that was in doubt.
     pub(crate) fn batch_in_doubt(
         &self,
         commands: &[Command],

@@ -45,8 +45,9 @@ impl Dialog<'_> {
         Ok(DialogReplies { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
     }
 
-    /// Like [`say`](Self::say), but keeps the replies that came before a failure: one place for each request up to the last answered
-    /// one, `None` where the answer is missing. Returns whether a script was sent again.
+    /// Like [`say`](Self::say), but keeps the replies that came before a failure: one place for each request
+    /// up to the last answered one, `None` where the answer is missing. Returns whether a script was sent
+    /// again.
     pub(crate) fn collect(
         &mut self,
         commands: &[Command],

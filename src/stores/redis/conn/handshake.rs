@@ -20,8 +20,8 @@ const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// Connects by `deadline`, logs in, and checks that the server can keep locks.
 ///
-/// Done on every connection: another server may have the address by now, or the same one is a replica. All commands leave in one
-/// write, so it costs one round trip. `begun` gets the socket before anything is sent.
+/// Done on every connection: another server may have the address by now, or the same one is a replica. All
+/// commands leave in one write, so it costs one round trip. `begun` gets the socket before anything is sent.
 pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,
@@ -122,7 +122,8 @@ fn is_lacking(error: &ServerError) -> bool {
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
 }
 
-/// Why HELLO, which came with Redis 6.0, is missing: an old server, or a proxy without it. `steps`: how many replies are owed.
+/// Why HELLO, which came with Redis 6.0, is missing: an old server, or a proxy without it. `steps`: how many
+/// replies are owed.
 fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> Error {
     let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
     let info = Command::new("INFO").arg("server");

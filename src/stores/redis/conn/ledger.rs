@@ -1,5 +1,5 @@
-//! What a client's connections to one address show together: whether the server was demoted, and which connections ended with a
-//! request in doubt.
+//! What a client's connections to one address show together: whether the server was demoted, and which
+//! connections ended with a request in doubt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment, random_between};
 
-/// An older connection is replaced: a name or proxy may lead elsewhere by now, and a server that was taken out of use keeps its
-/// connections. Up to an eighth sooner, so that a fleet does not connect at once.
+/// An older connection is replaced: a name or proxy may lead elsewhere by now, and a server that was taken
+/// out of use keeps its connections. Up to an eighth sooner, so that a fleet does not connect at once.
 const GREATEST_AGE: Duration = Duration::from_secs(30 * 60);
-/// A connection idle for longer is replaced: routers and load balancers silently forget idle connections after four minutes or
-/// more, and the next request would time out.
+/// A connection idle for longer is replaced: routers and load balancers silently forget idle connections
+/// after four minutes or more, and the next request would time out.
 const GREATEST_IDLE: Duration = Duration::from_secs(3 * 60);
 /// After a failed replacement; the old connection serves meanwhile.
 const REPLACE_AGAIN: Duration = Duration::from_secs(60);
-/// A younger connection is kept whatever the server says: else one that refuses everything would cost a connect for each request.
+/// A younger connection is kept whatever the server says: else one that refuses everything would cost a
+/// connect for each request.
 const LEAST_AGE: Duration = Duration::from_millis(250);
 /// A server that refuses for a passing reason, as while it loads, is looked up anew after this.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
@@ -131,8 +132,8 @@ impl Ledger {
         origin.replace_at = origin.opened.plus(random_between((age - age / 8, age)));
     }
 
-    /// How far the server is: how often 10 ms must be doubled to make two round trips and 8 ms for threads. The shorter of the last
-    /// two handshakes counts, since one may have met a busy processor.
+    /// How far the server is: how often 10 ms must be doubled to make two round trips and 8 ms for threads.
+    /// The shorter of the last two handshakes counts, since one may have met a busy processor.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
@@ -160,8 +161,9 @@ impl Ledger {
         origin.replace_at = now.plus(REPLACE_AGAIN.min(self.limits.age));
     }
 
-    /// Notes what a reply says about the server. A demotion concerns all connections: the next request over each looks the server
-    /// up anew. Returns whether the demotion is news; the caller then calls [`tell_demoted`](Self::tell_demoted), without a lock.
+    /// Notes what a reply says about the server. A demotion concerns all connections: the next request over
+    /// each looks the server up anew. Returns whether the demotion is news; the caller then calls
+    /// [`tell_demoted`](Self::tell_demoted), without a lock.
     pub(crate) fn note(&self, origin: &mut Origin, fitness: Fitness) -> bool {
         match fitness {
             Fitness::Fit => {
@@ -191,8 +193,9 @@ impl Ledger {
         origin.known.has(sent.script, sent.forgotten)
     }
 
-    /// Notes from a reply whether the server knows the script. A refusal that comes before the look at the script (`MOVED`,
-    /// `LOADING`) says nothing. A server that forgot one script counts as having forgotten all, for all connections.
+    /// Notes from a reply whether the server knows the script. A refusal that comes before the look at the
+    /// script (`MOVED`, `LOADING`) says nothing. A server that forgot one script counts as having forgotten
+    /// all, for all connections.
     pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {
@@ -261,8 +264,9 @@ impl Ledger {
 
 const NO_SUCH: &str = "does not exist";
 
-/// Asks whether the server still has a connection, without any right over others' connections: a redirection of replies to it is
-/// refused if it does not exist. Nothing is read before [`end_of_questions`], so nothing is redirected.
+/// Asks whether the server still has a connection, without any right over others' connections: a redirection
+/// of replies to it is refused if it does not exist. Nothing is read before [`end_of_questions`], so nothing
+/// is redirected.
 pub(crate) fn question(id: i64) -> Command {
     Command::new("CLIENT").arg("TRACKING").arg("ON").arg("REDIRECT").arg(id)
 }

@@ -6,12 +6,12 @@ use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::handshake::open_at;
 use crate::time::{Clock, Moment};
 
-/// How often an address is dialled that leads to a replica: one connection is not all of them, where a service
-/// stands for a master and its replicas.
+/// How often an address is dialled that leads to a replica: one connection is not all of them, where a
+/// service stands for a master and its replicas.
 const MOST_DIALS: usize = 8;
 
-/// Connects until `deadline` at the latest, logs in, and checks the server: see [`open_at`]. What a server refuses is
-/// tried once more with the secrets that their files have by then.
+/// Connects until `deadline` at the latest, logs in, and checks the server: see [`open_at`]. What a server
+/// refuses is tried once more with the secrets that their files have by then.
 pub(crate) fn open(address: &RedisAddress, deadline: Moment) -> Result<Connection> {
     let Some(renewal) = &address.renewal else { return open_once(address, deadline) };
     renewal.with(|renewed| match address.by(renewed) {

@@ -1,7 +1,7 @@
 //! Replies as they come from a socket.
 //!
-//! Scripts answer in few shapes, which are read here: the redis crate's parser takes a fifth of a client's time for a lock.
-//! That crate parses everything else, such as refusals.
+//! Scripts answer in few shapes, which are read here: the redis crate's parser takes a fifth of a client's
+//! time for a lock. That crate parses everything else, such as refusals.
 
 use std::io::{self, Read};
 
@@ -78,7 +78,8 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        // A signal, as at the end of a child process, also ends a read with a time-out; to the reader that is a time-out.
+        // A signal, as at the end of a child process, also ends a read with a time-out; to the reader that is
+        // a time-out.
         let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,

@@ -1,19 +1,23 @@
-//! One connection that many threads share: each writes its own requests, and one waiting thread reads for all.
+//! One connection that many threads share: each writes its own requests, and one waiting thread reads for
+//! all.
 //!
-//! Replies come in the order of the requests. A thread writes its request and waits for the reply. If no thread is reading, it
-//! reads, in order and for the owner of each reply, until its own has come; then it wakes another waiting thread to read on.
-//! So a lone thread writes and reads without meeting another. Requests that come during a write leave together in the next one.
-//! All replies of one read are taken together, and unsent requests are written before any thread is woken: the server works
-//! while threads wake.
+//! Replies come in the order of the requests. A thread writes its request and waits for the reply. If no
+//! thread is reading, it reads, in order and for the owner of each reply, until its own has come; then it
+//! wakes another waiting thread to read on. So a lone thread writes and reads without meeting another.
+//! Requests that come during a write leave together in the next one. All replies of one read are taken
+//! together, and unsent requests are written before any thread is woken: the server works while threads wake.
 //!
-//! All requests about one lock go over one shared connection, chosen by the hash of its name, so they arrive in order.
+//! All requests about one lock go over one shared connection, chosen by the hash of its name, so they arrive
+//! in order.
 //!
-//! The invariant: a thread that stops reading first lets go of `reading` and then looks for a waiting thread; a thread that
-//! begins to wait first says so and then tries to get `reading`. So one sees the other, or the other can read.
+//! The invariant: a thread that stops reading first lets go of `reading` and then looks for a waiting thread;
+//! a thread that begins to wait first says so and then tries to get `reading`. So one sees the other, or the
+//! other can read.
 //!
-//! When a connection ends, every thread that it owes a reply is notified before there is a new one (`end`, `open`): the
-//! notification decides under which owner numbers the lock may be asked for. A replaced connection owes nothing when the next
-//! one begins (`drain`), so requests about a lock keep their order. No thread waits for anything while it holds `out`.
+//! When a connection ends, every thread that it owes a reply is notified before there is a new one (`end`,
+//! `open`): the notification decides under which owner numbers the lock may be asked for. A replaced
+//! connection owes nothing when the next one begins (`drain`), so requests about a lock keep their order. No
+//! thread waits for anything while it holds `out`.
 //!
 //! Long because writing, reading and the end of one connection are one protocol.
 
@@ -182,9 +186,9 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, which `pack` puts behind others. If there is no connection, `connect` opens one by the deadline that it
-    /// is given. Any thread that waits on this connection reads the reply, until `deadline`. `pack` learns whether the server is sure
-    /// to know `script`.
+    /// Sends one request, which `pack` puts behind others. If there is no connection, `connect` opens one by
+    /// the deadline that it is given. Any thread that waits on this connection reads the reply, until
+    /// `deadline`. `pack` learns whether the server is sure to know `script`.
     pub(crate) fn send(
         &self,
         script: Option<&'static Script>,
@@ -199,7 +203,8 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), over an open connection; refused if none is open. Never waits, so the reading thread may call it.
+    /// As [`send`](Self::send), over an open connection; refused if none is open. Never waits, so the reading
+    /// thread may call it.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -232,8 +237,8 @@ impl SharedConnection {
             _ => false,
         };
         let reply = Reply::new(deadline, take, script);
-        // While a thread waits for replies, requests are left to the reader, which writes them together when replies have come. The
-        // server could serve them no earlier.
+        // While a thread waits for replies, requests are left to the reader, which writes them together when
+        // replies have come. The server could serve them no earlier.
         let is_left =
             out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         pack(&mut out.buffer, is_known);
@@ -271,8 +276,8 @@ impl SharedConnection {
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
         self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
-        // Owners of lost replies are notified first: a release of unknown outcome retires its owner number, and requests over a new
-        // connection must find that done. Pairs with `end`.
+        // Owners of lost replies are notified first: a release of unknown outcome retires its owner number,
+        // and requests over a new connection must find that done. Pairs with `end`.
         while out.notifying > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -288,8 +293,9 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// The writing side with a connection in place of an old one. The old one serves on if no other can be had in half of the
-    /// time: a server that takes no new connections may still serve those that it has. The caller has `connecting`.
+    /// The writing side with a connection in place of an old one. The old one serves on if no other can be
+    /// had in half of the time: a server that takes no new connections may still serve those that it has. The
+    /// caller has `connecting`.
     fn replace(
         &self,
         deadline: Moment,
@@ -321,8 +327,8 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// Reads what an old connection still owes, and ends it. `None`: that took longer than until `deadline`. Nothing is sent over it
-    /// meanwhile. The caller has `connecting`.
+    /// Reads what an old connection still owes, and ends it. `None`: that took longer than until `deadline`.
+    /// Nothing is sent over it meanwhile. The caller has `connecting`.
     fn drain(&self, deadline: Moment) -> Option<()> {
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
         loop {
@@ -368,8 +374,8 @@ impl SharedConnection {
             out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
             if out.epoch != epoch || out.open.is_none() {
-                // The connection ended meanwhile, and all owners were notified. A new connection has its own writer, which does not wait for
-                // this one. Pairs with `break_off`.
+                // The connection ended meanwhile, and all owners were notified. A new connection has its own
+                // writer, which does not wait for this one. Pairs with `break_off`.
                 return;
             }
             if let Err(error) = written {
@@ -433,7 +439,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies in order until `reply` has come. `None`: the connection was ended by a thread that is about to notify.
+    /// Reads replies in order until `reply` has come. `None`: the connection was ended by a thread that is
+    /// about to notify.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
@@ -453,8 +460,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the failure. With
-    /// `only_ready` waits for no bytes. Returns whether there may be more to read.
+    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the
+    /// failure. With `only_ready` waits for no bytes. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
             let out = self.out.lock();
@@ -581,7 +588,8 @@ impl SharedConnection {
     /// This thread stops reading: wakes a waiting thread to read on, and leaves nothing unwritten.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From here on a thread that sends also writes; what was left before is written below. Pairs with `send`.
+        // From here on a thread that sends also writes; what was left before is written below. Pairs with
+        // `send`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
             let mut state = reply.state.lock();
@@ -624,8 +632,8 @@ impl SharedConnection {
         self.out.lock().open.is_some()
     }
 
-    /// Whether the connection was hung up since the last call. Does not wait: a thread that uses the connection finds out, and the
-    /// next call reports it.
+    /// Whether the connection was hung up since the last call. Does not wait: a thread that uses the
+    /// connection finds out, and the next call reports it.
     pub(crate) fn hung_up(&self) -> bool {
         let Some(mut out) = self.out.try_lock() else { return false };
         out.drop_if_hung_up();

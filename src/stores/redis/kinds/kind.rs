@@ -16,9 +16,11 @@ use crate::time::millis;
 /// Requests of a kind that can be sent now and answered later, in order with others on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deferrable {
-    /// An attempt is just [`acquisition`](RedisKind::acquisition), a release just [`removal`](RedisKind::removal).
+    /// An attempt is just [`acquisition`](RedisKind::acquisition), a release just
+    /// [`removal`](RedisKind::removal).
     AttemptsAndReleases,
-    /// A release is [`removal`](RedisKind::removal), followed at most by [`forgetting`](RedisKind::forgetting).
+    /// A release is [`removal`](RedisKind::removal), followed at most by
+    /// [`forgetting`](RedisKind::forgetting).
     Releases,
     Neither,
 }
@@ -96,8 +98,8 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// The check of a cached hold. `own_listeners`: how many listeners for its release are this client's. `None`: this kind is not
-    /// cached.
+    /// The check of a cached hold. `own_listeners`: how many listeners for its release are this client's.
+    /// `None`: this kind is not cached.
     fn look_kept(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
         let _ = (claim, own_listeners);
         None
@@ -114,7 +116,8 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// `own_listeners`: how many of the notified clients are this one. `rights` learns what the reply says about the queue.
+    /// `own_listeners`: how many of the notified clients are this one. `rights` learns what the reply says
+    /// about the queue.
     fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Answer<Release> {
         let _ = rights;
         replies::released(reply, own_listeners)

@@ -11,8 +11,8 @@ use crate::seam::hub::Hub;
 use crate::stores::redis::address::RedisAddress;
 use subscriber::{RedisPubSub, SubscribeMode, Subscriber};
 
-/// A subscriber that connects with its first waiter. `unsubscribe_delay`: how long a subscription that nobody needs
-/// stays. `silence`: the time without a word after which the server is asked for one.
+/// A subscriber that connects with its first waiter. `unsubscribe_delay`: how long a subscription that nobody
+/// needs stays. `silence`: the time without a word after which the server is asked for one.
 pub(crate) fn subscriber(
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,

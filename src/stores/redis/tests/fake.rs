@@ -39,8 +39,8 @@ struct State {
 }
 
 impl Fake {
-    /// `act` gets each command in lower case: `evalsha …`. HELLO, the scripts' probe and the format's number are answered well
-    /// before.
+    /// `act` gets each command in lower case: `evalsha …`. HELLO, the scripts' probe and the format's number
+    /// are answered well before.
     pub(super) fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Fake {
         Fake::start_raw(move |command| match command {
             "hello" => GREETING,

@@ -49,8 +49,8 @@ fn is_busy(store: &RedisStore, claim: &Claim) -> bool {
     matches!(store.attempt(claim, 1, soon()).done(), Attempt::Busy { .. })
 }
 
-/// The outcome of an attempt while the lock is kept for a client. An attempt that a busy machine makes later is undone,
-/// and made again.
+/// The outcome of an attempt while the lock is kept for a client. An attempt that a busy machine makes later
+/// is undone, and made again.
 fn while_kept_for(next: &Claim, server: &Server, attempt: impl Fn() -> Attempt) -> Attempt {
     for _ in 0..1_000 {
         server.run(&["COPY", LINE, "line before", "REPLACE"]);

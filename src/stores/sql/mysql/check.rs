@@ -102,16 +102,16 @@ pub(super) fn tables(
 
 /// The tables that are there.
 struct Seen {
-    /// Its full name, and the tables of the same name in other letters, which are others where the server tells
-    /// letters apart.
+    /// Its full name, and the tables of the same name in other letters, which are others where the server
+    /// tells letters apart.
     table: TableInUse,
     is_there: bool,
     comment: String,
     has_clients: bool,
 }
 
-/// Asks all in one round trip. The name is a plain one, as it was given; a prepared statement may be refused. A table
-/// that this user may not use is none.
+/// Asks all in one round trip. The name is a plain one, as it was given; a prepared statement may be refused.
+/// A table that this user may not use is none.
 fn look(link: &mut MysqlConnection, table: &str) -> Answer<Seen> {
     let (schema, name) = match table.split_once('.') {
         Some((schema, name)) => (format!("'{schema}'"), name),

@@ -1,7 +1,7 @@
 //! New connections, by a deadline that the driver does not know.
 //!
-//! The driver gives up at the first address of a name that does not accept, looks names up without a time-out,
-//! and waits for a server that accepts and says nothing for as long as for any answer.
+//! The driver gives up at the first address of a name that does not accept, looks names up without a
+//! time-out, and waits for a server that accepts and says nothing for as long as for any answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -27,7 +27,8 @@ pub(super) struct Dial {
     hosts: Arc<Hosts>,
     connect_timeout: Duration,
     left: Arc<AtomicUsize>,
-    /// The user and the password as the files of secrets have them by now; the driver reads those of certificates itself.
+    /// The user and the password as the files of secrets have them by now; the driver reads those of
+    /// certificates itself.
     pub(super) renewal: Option<Arc<Renewable<OptsBuilder>>>,
 }
 

@@ -34,9 +34,9 @@ impl MysqlConnection {
         MysqlConnection { conn, used, ended: false, silent: false, as_text: false, answer: Duration::ZERO }
     }
 
-    /// As [`Rows::run`](crate::stores::sql::rows::Rows::run). Where the server has no room for a prepared statement, or
-    /// has lost it, nothing was run: it gets the same as text. So no hold is lost because others have used up
-    /// `max_prepared_stmt_count`.
+    /// As [`Rows::run`](crate::stores::sql::rows::Rows::run). Where the server has no room for a prepared
+    /// statement, or has lost it, nothing was run: it gets the same as text. So no hold is lost because
+    /// others have used up `max_prepared_stmt_count`.
     pub(super) fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));
         self.ask(&statement.text, Params::Named(statement.names.iter().map(value).collect()))
@@ -81,8 +81,8 @@ impl MysqlConnection {
         self.judge(killed)
     }
 
-    /// Ends a session of an earlier connection that still does what was asked over that. A server that was started
-    /// anew gives the same numbers again, but such a session has not been busy for as long.
+    /// Ends a session of an earlier connection that still does what was asked over that. A server that was
+    /// started anew gives the same numbers again, but such a session has not been busy for as long.
     pub(super) fn end_given_up(&mut self, session: u32, since: Moment) -> Answer<()> {
         let busy = format!(
             "SELECT time FROM information_schema.processlist WHERE id = {session} AND command <> 'Sleep'"

@@ -97,7 +97,8 @@ struct Mysql {
     dial: Dial,
     isolation: &'static str,
     command_timeout: Duration,
-    /// The shortest wait for a locked row that the server knows, in seconds: none with MariaDB, one with MySQL.
+    /// The shortest wait for a locked row that the server knows, in seconds: none with MariaDB, one with
+    /// MySQL.
     least_wait: u64,
     queries: Queries,
     turnstiles: Option<Arc<TurnstileHub>>,
@@ -147,8 +148,8 @@ impl Database for Mysql {
         link.silent
     }
 
-    /// A commit that waits for a replica is bound by no time-out. The next connection ends its session, so that
-    /// there are no more sessions than connections.
+    /// A commit that waits for a replica is bound by no time-out. The next connection ends its session, so
+    /// that there are no more sessions than connections.
     fn give_up(&self, link: MysqlConnection) {
         if link.silent {
             self.given_up.lock().push((link.conn.connection_id(), link.used));
@@ -191,9 +192,10 @@ impl Rows for Mysql {
         self.notes.without_if_refused(|| acquire_by_row(self, link, claim, deadline))
     }
 
-    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with hundreds
-    /// who look now and then the server does nothing but search their queue for deadlocks. That would go on for a
-    /// lease at a server that takes no writes any more, whose rows nobody changes: the look asks for that too.
+    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with
+    /// hundreds who look now and then the server does nothing but search their queue for deadlocks. That
+    /// would go on for a lease at a server that takes no writes any more, whose rows nobody changes: the look
+    /// asks for that too.
     fn look_before(
         &self,
         link: &mut MysqlConnection,

@@ -28,7 +28,8 @@ const TOO_MANY_CONNECTIONS: u16 = 1040;
 const NOT_READY: u16 = 1047;
 /// Others have used up `max_prepared_stmt_count`.
 const TOO_MANY_STATEMENTS: u16 = 1461;
-/// The server, or the one that a proxy has changed to, does not know the statement, or its tables have changed.
+/// The server, or the one that a proxy has changed to, does not know the statement, or its tables have
+/// changed.
 const UNKNOWN_STATEMENT: u16 = 1243;
 const NEEDS_PREPARING: u16 = 1615;
 const ENDED: &str = "the server ended the connection";

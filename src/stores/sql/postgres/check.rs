@@ -67,8 +67,8 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
     let queries = &database.queries;
     link.prepare(&[&queries.all.renew.text, &queries.all.take.text, &queries.all.leave.text], deadline)?;
-    // Its first use, which looks for a transaction that a pooler leaves open. A refusal is the trial's to judge: a user
-    // who may only read is let in.
+    // Its first use, which looks for a transaction that a pooler leaves open. A refusal is the trial's to
+    // judge: a user who may only read is let in.
     if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
         return Err(Failure::Unknown(error));
     }

@@ -51,7 +51,8 @@ impl Postgres {
         }
     }
 
-    /// As `attempt`; does without the line if that is what the server refuses, or a table of it that another transaction has locked.
+    /// As `attempt`; does without the line if that is what the server refuses, or a table of it that another
+    /// transaction has locked.
     fn or_without_line<T>(
         &self,
         link: &mut PostgresConnection,
@@ -118,7 +119,8 @@ impl Postgres {
         loop {
             let records = link.run(&self.queries.take_in_line, &args, deadline)?;
             let taken = taken_of(&records)?;
-            // Behind the statement that joins the line: a look of the keeper's saw that, or this makes it give the lock back.
+            // Behind the statement that joins the line: a look of the keeper's saw that, or this makes it
+            // give the lock back.
             self.recall(link, claim, &taken, deadline);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
@@ -144,8 +146,8 @@ impl Postgres {
         }
     }
 
-    /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The keeper sees by
-    /// itself what does not come.
+    /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The
+    /// keeper sees by itself what does not come.
     pub(super) fn recall(
         &self,
         link: &mut PostgresConnection,

@@ -31,7 +31,8 @@ impl LineUse {
         self.refused.stands(|| Clock::System.now())
     }
 
-    /// Another transaction has locked the table: clients that go on without it are woken by no release in line.
+    /// Another transaction has locked the table: clients that go on without it are woken by no release in
+    /// line.
     pub(super) fn note_locked(&self) {
         self.refused.note_for(Clock::System.now(), LOCKED_LASTS);
     }

@@ -157,7 +157,8 @@ impl PostgresConnection {
         })
     }
 
-    /// The columns of the last row of what is asked without a prepared statement; nothing is as an empty text.
+    /// The columns of the last row of what is asked without a prepared statement; nothing is as an empty
+    /// text.
     pub(super) fn words(&mut self, text: &str, deadline: Moment) -> Answer<Vec<String>> {
         let answer = self.ask(within(deadline, self.client.simple_query(text)))?;
         let answer = self.judge(answer)?;
@@ -208,9 +209,9 @@ impl PostgresConnection {
         rows.iter().map(record).collect()
     }
 
-    /// The rows that two statements return, of which the second is sent behind the first without
-    /// waiting, and begins when the first is committed. The second answer is waited for no longer than [`BEHIND`]
-    /// after the first. An error: that of the first, or the second could not be prepared and neither was sent.
+    /// The rows that two statements return, of which the second is sent behind the first without waiting, and
+    /// begins when the first is committed. The second answer is waited for no longer than [`BEHIND`] after
+    /// the first. An error: that of the first, or the second could not be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),
@@ -246,7 +247,8 @@ impl PostgresConnection {
         Ok((read(first?)?, second.and_then(read)))
     }
 
-    /// Sends the statement once for each list of parameters without waiting in between; whether each returned a row.
+    /// Sends the statement once for each list of parameters without waiting in between; whether each returned
+    /// a row.
     pub(super) fn each(
         &mut self,
         text: &Text,
@@ -297,14 +299,15 @@ impl PostgresConnection {
         Ok(statement)
     }
 
-    /// The question whether a transaction is open, for the first use of a statement in this session. Sent behind that
-    /// use, without a round trip of its own. Nothing here prepares a statement in a transaction.
+    /// The question whether a transaction is open, for the first use of a statement in this session. Sent
+    /// behind that use, without a round trip of its own. Nothing here prepares a statement in a transaction.
     fn check_if_untried(&mut self) -> Option<impl Future<Output = Checked> + Send + 'static> {
         let client = std::mem::take(&mut self.is_untried).then(|| Arc::clone(&self.client))?;
         Some(async move { client.simple_query(IS_BEGUN).await })
     }
 
-    /// As [`judge`](Self::judge). What was done in a transaction that is still open is in doubt: nobody here ends it.
+    /// As [`judge`](Self::judge). What was done in a transaction that is still open is in doubt: nobody here
+    /// ends it.
     fn judge_checked<T>(
         &mut self,
         answer: Option<std::result::Result<T, tokio_postgres::Error>>,
@@ -389,17 +392,18 @@ async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
     }
 }
 
-/// Whether a transaction was open before this. Not prepared: a prepared statement begins its transaction and itself at
-/// different times.
+/// Whether a transaction was open before this. Not prepared: a prepared statement begins its transaction and
+/// itself at different times.
 const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
-/// The most time for which a statement waits for what another transaction has locked: the server's refusal is to come
-/// while there is time to ask in another way.
+/// The most time for which a statement waits for what another transaction has locked: the server's refusal is
+/// to come while there is time to ask in another way.
 pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }
 
-/// A statement that is sent behind a change is for others. A table that somebody has locked must not delay the caller.
+/// A statement that is sent behind a change is for others. A table that somebody has locked must not delay
+/// the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn params<'a>(statement: &Text, args: &'a Args) -> Vec<&'a (dyn ToSql + Sync)> {
@@ -470,8 +474,8 @@ pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, in
     })
 }
 
-/// The server ends no session for being idle, and no transaction for its time, whatever it does to others of this user.
-/// Not every version has all of these.
+/// The server ends no session for being idle, and no transaction for its time, whatever it does to others of
+/// this user. Not every version has all of these.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 

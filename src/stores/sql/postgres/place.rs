@@ -71,7 +71,8 @@ pub(super) fn look(table: &str, link: &mut PostgresConnection, deadline: Moment)
     Ok(Seen { backend, version, is_standby, place, has_clients, has_line, is_line_usable, schemas: next() })
 }
 
-/// The table, and whether there is a line that this user may use. Makes what is not there if the options say so.
+/// The table, and whether there is a line that this user may use. Makes what is not there if the options say
+/// so.
 pub(super) fn find(
     mut seen: Seen,
     options: &ServerOptions,

@@ -55,7 +55,8 @@ pub(super) fn is_of_table(error: &Error) -> bool {
     code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
 }
 
-/// Whether another transaction has locked a whole table. Of a row that is locked the server says in which relation.
+/// Whether another transaction has locked a whole table. Of a row that is locked the server says in which
+/// relation.
 pub(super) fn is_of_locked_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());

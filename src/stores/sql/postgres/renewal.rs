@@ -1,5 +1,5 @@
-//! Renewals of rows that another transaction has locked: they come after all others, so that no hold waits for the
-//! row of another.
+//! Renewals of rows that another transaction has locked: they come after all others, so that no hold waits
+//! for the row of another.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::stores::sql::rows::until_broken;
 use crate::stores::sql::statement::Args;
 use crate::time::{Clock, Moment, millis};
 
-/// The most time for which one request waits for locked rows, all together. Who locks a row to use a lock has it
-/// for milliseconds; behind any other transaction a renewal waits in the engine, which asks again soon.
+/// The most time for which one request waits for locked rows, all together. Who locks a row to use a lock has
+/// it for milliseconds; behind any other transaction a renewal waits in the engine, which asks again soon.
 const WAITS: Duration = Duration::from_millis(500);
 
 /// The wait for one row where others wait for the connection.
@@ -25,8 +25,8 @@ impl Postgres {
         link.run(&self.queries.all.renew, &args, deadline).map(drop)
     }
 
-    /// Renews those that a request which passes over locked rows found nothing of: their rows are locked, or they
-    /// are lost. Each waits for its share of the time.
+    /// Renews those that a request which passes over locked rows found nothing of: their rows are locked, or
+    /// they are lost. Each waits for its share of the time.
     pub(super) fn ask_again(
         &self,
         link: &mut PostgresConnection,

@@ -23,8 +23,8 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a
-/// commit it is not sure itself. SQLite has no code for a table that is not there: without that of the clients only the
-/// directory does not work.
+/// commit it is not sure itself. SQLite has no code for a table that is not there: without that of the
+/// clients only the directory does not work.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     let said = error.to_string();
     if said.contains("no such table") && said.contains("_clients") {
