@@ -1,8 +1,8 @@
-//! The in-process FIFO of one lock: of those in it only the head talks to the store.
+//! The local queue of one lock: only its head asks the store.
 //!
-//! Those who [spin](crate::LockClient::get_spin_lock) have a head of their own: it sleeps for as long as its
-//! back-off says, and waiters that are notified of a release are not to sleep as long behind it. A hand-off
-//! goes to whichever waiter came first of all.
+//! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own: it sleeps as its back-off
+//! says, and waiters that are notified of releases must not wait for that. A hand-off goes to the first
+//! waiter of both.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,58 +15,56 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::Moment;
 
-/// One thread's place in a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket {
-    /// Set once the thread has to sleep; a head that never sleeps needs none.
+    /// Set before the thread sleeps; a head that never sleeps needs none.
     waker: OnceLock<Waker>,
-    /// It asks at a pace of its own.
+    /// Asks at a pace of its own.
     spins: bool,
-    /// It is the first of those who spin, or of those who do not.
+    /// The first of those who spin, or of those who do not.
     is_head: AtomicBool,
     nudged: AtomicBool,
     state: Mutex<TicketState>,
 }
 
-/// The part of a ticket under its mutex. That comes after the entry's.
+/// Locked after the entry's mutex.
 #[derive(Debug, Default)]
 struct TicketState {
     offer: Offer,
-    /// The wakers of threads that wait until the hand-off to this one is settled.
+    /// Threads that wait until the hand-off to this one is settled.
     followers: Vec<Waker>,
     /// The thread, once it sleeps: for people.
     sleeper: Option<Sleeper>,
-    /// The name by which others know its wait, once they may.
+    /// The wait's name for other clients, once it has one.
     told: Option<Told>,
-    /// The ring for which its wait is to end.
+    /// The deadlock for which this wait is to end.
     ends_for: Option<Arc<Deadlock>>,
 }
 
-/// The name of a wait for others: see [`Ticket::tell`].
+/// A wait's name for other clients: see [`Ticket::tell`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// No other wait of this process ever has it.
+    /// Unique in this process.
     pub(crate) id: u64,
-    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with those of other
-    /// machines to choose one of several waits, for which any order will do that is the same for all.
+    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with other machines' to
+    /// choose one of several waits; any order will do that is the same for all.
     pub(crate) at_ms: u64,
 }
 
-/// A waiter, for people.
 #[derive(Debug, Clone)]
 pub(crate) struct Sleeper {
-    /// The number under which it would be the owner.
+    /// The number under which it would own the lock.
     pub(crate) number: u64,
     pub(crate) thread: Arc<ThreadMark>,
     pub(crate) since: Moment,
     pub(crate) kind: Kind,
-    /// It takes a lock again that was given up for a condition.
+    /// It reacquires a lock that was given up for a condition.
     pub(crate) takes_again: bool,
-    /// Writers that wait come before it, if it is a reader.
+    /// For a reader: waiting writers go first.
     pub(crate) writers_first: bool,
 }
 
-/// Whether a sleeping waiter can be given the lock by the thread that releases it.
+/// Whether a releasing thread can give the lock to a sleeping waiter.
 ///
 /// | from       | to         | by                                                                    |
 /// |------------|------------|-----------------------------------------------------------------------|
@@ -78,8 +76,8 @@ pub(crate) struct Sleeper {
 /// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
 /// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
 ///
-/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From
-/// `Promised` to `Closed` the lock counts as held here (`Entry::held_here`).
+/// While `Promised` the waiter may not leave: it may have the lock in a moment. From `Promised` to `Closed`
+/// the lock counts as held here (`LockEntry::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -90,9 +88,8 @@ pub(crate) enum Offer {
     Receiving,
 }
 
-/// The state of an offer that its waiter withdraws.
+/// What a waiter that withdraws its offer finds.
 pub(crate) enum ClosedOffer {
-    /// No releaser has used it.
     Unused,
     /// A releaser has promised the lock and is sending the request: look again when woken.
     Promised,
@@ -101,27 +98,25 @@ pub(crate) enum ClosedOffer {
 }
 
 impl Ticket {
-    /// The thread that sets the waker looks at `is_head` and at the local holds afterwards: an event before
-    /// that found nobody to wake. Pairs with `become_head` and `nudge`, which change first and wake second.
+    /// Afterwards the thread looks at `is_head` and at the local holds: an earlier event found nobody to
+    /// wake. Pairs with `become_head` and `nudge`, which change first and wake second.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The waiter's: it is about to sleep; whether that is the first time under its number.
+    /// The waiter is about to sleep; whether for the first time under its number.
     pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
         let number = sleeper.number;
         let before = self.state.lock().sleeper.replace(sleeper);
         before.is_none_or(|before| before.number != number)
     }
 
-    /// The waiter, if it has slept.
     pub(crate) fn sleeper(&self) -> Option<Sleeper> {
         self.state.lock().sleeper.clone()
     }
 
-    /// The name by which others know the wait; `make` makes it, the first time. Called under the entry's
-    /// mutex, so that a waiter that has left its queue knows whether others know it. Pairs with
-    /// `Waiting::take_or_give_up`.
+    /// The wait's name for other clients, made by `make` the first time. Called under the entry's mutex, so
+    /// that a waiter that has left knows whether others know it. Pairs with `Waiting::take_or_give_up`.
     pub(crate) fn tell(&self, make: impl FnOnce() -> Told) -> Told {
         *self.state.lock().told.get_or_insert_with(make)
     }
@@ -130,9 +125,9 @@ impl Ticket {
         self.state.lock().told.is_some()
     }
 
-    /// Has the wait end because of this ring.
+    /// The wait is to end because of this deadlock.
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
-        // Set first, woken second. Pairs with `Waiting::check_queue`.
+        // Sets first, wakes second. Pairs with `Waiting::check_queue`.
         self.state.lock().ends_for.get_or_insert_with(|| Arc::clone(ring));
         self.wake();
     }
@@ -150,7 +145,7 @@ impl Ticket {
         self.wake();
     }
 
-    /// Notifies the head that the lock was released here: worth an attempt at once.
+    /// The lock was released here: worth an attempt at once.
     pub(crate) fn nudge(&self) {
         self.nudged.store(true, Ordering::SeqCst);
         self.wake();
@@ -160,21 +155,17 @@ impl Ticket {
         self.nudged.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether its thread sleeps, so that it could be given the lock.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state.lock().offer, Offer::Open(_))
     }
 
-    /// How many threads wait until the hand-off to this one is settled.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn followers(&self) -> usize {
         self.state.lock().followers.len()
     }
 
-    // ---- being given the lock
-
-    /// The waiter's: from now on a releaser may give it the lock.
+    /// By the waiter: a releaser may give it the lock from now on.
     pub(crate) fn open(&self, claim: Claim) {
         let offer = &mut self.state.lock().offer;
         if matches!(offer, Offer::Closed | Offer::Open(_)) {
@@ -182,7 +173,7 @@ impl Ticket {
         }
     }
 
-    /// The waiter's: it wants to go on by itself.
+    /// By the waiter: it wants to go on by itself.
     pub(crate) fn close(&self) -> ClosedOffer {
         let offer = &mut self.state.lock().offer;
         match std::mem::take(offer) {
@@ -202,7 +193,7 @@ impl Ticket {
         }
     }
 
-    /// The waiter's: what it was given is settled, either way.
+    /// By the waiter: what it was given is settled, either way.
     pub(crate) fn received(&self) {
         let mut state = self.state.lock();
         state.offer = Offer::Closed;
@@ -211,7 +202,7 @@ impl Ticket {
         followers.iter().for_each(Waker::wake);
     }
 
-    /// Has `waker` woken when the hand-off to this waiter is settled; `false`: there is none.
+    /// Wakes `waker` when the hand-off to this waiter is settled; `false`: there is none.
     pub(crate) fn wake_when_settled(&self, waker: &Waker) -> bool {
         let mut state = self.state.lock();
         let is_receiving = state.offer.is_receiving();
@@ -225,7 +216,7 @@ impl Ticket {
         matches!(self.state.lock().offer, Offer::Given(_))
     }
 
-    /// The releaser's: promises the lock, if the waiter sleeps for it.
+    /// By the releaser: promises the lock, if the waiter sleeps for it.
     pub(crate) fn promise(&self) -> Option<Claim> {
         let offer = &mut self.state.lock().offer;
         match std::mem::take(offer) {
@@ -240,13 +231,13 @@ impl Ticket {
         }
     }
 
-    /// The releaser's: the lock is on its way.
+    /// By the releaser: the lock is on its way.
     pub(crate) fn give(&self, handoff: PendingHandoff) {
         self.state.lock().offer = Offer::Given(handoff);
         self.wake();
     }
 
-    /// The releaser's: it could not be sent.
+    /// By the releaser: the request could not be sent.
     pub(crate) fn withdraw(&self) {
         let mut state = self.state.lock();
         if let Offer::Promised(claim) = std::mem::take(&mut state.offer) {
@@ -258,7 +249,7 @@ impl Ticket {
         followers.iter().for_each(Waker::wake);
     }
 
-    /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
+    /// Whether the lock is promised or on its way to this waiter, and that is not settled.
     pub(crate) fn is_receiving(&self) -> bool {
         self.state.lock().offer.is_receiving()
     }
@@ -276,7 +267,6 @@ impl Offer {
     }
 }
 
-/// The queue of one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     tickets: VecDeque<Arc<Ticket>>,
@@ -296,8 +286,8 @@ impl Queue {
         ticket
     }
 
-    /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. A new
-    /// head attempts first, so a wake-up that the leaver took and did not use is not lost.
+    /// If the leaver was a head, the next of its kind becomes head and is woken. A new head attempts first,
+    /// so a wake-up that the leaver did not use is not lost.
     pub(crate) fn leave(&mut self, ticket: &Arc<Ticket>) {
         let was_first = self.head().is_some_and(|first| Arc::ptr_eq(first, ticket));
         self.tickets.retain(|other| !Arc::ptr_eq(other, ticket));
@@ -307,7 +297,7 @@ impl Queue {
         {
             next.become_head();
         }
-        // The head of the other kind may be asleep until the hand-off to the leaver is settled.
+        // The head of the other kind may sleep until the hand-off to the leaver is settled.
         if was_first
             && let Some(first) = self.head()
             && first.spins != ticket.spins
@@ -316,12 +306,12 @@ impl Queue {
         }
     }
 
-    /// The first in the queue: a hand-off goes to it.
+    /// A hand-off goes to it.
     pub(crate) fn head(&self) -> Option<&Arc<Ticket>> {
         self.tickets.front()
     }
 
-    /// Notifies the heads that the lock was released here: worth an attempt at once.
+    /// The lock was released here: worth an attempt at once.
     pub(crate) fn nudge(&self) {
         let Some(first) = self.head() else { return };
         first.nudge();

@@ -1,6 +1,6 @@
-//! All that a client has by lock: the holds of this process, and who waits here.
+//! All that a client has by lock: its holds, and its waiters.
 //!
-//! The watchdog renews the holds that are in it, and no others.
+//! The watchdog renews the holds that are here, and no others.
 
 mod stuck;
 
@@ -18,31 +18,29 @@ use crate::seam::{Kind, Others};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
-/// The mutex of an entry comes before the agenda's, and both before that of `remembered`. Two entries are
-/// locked by [`stuck`](Registry::stuck) alone.
+/// Order of mutexes: an entry's, the agenda's, `remembered`. Only [`stuck`](Registry::stuck) locks two
+/// entries.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
     agenda: Mutex<Agenda>,
     /// How many holds were ever entered.
     grants: AtomicU64,
-    /// Holds of threads that were left to run out, and that their threads may still ask for.
+    /// Holds of threads that ran out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that are remembered although no value may be left: other clients waited for them, or this client
-    /// keeps them, or had a turn.
+    /// Locks that are remembered without any value: other clients waited for them, or this client caches
+    /// them.
     remembered: Mutex<Vec<Arc<LockEntry>>>,
-    /// When they are next gone through, as `Moment::nanos`; zero: there are none.
+    /// When to go through them next, as `Moment::nanos`; zero: there are none.
     tidy_at: AtomicU64,
-    /// Held by whoever locks several entries.
+    /// Held by a thread that locks several entries.
     several: Mutex<()>,
 }
 
-/// The number of holds that are remembered after they were left to run out, so that their threads' `unlock`
-/// can say why it fails.
+/// The most holds that are remembered after they ran out, so that `unlock` can say why it fails.
 const LAPSED: usize = 1024;
 
 impl Registry {
-    /// The entry of a lock.
     pub(crate) fn entry(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LockEntry> {
         let key = LockKey::new(kind, name);
         if is_forked() {
@@ -57,22 +55,20 @@ impl Registry {
         entry
     }
 
-    /// The entry of a lock, if anybody here has one.
+    /// `None`: no value or hold here has one.
     pub(crate) fn found(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<LockEntry>> {
         self.locks.lock().get(&LockKey::new(kind, name))?.upgrade()
     }
 
-    /// The hold of this lock that belongs to a thread, live or lost.
     pub(crate) fn of_thread(&self, kind: Kind, name: &Arc<LockName>, thread: u64) -> Option<Arc<Hold>> {
         self.found(kind, name)?.of_thread(thread)
     }
 
-    /// All entries. They are looked at outside of the mutex, which all who make a value wait for.
+    /// Looked at outside of the mutex, which all who make a value wait for.
     fn all(&self) -> Vec<Arc<LockEntry>> {
         self.locks.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// A hold of the lock ended by a true release, of which `others` were notified.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
         let is_contended = hold.entry().state().note_released(others, now);
         if is_contended {
@@ -91,7 +87,7 @@ impl Registry {
         }
     }
 
-    /// Forgets locks that need not be remembered any more. Goes through them once in `REMEMBERED` at most.
+    /// Forgets locks that need not be remembered any more; once in `REMEMBERED` at most.
     pub(crate) fn tidy(&self, now: Moment) {
         let due = self.tidy_at.load(Ordering::Acquire);
         if due == 0 || now.nanos() < due {
@@ -105,8 +101,8 @@ impl Registry {
         self.tidy_at.store(next, Ordering::Release);
     }
 
-    /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock
-    /// makes room: its guards still know it. `place`: of the waiter that was granted it.
+    /// Enters a hold, and returns when to look at it. A lost hold of the same thread makes room: its guards
+    /// still know it. `place`: that of the waiter that was granted the lock.
     pub(crate) fn insert(
         &self,
         (hold, mut own): (&Arc<Hold>, State),
@@ -129,19 +125,16 @@ impl Registry {
         slot.moment()
     }
 
-    /// A hold that was kept is held again.
     pub(crate) fn note_grant(&self) {
         self.grants.fetch_add(1, Ordering::Relaxed);
     }
-
-    // ---- the agenda
 
     pub(crate) fn agenda(&self) -> MutexGuard<'_, Agenda> {
         self.agenda.lock()
     }
 
-    /// Has a hold that is here be looked at in time, whatever has changed about it; returns when. `earlier`:
-    /// unless it is looked at sooner anyway.
+    /// Makes the timer look at a hold in time, whatever has changed about it; returns when. `earlier`: unless
+    /// it looks sooner anyway.
     pub(crate) fn put(&self, hold: &Arc<Hold>, earlier: bool, now: Moment) -> Moment {
         let put = |state: &mut State| {
             let slot = slot_of(hold, state, now);
@@ -153,7 +146,7 @@ impl Registry {
         hold.with(put).unwrap_or(Moment::NEVER)
     }
 
-    /// All that are bound to something of the store's.
+    /// Holds that end with something of the store's own.
     pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {
         self.all_holds().into_iter().filter(|hold| hold.is_bound()).collect()
     }
@@ -166,7 +159,7 @@ impl Registry {
         holds
     }
 
-    /// Keeps a thread's hold that was left to run out for a while: until `LAPSED` more have.
+    /// Keeps a thread's hold that ran out, until `LAPSED` more have.
     pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
         let mut lapsed = self.lapsed.lock();
         lapsed.push_back(Arc::downgrade(hold));
@@ -177,13 +170,13 @@ impl Registry {
         }
     }
 
-    /// Takes a hold out and notifies nobody: the lock is on its way to the head already.
+    /// Notifies nobody: the lock is on its way to the head already.
     pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
         let mut state = hold.entry().state();
         state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
     }
 
-    /// Takes a hold out, and notifies the head of the queue that the lock may be free.
+    /// Notifies the head of the queue that the lock may be free.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         self.remove_ended(hold, None);
     }
@@ -191,7 +184,7 @@ impl Registry {
     /// The same. `released`: the hold ended by a true release, when, and which others were notified.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.entry().state();
-        // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
+        // Others' processes first. Taking the hold out, which wakes the next waiter here, comes second.
         let contended = released.filter(|(others, now)| state.note_released(*others, *now));
         state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
         state.caching.end();
@@ -203,21 +196,20 @@ impl Registry {
         }
     }
 
-    /// Notifies the heads of a lock's queue that the lock may be free.
+    /// The lock may be free.
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
         if let Some(entry) = self.found(kind, name) {
             entry.nudge();
         }
     }
 
-    /// All holds, of all locks.
     #[cfg(test)]
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.all_holds()
     }
 
-    /// The holds and waits of this process, `most` at most, and of how many more locks there are some. Walks
-    /// through the values that nobody uses too, and takes the mutex of each lock for itself.
+    /// At most `most` holds and waits, and how many more locks have some. Takes the mutex of each lock for
+    /// itself.
     pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
         for entry in self.all() {
@@ -258,7 +250,6 @@ impl Registry {
         (self.all_holds(), self.grants.load(Ordering::Relaxed))
     }
 
-    /// The holds of one lock, of all threads.
     pub(crate) fn holds_of(&self, kind: Kind, name: &Arc<LockName>) -> Vec<Arc<Hold>> {
         let holds = |entry: Arc<LockEntry>| {
             entry.state().holds.iter().map(|entered| Arc::clone(&entered.hold)).collect()
@@ -266,12 +257,12 @@ impl Registry {
         self.found(kind, name).map(holds).unwrap_or_default()
     }
 
-    /// Takes all holds out and wakes everyone who waits.
+    /// Takes all holds out and wakes all waiters.
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
         let (mut holds, mut recalls) = (Vec::new(), Vec::new());
         for entry in self.all() {
             let mut state = entry.state();
-            // In doubt: no hold of the thread, of whichever client, follows under the number.
+            // No hold of the thread, of whichever client, may follow under a number in doubt.
             state.holds.iter().filter(|one| one.state.is_in_doubt()).for_each(|one| one.hold.retire_owner());
             for entered in state.holds.drain(..) {
                 holds.push(Arc::clone(&entered.hold));

@@ -25,23 +25,23 @@ use std::time::Duration;
 use crate::seam::subscription::Subscription;
 use crate::time::Moment;
 
-/// All time slices of those in line together last this long at most, and one no longer than `LONGEST`: a
-/// client waits for one slice, and one hand-over, of each client before it.
+/// All time slices of the clients in the queue together, and the longest single one. A client waits for one
+/// slice and one hand-over of each client before it.
 const ALL: Duration = Duration::from_millis(64);
 const LONGEST: Duration = Duration::from_millis(2);
 
-/// A hold that lasts longer is given back as ever: the hand-over is little beside it.
+/// A longer hold is released as usual: the hand-over costs little beside it.
 const SHORT: Duration = Duration::from_micros(500);
 
-/// A thread that asks again within this comes back at once.
+/// A thread that asks again within this reacquires at once.
 const AT_ONCE: Duration = Duration::from_micros(200);
 
-/// A hold that is cached for a time slice, and that nobody has come for in this time, is given back.
+/// A hold that is cached for a time slice is released after this without a user.
 pub(crate) const IDLE: Duration = Duration::from_micros(300);
 
-/// The score of a lock goes up by one when a thread here comes back at once, down by `LATE` when not, and
-/// stays at `MOST` at most. From `LEAST` on a hold is cached. Where nothing is known yet one return is
-/// enough: in a crowd of hundreds a client has few grants a second.
+/// The score of a lock rises by one when a thread reacquires at once, and falls by `LATE` when not. From
+/// `LEAST` on a hold is cached. From `UNKNOWN` one return is enough: in a crowd of hundreds a client has few
+/// grants a second.
 const UNKNOWN: u8 = 2;
 const LEAST: u8 = 3;
 const MOST: u8 = 8;
@@ -50,24 +50,23 @@ const LATE: u8 = 4;
 /// A longer pause in a time slice means that the thread was descheduled.
 const STALL: Duration = Duration::from_micros(600);
 
-/// A hold that is cached until a recall is given back when nobody here has used it for so long.
+/// A hold that is cached until a recall is released after this without a user.
 pub(crate) const UNUSED: Duration = Duration::from_millis(500);
 
-/// A hold is looked at so long after its grant, and then after twice as long each time, up to `LAST_LOOK`. A
-/// look sees those who wait and send no recalls.
+/// The first check of a hold comes this long after its grant, each later one after twice as long, up to
+/// `LAST_LOOK`. A check finds waiters that send no recalls.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 pub(crate) const LAST_LOOK: Duration = Duration::from_millis(500);
 
-/// Two recalls within `SOON` switch caching off for `PAUSE`: clients that take turns gain nothing by it.
+/// Two recalls within `SOON` switch caching off for `PAUSE`: clients that alternate gain nothing by it.
 const SOON: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a time slice lasts where so many clients stand in line.
+/// The time slice where so many clients are in the queue.
 fn length(clients: u32) -> Duration {
     LONGEST.min(ALL / clients.max(1))
 }
 
-/// The hold of a lock that no thread has.
 #[derive(Debug)]
 enum Slot<H> {
     Open,
@@ -78,16 +77,16 @@ enum Slot<H> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CachedFor {
     TimeSlice,
-    /// Since when nobody here uses the hold.
+    /// Since when no thread here has used the hold.
     UntilRecall(Moment),
 }
 
-/// The facts by which a grant may be cached until a recall.
+/// On what terms a grant may be cached until a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeepTerms {
-    /// The recalls that had come before it was asked for.
+    /// The recalls that had come before the lock was asked for.
     pub(crate) heard: u64,
-    /// Others waited for it when it was granted.
+    /// Others waited for the lock when it was granted.
     pub(crate) is_wanted: bool,
 }
 
@@ -104,60 +103,56 @@ struct Recallable<H> {
 #[derive(Debug)]
 pub(crate) struct Caching<H> {
     slot: Slot<H>,
-    /// Until when the present time slice lasts, if there is one.
+    /// The end of the present time slice, if there is one.
     ends: Option<Moment>,
-    /// Since when the thread has it that has the lock now.
+    /// Since when the present thread has the lock.
     began: Moment,
-    /// When the hold was taken, or given back: the last that happened in the slice.
+    /// When the hold was last taken or released in the slice.
     last: Moment,
     /// The last release that may be cached: when, and by which thread, which has not asked since.
     dropped: Option<(Moment, u64)>,
     score: u8,
-    /// The part of the last slice in which this process did not run: the next one lasts longer by it.
+    /// How long this process did not run in the last slice: the next one lasts longer by that.
     missed: Duration,
     recalls: Option<Subscription>,
     recallable: Option<Recallable<H>>,
-    /// When the last recall was seen.
     recalled: Option<Moment>,
     paused_until: Option<Moment>,
-    /// The thread that gives back what nobody comes for looks at this lock.
+    /// The keeper's thread watches this lock.
     is_watched: bool,
-    /// This client has, or had, a time slice at the lock or a hold that may stay until a recall.
+    /// This client has, or had, a time slice or a hold that may stay until a recall.
     may_cache: bool,
 }
 
-/// Whether a hold is cached.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Keeping {
-    /// It is to be given back.
+    /// The hold is to be released.
     Ends,
-    /// It is cached for the time slice. `is_new`: nobody watches this lock yet.
-    InTurn { is_new: bool },
-    /// It is cached until a recall.
+    /// Cached for the time slice. `is_new`: the keeper does not watch this lock yet.
+    InTurn {
+        is_new: bool,
+    },
     UntilAsked,
 }
 
-/// The next step of whoever watches a lock.
+/// The keeper's next step.
 #[derive(Debug)]
 pub(crate) enum Watched<H> {
-    /// Nobody came for this hold, or others want it: it is to be given back.
+    /// Nobody uses this hold, or others want it: release it.
     Idle(Arc<H>),
-    /// The store is to be asked whether others want this one.
+    /// Ask the store whether others want this one.
     Look(Arc<H>),
-    /// To be looked at again then.
     Until(Moment),
-    /// There is nothing to watch.
     Over,
 }
 
-/// How a hold that was cached is used again.
+/// How a cached hold is used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
     /// It was cached until a recall, and none came.
     UntilAsked,
-    /// It was cached for a time slice.
     InTurn,
-    /// Not at all: others want it, or this call would not cache it. It is to be given back.
+    /// Others want it, or this call would not cache it: release it.
     Never,
 }
 
@@ -183,10 +178,8 @@ impl<H> Default for Caching<H> {
 }
 
 impl<H> Caching<H> {
-    // ---- the slot
-
-    /// The last level of this hold is ended by that thread; so many threads here wait for the lock.
-    /// `by_turn`: the hold may stay for a time slice.
+    /// That thread has ended the last level of this hold; so many threads here wait. `by_turn`: the hold may
+    /// stay for a time slice.
     pub(crate) fn end_use(
         &mut self,
         (hold, thread): (&Arc<H>, u64),
@@ -208,7 +201,7 @@ impl<H> Caching<H> {
         self.dropped = Some((now, thread));
         let Some(ends) = self.ends else { return Keeping::Ends };
         let held = now.since(std::mem::replace(&mut self.last, now));
-        // Each of them has the same part of what is left.
+        // Each of them gets the same part of the rest.
         let share = ends.since(self.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
         if self.score < LEAST || held >= SHORT || now >= self.began.plus(share) {
             return Keeping::Ends;
@@ -217,8 +210,8 @@ impl<H> Caching<H> {
         Keeping::InTurn { is_new: self.begin_watch() }
     }
 
-    /// Takes the cached hold, if it is one that is wanted, for a call that would cache it until a recall, or
-    /// not. In its time slice it is used again though others want it, as they do then.
+    /// Takes the cached hold if `wanted`, for a call that would cache it until a recall (`keeps`) or not. In
+    /// its time slice the hold is used again although others want it.
     pub(crate) fn reuse(
         &mut self,
         wanted: impl FnOnce(&H) -> bool,
@@ -241,13 +234,13 @@ impl<H> Caching<H> {
         Some((hold, if is_idle { Reuse::UntilAsked } else { Reuse::InTurn }))
     }
 
-    /// This hold is to be given back. Its own thread does not find it from now on.
+    /// This hold is to be released. Its own thread does not find it from now on.
     pub(crate) fn leave(&mut self, hold: &Arc<H>) {
         self.slot = Slot::Returning(Arc::clone(hold));
         self.forget_recalls(hold);
     }
 
-    /// Takes the cached hold out to be given back, if it is one that is meant.
+    /// Takes the cached hold out, to be released, if `is_meant`.
     pub(crate) fn take_to_leave(&mut self, is_meant: impl FnOnce(&H) -> bool) -> Option<Arc<H>> {
         let Slot::Cached(hold, _) = &self.slot else { return None };
         let hold = is_meant(hold).then(|| Arc::clone(hold))?;
@@ -255,12 +248,12 @@ impl<H> Caching<H> {
         Some(hold)
     }
 
-    /// The same, if it is this one, cached until a recall.
+    /// The same for this hold, if it is cached until a recall.
     pub(crate) fn take_idle(&mut self, hold: &Arc<H>) -> Option<Arc<H>> {
         if self.is_idle() && self.is_unused(hold) { self.take_to_leave(|_| true) } else { None }
     }
 
-    /// The hold is not here any more.
+    /// The lock has this hold no more.
     pub(crate) fn forget(&mut self, hold: &Arc<H>) {
         if self.is_unused(hold) {
             self.slot = Slot::Open;
@@ -268,40 +261,36 @@ impl<H> Caching<H> {
         self.forget_recalls(hold);
     }
 
-    /// The hold is not to stay until a recall any more.
+    /// The hold does not stay until a recall any more.
     pub(crate) fn forget_recalls(&mut self, hold: &Arc<H>) {
         self.recallable.take_if(|kept| Arc::ptr_eq(&kept.hold, hold));
     }
 
-    /// Whether this hold is no thread's at the moment.
     pub(crate) fn is_unused(&self, hold: &Arc<H>) -> bool {
         matches!(&self.slot, Slot::Cached(other, _) | Slot::Returning(other) if Arc::ptr_eq(other, hold))
     }
 
-    /// Whether such a hold is being given back.
+    /// Whether a hold that is meant is being released.
     pub(crate) fn is_leaving(&self, is_meant: impl FnOnce(&H) -> bool) -> bool {
         matches!(&self.slot, Slot::Returning(hold) if is_meant(hold))
     }
 
-    /// Whether the end of a hold is to ask whether that is cached.
+    /// Whether the end of a hold must ask whether to cache it.
     pub(crate) fn may_cache(&self) -> bool {
         self.may_cache
     }
 
-    /// Whether a hold is cached until a recall.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.slot, Slot::Cached(_, CachedFor::UntilRecall(_)))
     }
 
-    /// All holds are taken out by the end of the client. Returns what is to be dropped where no lock is held.
+    /// The client ends. Returns what must be dropped without any mutex.
     pub(crate) fn clear(&mut self) -> Option<Subscription> {
         (self.ends, self.slot, self.recallable) = (None, Slot::Open, None);
         self.recalls.take()
     }
 
-    // ---- time slices
-
-    /// The store granted the lock to this client, out of a line in which so many stood.
+    /// The store granted the lock to this client, from a queue of so many.
     pub(crate) fn begin(&mut self, clients: u32, now: Moment) {
         let length = length(clients);
         let more = std::mem::take(&mut self.missed).min(length);
@@ -309,7 +298,6 @@ impl<H> Caching<H> {
         (self.began, self.last, self.may_cache) = (now, now, true);
     }
 
-    /// A thread of this client asks for the lock.
     pub(crate) fn note_asked(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.take_if(|(_, by)| *by == thread) {
             if now.since(dropped) <= AT_ONCE {
@@ -324,8 +312,7 @@ impl<H> Caching<H> {
         self.score = self.score.saturating_sub(LATE);
     }
 
-    /// That thread waited for the release of its hold, which was not cached, and goes on: it can come back
-    /// from now on.
+    /// That thread waited for the release of its hold, which was not cached: it can come back from now on.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;
@@ -338,27 +325,23 @@ impl<H> Caching<H> {
         self.score = MOST;
     }
 
-    /// The lock goes to another thread here, which has what is left of the slice.
+    /// Another thread here gets the lock, with the rest of the slice.
     pub(crate) fn pass_on(&mut self, now: Moment) {
         (self.began, self.last) = (now, now);
     }
 
-    /// Whether the slice is over for threads here that wait: others wait for the lock that this one comes
-    /// back to at once.
+    /// Whether the slice is over for waiting threads here: this one would come back at once, and others wait.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.score >= LEAST && self.ends.is_some_and(|ends| now >= ends)
     }
 
-    /// The lock was given back to the store, or lost: the slice is over. A hold that is cached is not
-    /// affected: it may be another than the one that went.
+    /// The lock went back to the store, or was lost: the slice is over. A cached hold may be another, and
+    /// stays.
     pub(crate) fn end(&mut self) {
         self.ends = None;
     }
 
-    // ---- recalls
-
-    /// The recalls that have come so far. `None`: none would be heard now, or too many came of late, so that
-    /// nothing is to be cached.
+    /// The recalls so far. `None`: none would be heard now, or too many came, so nothing is to be cached.
     pub(crate) fn heard(&self, now: Moment) -> Option<u64> {
         let is_paused = self.paused_until.is_some_and(|until| now < until);
         self.count().filter(|_| !is_paused)
@@ -368,7 +351,7 @@ impl<H> Caching<H> {
         self.recalls.is_some()
     }
 
-    /// Listens for recalls from now on; what is not needed comes back.
+    /// Returns the subscription that is not needed.
     pub(crate) fn listen(&mut self, recalls: Option<Subscription>) -> Option<Subscription> {
         match &self.recalls {
             None => std::mem::replace(&mut self.recalls, recalls),
@@ -377,12 +360,12 @@ impl<H> Caching<H> {
     }
 
     fn count(&self) -> Option<u64> {
-        // Looked at first, counted second. Each change of whether it is up is counted: see `Channel::set_up`.
+        // Looks first, counts second: each change of `is_up` is counted, see `Channel::set_up`.
         self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count)
     }
 
-    /// A hold was granted on these terms; when it is to be looked at, and whether nobody watches this lock
-    /// yet.
+    /// A hold was granted on these terms. Returns when to check it, and whether the keeper does not watch
+    /// this lock yet.
     pub(crate) fn grant(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
         self.may_cache = true;
         let next_look = now.plus(FIRST_LOOK);
@@ -395,7 +378,7 @@ impl<H> Caching<H> {
         self.recallable.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.hold, hold))
     }
 
-    /// Whether others want the hold; a recall that is new is noted.
+    /// Whether others want the hold; notes a new recall.
     fn is_wanted(&mut self, now: Moment) -> bool {
         let count = self.count();
         match &mut self.recallable {
@@ -404,7 +387,7 @@ impl<H> Caching<H> {
             Some(kept) if Some(kept.terms.heard) == count => false,
             Some(kept) => {
                 kept.terms.is_wanted = true;
-                // A subscription that is gone says nothing of who wants it.
+                // A subscription that is gone says nothing about others.
                 if count.is_some() {
                     self.note_recall(now);
                 }
@@ -428,14 +411,11 @@ impl<H> Caching<H> {
         }
     }
 
-    // ---- the thread that watches
-
-    /// Whether nobody has watched this lock up to now; from now on somebody does.
+    /// Returns whether nobody has watched this lock up to now.
     fn begin_watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
 
-    /// The next step of whoever watches this lock.
     pub(crate) fn watch(&mut self, now: Moment) -> Watched<H> {
         let is_wanted = self.is_wanted(now);
         let idle_until = match self.slot {
@@ -449,8 +429,8 @@ impl<H> Caching<H> {
         }
         let mut next = Moment::NEVER;
         if let Some(kept) = &mut self.recallable {
-            // Up to a quarter of the gap early, so that holds share a look: ten thousand that are due one
-            // after the other would have all of them gone through each time.
+            // Up to a quarter of the gap early, so that holds share a check: else ten thousand would be gone
+            // through at each of their times.
             if now.plus(kept.gap / 4) >= kept.next_look {
                 kept.gap = (kept.gap * 2).min(LAST_LOOK);
                 kept.next_look = now.plus(kept.gap);
@@ -461,7 +441,7 @@ impl<H> Caching<H> {
         if idle_until.is_some() {
             return Watched::Until(next);
         }
-        // A hold that may stay until a recall is cached for a time slice where one came.
+        // A hold that others have recalled is cached for a time slice only.
         let until = self.last.plus(IDLE);
         match (&self.slot, self.ends) {
             (Slot::Cached(..), Some(ends)) if now < until.min(ends) => {

@@ -1,7 +1,6 @@
-//! One lock in this process: the holds on it, and the threads that wait for it.
+//! The state of one lock in this process: its holds, and the threads that wait for it.
 //!
-//! There is one entry for each lock, however many values stand for it. Each value has it, and each hold: the
-//! registry is asked for it when it is made, and told when it goes.
+//! One entry for each lock, however many values stand for it. Each value and each hold has it.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
@@ -21,7 +20,7 @@ use crate::seam::{Claim, Family, Kind, Others};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
-/// One lock: kinds that are the same lock to the store are the same here.
+/// A lock: kinds that are one lock in the store are one here.
 #[derive(Debug, Clone)]
 pub(crate) struct LockKey {
     pub(crate) family: Family,
@@ -48,39 +47,36 @@ impl Hash for LockKey {
     }
 }
 
-/// The entries by lock, found by the hash that each name has.
+/// By lock, found by the hash that each name has.
 pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefault<OwnHash>>>;
 
-/// One lock in this process.
 #[derive(Debug)]
 pub(crate) struct LockEntry {
     pub(crate) key: LockKey,
     state: Mutex<LockState>,
     pub(crate) given_up: GivenUp,
-    /// The registry's, to be taken out of in the end.
+    /// The registry's map, which this entry leaves when it is dropped.
     locks: Arc<Locks>,
 }
 
-/// The part under the entry's mutex: all that changes about a lock in this process.
+/// All that changes about a lock in this process.
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
-    /// By serial numbers.
+    /// In the order of serial numbers.
     pub(crate) holds: Vec<Entered>,
     pub(crate) queue: Queue,
     burst: Burst,
     pub(crate) caching: Caching<Hold>,
-    /// This client may stand in the store's line.
+    /// This client may be in the store's queue.
     pub(crate) in_line: bool,
-    /// Since when the head has had nothing but failures, and the last: those behind it have waited through
-    /// the same.
+    /// Since when the head has had only failures, and the last one. The waiters behind it share them.
     failure: Option<(Moment, Error)>,
-    /// When this process last released the lock, if others waited for it then, and who was notified.
+    /// When this process last released the lock while others waited for it, and who was notified.
     pub(crate) contended: Option<(Moment, Others)>,
-    /// Until when the registry keeps the entry, although no value may be left.
+    /// Until when the registry keeps the entry without any value.
     remembered_until: Option<Moment>,
 }
 
-/// A hold of the lock.
 #[derive(Debug)]
 pub(crate) struct Entered {
     pub(crate) hold: Arc<Hold>,
@@ -94,68 +90,65 @@ struct Burst {
     began: Option<Moment>,
 }
 
-/// A burst: the number of hand-offs, and the time, before other processes get their turn. More makes the
+/// The most hand-offs, and the longest time of them, before other processes get the lock. More makes the
 /// others wait longer; less costs more true releases.
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 
-/// The time after its last release here for which a lock counts as contended.
+/// A lock counts as contended for this time after its last release here.
 const CONTENDED: Duration = Duration::from_secs(1);
 
-/// The time for which a lock is remembered, at least, after it was contended, had a turn, or was to be kept.
+/// A lock is remembered at least for this time after it was contended or cached.
 pub(crate) const REMEMBERED: Duration = CONTENDED;
 
 /// What becomes of a lock whose last level has ended.
 pub(crate) enum Next {
-    /// Nobody sleeps for it here.
+    /// No thread here sleeps for it.
     Nobody,
-    /// Somebody does, but it is other processes' turn.
+    /// A thread does, but others' processes come first.
     Others,
-    /// This waiter, which has been promised it.
+    /// This waiter has been promised the lock.
     Local(Arc<Ticket>, Claim),
 }
 
-/// The end of a level.
 pub(crate) struct LevelEnd {
-    /// As many levels are left.
+    /// How many levels are left.
     pub(crate) left: u32,
-    /// The release has begun.
+    /// Set when the release has begun.
     pub(crate) next: Option<Next>,
     /// This client may cache holds of the lock.
     pub(crate) may_cache: bool,
 }
 
-/// What a call wants of a lock in this process.
+/// What a call wants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
     /// It would cache the hold until a recall.
     pub(crate) keeps: bool,
-    /// It asks before all others if it finds the lock calm.
+    /// It asks at once if the lock is uncontended.
     pub(crate) asks: bool,
     /// It waits if the lock is busy.
     pub(crate) waits: bool,
 }
 
 impl LevelEnd {
-    /// All levels have ended, and the hold is not cached.
     pub(crate) const LAST: LevelEnd = LevelEnd { left: 0, next: None, may_cache: false };
 }
 
-/// How a thread that wants the lock finds it in this process.
+/// How a thread that wants the lock finds it here.
 pub(crate) enum Found {
     /// This thread's hold, live or lost.
     Own(Arc<Hold>),
-    /// This thread's last hold, which was cached, and is the thread's again, with a level.
+    /// This thread's cached hold, in use again, with a level.
     Cached(Arc<Hold>, u64),
-    /// The same, but it is to be given back: it is lost, others want it, or this call asks for something
-    /// else.
+    /// The same, but it must be released: it is lost, others want it, or this call asks for something else.
     Stale(Arc<Hold>),
-    /// Another thread is giving that one back. This thread's request could come before the release, which
-    /// would then free what was granted; and the lock could be handed to it from itself. So it asks under
+    /// Another thread is releasing that one. This thread's own request could arrive before the release, which
+    /// would then free the new grant; and the lock could be handed from the owner to itself. So it asks under
     /// another number.
     Leaving,
-    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, at the
-    /// head of the queue if it would wait.
+    /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
+    /// the head of the queue if it would wait.
     Calm(Option<QueuePlace>),
     /// Anything else.
     Used,
@@ -175,13 +168,12 @@ impl LockEntry {
         self.state.lock()
     }
 
-    /// The hold that belongs to a thread, live or lost.
     pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
         self.state().of_thread(thread)
     }
 
-    /// How a thread finds the lock that is about to ask for it at `now`; `thread` is none where a guard is to
-    /// be the owner. `may_use`: whether its call can have a cached hold again.
+    /// What a thread finds that is about to ask at `now`; `thread` is `None` where a guard is to be the
+    /// owner. `may_use`: whether the call can use a cached hold again.
     pub(crate) fn find(
         self: &Arc<LockEntry>,
         thread: Option<u64>,
@@ -204,8 +196,8 @@ impl LockEntry {
                 state.caching.leave(&hold);
                 return Found::Stale(hold);
             }
-            // Looked at under the mutex. Pairs with `take_kept` and `watch`: a thread finds its hold before
-            // they take it, or finds here that they have.
+            // Under the mutex. Pairs with `take_kept` and `watch`: a thread finds its hold before they take
+            // it, or finds here that they have.
             if state.caching.is_leaving(|leaving| leaving.is_of_thread(thread)) {
                 return Found::Leaving;
             }
@@ -216,22 +208,21 @@ impl LockEntry {
         Found::Calm(waits.then(|| self.place(state.queue.join(false))))
     }
 
-    /// Until when some hold of this process stands, if one does.
+    /// Until when any hold of this process stands.
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
         let state = self.state();
         let held = state.holds.iter().filter_map(|entered| entered.hold.stands_until(now)).max();
-        // On its way to a waiter here is held here too. Until that is settled nothing may be asked under the
-        // releaser's number, which it may be about to use again.
+        // A lock on its way to a waiter here is held here too. Until that is settled nothing may be asked
+        // under the releaser's number, which the releaser may be about to use again.
         let is_receiving = state.queue.head().is_some_and(|head| head.is_receiving());
         held.or_else(|| is_receiving.then_some(Moment::NEVER))
     }
 
-    /// Whether nobody of this process has the lock or wants it, nor did another process a moment ago.
+    /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
     pub(crate) fn is_calm(&self, now: Moment) -> bool {
         self.state().is_calm(now)
     }
 
-    /// The head of the queue.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn head(&self) -> Option<Arc<Ticket>> {
         self.state().queue.head().cloned()
@@ -244,10 +235,8 @@ impl LockEntry {
         head.is_receiving().then(|| Arc::clone(head))
     }
 
-    // ---- the end of a level
-
-    /// Ends a level of the hold of this thread and its task, as [`Hold::end_level`] does; none, if there is
-    /// no such hold.
+    /// Ends a level of the hold of this thread and task, as [`Hold::end_level`] does; `None`: there is no
+    /// such hold.
     pub(crate) fn end_of_thread(&self, thread: u64, now: Moment) -> Option<(Arc<Hold>, Option<LevelEnd>)> {
         let mut state = self.state();
         let hold = state.of_thread(thread).filter(|hold| hold.holder.is_this_task())?;
@@ -255,10 +244,8 @@ impl LockEntry {
         Some((hold, ended))
     }
 
-    // ---- cached holds
-
-    /// Caches a hold whose last level has ended, if it is still here: until a recall if that was asked
-    /// for, or, `by_turn`, if it is this client's time slice yet.
+    /// Caches a hold whose last level has ended, if the lock has it still: until a recall if that was asked
+    /// for, or, `by_turn`, for the rest of the time slice.
     pub(crate) fn keep(&self, (hold, thread): (&Arc<Hold>, u64), by_turn: bool, now: Moment) -> Keeping {
         let mut state = self.state();
         let waiting = state.queue.len();
@@ -275,14 +262,14 @@ impl LockEntry {
         }
     }
 
-    /// Takes the hold that is cached to be given back, if it is this thread's, or any's. Pairs with `find`.
+    /// Takes out the cached hold, of this thread or of any, to be released. Pairs with `find`.
     pub(crate) fn take_kept(&self, thread: Option<u64>) -> Option<Arc<Hold>> {
         let is_of = |kept: &Hold| thread.is_none_or(|thread| kept.is_of_thread(thread));
         self.state().caching.take_to_leave(is_of)
     }
 
-    /// The recalls of this lock that have come so far, if all are heard. `listen` begins to listen, if nobody
-    /// does yet; then none is heard at once.
+    /// The recalls so far, if all are heard. `listen` begins to listen if nobody does; then none is heard
+    /// yet.
     pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
         let state = self.state();
         if state.caching.listens() {
@@ -295,16 +282,14 @@ impl LockEntry {
         None
     }
 
-    /// Others want this hold; if nobody uses it, it is taken out to be given back.
+    /// Others want this hold. If no thread uses it, it is taken out to be released.
     pub(crate) fn note_wanted(&self, hold: &Arc<Hold>, now: Moment) -> Option<Arc<Hold>> {
         let mut state = self.state();
         state.caching.note_wanted(hold, now);
         state.caching.take_idle(hold)
     }
 
-    // ---- what is remembered
-
-    /// Has the entry be kept until then, although no value may be left; whether it is not kept yet.
+    /// Keeps the entry until then without any value; returns whether it was not kept yet.
     pub(crate) fn remember(&self, until: Moment) -> bool {
         let mut state = self.state();
         let before = state.remembered_until;
@@ -322,14 +307,11 @@ impl LockEntry {
         state.remembered_until.is_none()
     }
 
-    // ---- the queue
-
-    /// Notifies the heads of the queue that the lock may be free.
+    /// The lock may be free.
     pub(crate) fn nudge(&self) {
         self.state().queue.nudge();
     }
 
-    /// Joins the queue, until the place is dropped.
     pub(crate) fn join(self: &Arc<LockEntry>, spins: bool) -> QueuePlace {
         let ticket = self.state().queue.join(spins);
         self.place(ticket)
@@ -339,13 +321,12 @@ impl LockEntry {
         QueuePlace { entry: Arc::clone(self), ticket, has_left: false }
     }
 
-    /// How many wait here.
     #[cfg(leasehold_shuttle)]
     pub(crate) fn waiting(&self) -> usize {
         self.state().queue.len()
     }
 
-    /// The head of the queue could not use the store since then; `None`: it can.
+    /// The head of the queue has had only failures since then; `None`: the store answers.
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
         if !state.queue.is_empty() {
@@ -353,7 +334,7 @@ impl LockEntry {
         }
     }
 
-    /// The last failure, if the head has had nothing but failures for as long as `retry_timeout`.
+    /// The last failure, if the head has had only failures for as long as `retry_timeout`.
     pub(crate) fn spent_retry_budget(&self, patience: Duration, now: Moment) -> Option<Error> {
         let state = self.state();
         let (since, error) = state.failure.as_ref()?;
@@ -362,13 +343,11 @@ impl LockEntry {
 }
 
 impl LockState {
-    /// The part of this hold that is here.
     pub(crate) fn state_of(&mut self, hold: &Hold) -> Option<&mut State> {
         let at = self.holds.binary_search_by_key(&hold.serial, |entered| entered.hold.serial).ok()?;
         self.holds.get_mut(at).map(|entered| &mut entered.state)
     }
 
-    /// Enters a hold.
     pub(crate) fn enter(&mut self, hold: &Arc<Hold>, state: State) {
         let at = self.holds.partition_point(|other| other.hold.serial < hold.serial);
         self.holds.insert(at, Entered { hold: Arc::clone(hold), state });
@@ -379,7 +358,6 @@ impl LockState {
         holds.find(|hold| hold.is_of_thread(thread) && !self.caching.is_unused(hold)).cloned()
     }
 
-    /// As [`LockEntry::is_calm`].
     fn is_calm(&self, now: Moment) -> bool {
         self.holds.is_empty() && self.queue.is_empty() && !self.is_contended(now)
     }
@@ -388,8 +366,8 @@ impl LockState {
         self.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED)
     }
 
-    /// Ends a level as [`Hold::end_level`] does. A hold that ends with it and cannot be cached, nor is lost,
-    /// begins its release.
+    /// Ends a level as [`Hold::end_level`] does. If that was the last, and the hold is neither lost nor may
+    /// be cached, its release begins.
     pub(crate) fn end(&mut self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
         let may_cache = self.caching.may_cache();
         let left = hold.end_level_in(self.state_of(hold)?, level)?;
@@ -398,13 +376,13 @@ impl LockState {
         Some(LevelEnd { left, next, may_cache })
     }
 
-    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next.
+    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next waiter.
     pub(crate) fn begin_release(&mut self, hold: &Arc<Hold>, now: Moment) -> Option<Next> {
         let state = self.state_of(hold)?;
         hold.begin_release_in(state).then(|| self.promise(now))
     }
 
-    /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
+    /// Promises the lock to the head of the queue, if it sleeps and other processes do not come first.
     pub(crate) fn promise(&mut self, now: Moment) -> Next {
         let LockState { queue, burst, caching, .. } = self;
         let Some(head) = queue.head() else { return Next::Nobody };
@@ -418,20 +396,19 @@ impl LockState {
         Next::Local(Arc::clone(head), claim)
     }
 
-    /// Takes a hold out.
     pub(crate) fn take_out(&mut self, hold: &Arc<Hold>) -> Option<Entered> {
         self.caching.forget(hold);
         self.holds.extract_if(.., |entered| Arc::ptr_eq(&entered.hold, hold)).next()
     }
 
-    /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
+    /// A hold ended by a true release that notified `others`; whether that is to be remembered.
     pub(crate) fn note_released(&mut self, others: Others, now: Moment) -> bool {
         self.burst = Burst::default();
         self.contended = (others != Others::Nobody).then_some((now, others));
         self.contended.is_some()
     }
 
-    /// Forgets what concerns only those who had the lock or waited for it, if none is left.
+    /// Forgets what concerns only holders and waiters, if there are none.
     pub(crate) fn forget_if_unused(&mut self) {
         if self.queue.is_empty() {
             self.failure = None;
@@ -449,14 +426,14 @@ impl Drop for LockEntry {
             return; // another thread of the parent may have had the mutex
         }
         let mut locks = self.locks.lock();
-        // Another may have been made for the lock since this one was on its way out.
+        // Another entry may have been made for the lock meanwhile.
         if locks.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
             locks.remove(&self.key);
         }
     }
 }
 
-/// A thread's place in a lock's queue; dropping it leaves the queue, on every way out.
+/// A thread's place in a lock's queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuePlace {
     entry: Arc<LockEntry>,
@@ -469,15 +446,15 @@ impl QueuePlace {
         &self.ticket
     }
 
-    /// Leaves the queue by a grant. The entry's state, which the caller has locked, has the hold already: the
-    /// next head sees a hold to wait for.
+    /// Leaves the queue by a grant. The hold is already in `state`, which the caller has locked: the next
+    /// head sees a hold to wait for.
     pub(crate) fn leave_granted(mut self, state: &mut LockState) {
         state.queue.leave(&self.ticket);
         self.has_left = true;
     }
 
-    /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody
-    /// else waits here.
+    /// Whether this waiter must give up the client's place in the store's queue: there is one, and no other
+    /// thread here waits.
     pub(crate) fn takes_line_place(&self) -> bool {
         let mut state = self.entry.state();
         state.queue.len() == 1 && std::mem::take(&mut state.in_line)

@@ -1,21 +1,20 @@
-//! The owner numbers that were given up for a lock.
+//! Owner numbers of a lock that must not be used again.
 
 use std::collections::VecDeque;
 
 use crate::sync::Mutex;
 
-/// The last owner numbers under which something about one lock may still come. Later numbers are greater.
+/// The last owner numbers under which a request about the lock may still come. Later numbers are greater.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp(Mutex<Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {
     last: VecDeque<u64>,
-    /// This one and all before count as given up: there were too many.
+    /// This number and all before count as given up: there were too many.
     until: u64,
 }
 
-/// As many are told apart.
 const MOST: usize = 32;
 
 impl GivenUp {
@@ -32,7 +31,7 @@ impl GivenUp {
         }
     }
 
-    /// Whether a grant under that number may meet something that comes late.
+    /// Whether a grant under that number may meet a late request.
     pub(crate) fn has(&self, number: u64) -> bool {
         let numbers = self.0.lock();
         number <= numbers.until || numbers.last.contains(&number)

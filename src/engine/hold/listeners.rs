@@ -1,4 +1,4 @@
-//! Callbacks and channels that are to hear of a loss.
+//! Callbacks and channels that are notified of a loss.
 
 use crossbeam_channel::Sender;
 
@@ -7,10 +7,9 @@ use crate::observe::reporter::OnLost;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Those who are to hear of the loss of a hold.
 #[derive(Default)]
 pub(super) struct Listeners {
-    /// There may be some: else nobody takes the mutex.
+    /// There may be some; else nobody takes the mutex.
     pub(super) are_there: AtomicBool,
     /// The hold ended by release: there will be no loss.
     pub(super) released: AtomicBool,
@@ -19,7 +18,7 @@ pub(super) struct Listeners {
 
 #[derive(Default)]
 pub(super) struct List {
-    /// They are for the hold that follows this one's release.
+    /// They are for the hold that follows this one.
     pub(super) kept: bool,
     pub(super) callbacks: Vec<OnLost>,
     pub(super) senders: Vec<Sender<Loss>>,
@@ -36,7 +35,7 @@ impl Listeners {
         self.are_there.load(Ordering::SeqCst)
     }
 
-    /// Takes them out, unless they stay where they are.
+    /// Takes them out, unless `stay`.
     pub(super) fn take(&self, stay: impl FnOnce(&List) -> bool) -> (Vec<OnLost>, Vec<Sender<Loss>>) {
         if !self.is_any() {
             return Default::default();

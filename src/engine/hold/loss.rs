@@ -1,4 +1,4 @@
-//! How those who listen for the loss of a hold are notified.
+//! How listeners are notified of a loss.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -9,14 +9,13 @@ use crate::observe::reporter::{OnLost, Reporter};
 use crate::sync::atomic::Ordering;
 
 impl Hold {
-    /// The loss of this hold, if it is lost.
     fn known_loss(&self) -> Option<Loss> {
         let reason = self.phase.loss()?;
         Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
     }
 
-    /// Notifies all. Called once, when the phase says that the hold is lost: those who come later look at
-    /// that.
+    /// Notifies all. Called once, after the phase says that the hold is lost: later listeners look at the
+    /// phase.
     pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
         let (callbacks, senders) = self.listeners.take(|_| false);
         for sender in senders {
@@ -28,10 +27,10 @@ impl Hold {
         }
     }
 
-    /// Adds a listener, unless the hold has ended: then what is to be done with it at once.
+    /// Adds a listener. If the hold has ended, returns it with what is to be done at once.
     fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
         let mut list = self.listeners.list.lock();
-        // Set first, looked second. Pairs with `lose` and `forget_listeners`, which change first and look
+        // Sets first, looks second. Pairs with `lose` and `forget_listeners`, which change first and look
         // second.
         self.listeners.are_there.store(true, Ordering::SeqCst);
         let loss = self.known_loss();
@@ -42,7 +41,7 @@ impl Hold {
         None
     }
 
-    /// Has `callback` run when the hold is lost: soon, if it is lost already.
+    /// Runs `callback` when the hold is lost: soon, if it is lost already.
     pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
         if let Some((callback, Some(loss))) = self.listen(callback, |list, added| list.callbacks.push(added))
         {
@@ -50,27 +49,27 @@ impl Hold {
         }
     }
 
-    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
+    /// Gets the loss, if there is one, and is disconnected when the hold ends.
     pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
         let (sender, receiver) = bounded(1);
         self.send_loss(sender);
         receiver
     }
 
-    /// Has `sender` get the loss, if there is one, and dropped when the hold ends.
+    /// `sender` gets the loss, if there is one, and is dropped when the hold ends.
     pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
         if let Some((sender, Some(loss))) = self.listen(sender, |list, added| list.senders.push(added)) {
             drop(sender.try_send(loss));
         }
     }
 
-    /// From now on a release leaves the listeners here, for [`hand_listeners_to`](Self::hand_listeners_to),
-    /// since another hold is to follow; or it does not any more.
+    /// From now on a release leaves the listeners here or not, for
+    /// [`hand_listeners_to`](Self::hand_listeners_to) the hold that follows.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
         self.listeners.list.lock().kept = are_kept;
     }
 
-    /// Has the listeners notified of the next hold's loss in the place of this one's, which ended by release.
+    /// This hold ended by release: its listeners get the next hold's loss instead.
     pub(crate) fn hand_listeners_to(&self, next: &Hold, reporter: &Reporter) {
         self.keep_listeners(false);
         let (callbacks, senders) = self.listeners.take(|_| false);

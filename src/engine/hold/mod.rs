@@ -1,8 +1,8 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
-//! `entry` is the lock in this process: all that changes about its holds is under its mutex. `phase` is where
-//! a hold stands in its life, `state` its re-entries, `caching` its stay without any, `loss` who is notified
-//! of its loss.
+//! `entry` is the lock in this process, with all that changes about its holds under one mutex. `phase` is the
+//! stage of a hold, `state` its re-entries, `caching` its stay without a user, `loss` who is notified of its
+//! loss.
 
 pub(crate) mod caching;
 pub(crate) mod entry;
@@ -43,14 +43,14 @@ impl Releasing for Hold {
     }
 }
 
-/// One grant.
+/// One grant of a lock.
 ///
-/// What a look at a hold reads is atomic. All else that changes is its [`State`], under the mutex of its
-/// lock; the methods that take that mutex find nothing once the registry has taken the hold out.
+/// A look at a hold reads atomics. All else that changes is its [`State`], under the mutex of its lock;
+/// methods that take that mutex find nothing once the registry has taken the hold out.
 pub(crate) struct Hold {
-    /// By which the store is asked to renew or release it, but for the lease.
+    /// For renewals and releases, except the lease.
     claim: Claim,
-    /// The lock in this process. It has this hold too, until the registry takes it out.
+    /// The lock in this process, which has this hold until the registry takes it out.
     entry: Arc<LockEntry>,
     /// The order of the holds of a lock.
     serial: u64,
@@ -62,14 +62,14 @@ pub(crate) struct Hold {
     bound: Option<Arc<dyn Bound>>,
     may_be_kept: bool,
     phase: Phase,
-    /// End of its own window, as `Moment::nanos`. Only ever raised.
+    /// The end of the hold's own window, as `Moment::nanos`. Only raised.
     until: AtomicU64,
-    /// When it was asked for; of one that was cached, when it was taken again.
+    /// When the lock was asked for, or the cached hold taken again.
     since: AtomicU64,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
     fence: OnceLock<FencingToken>,
-    /// Something else than its guard has ended a guard's level.
+    /// Something other than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Hold {
 static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 impl Hold {
-    /// Makes the hold with its first level, which is to be entered in its lock; returns that level's id too.
+    /// Returns the hold, its state to be entered in its lock, and the id of its first level.
     pub(crate) fn new(grant: Grant, entry: &Arc<LockEntry>) -> (Hold, State, u64) {
         let Grant { asks_to_keep, until_asked, .. } = grant;
         let mut state = State { kept_alive_at: grant.sent, asks_to_keep, until_asked, ..State::default() };
@@ -104,7 +104,7 @@ impl Hold {
         (hold, state, level)
     }
 
-    /// Looks at, or changes, what is under the mutex of the lock. `None`: the lock has the hold no more.
+    /// Looks at, or changes, the state. `None`: the lock has the hold no more.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
         self.entry.state().state_of(self).map(act)
     }
@@ -125,7 +125,6 @@ impl Hold {
         self.claim.owner
     }
 
-    /// The home where the store keeps it.
     pub(crate) fn home(&self) -> u32 {
         self.claim.home
     }
@@ -142,19 +141,19 @@ impl Hold {
         self.fence.get().copied()
     }
 
-    /// The first fence stays: a re-entry must not outdate what the outer level is writing with.
+    /// The first token stays: a re-entry must not outdate what the outer level writes with.
     pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
         if let Some(fence) = fence {
             self.fence.get_or_init(|| fence);
         }
     }
 
-    /// The claim by which the store is asked to renew or release this hold.
+    /// For renewals and releases.
     pub(crate) fn claim(&self) -> Claim {
         Claim { lease: self.renewed_lease(), ..self.claim.clone() }
     }
 
-    /// Whether something that was asked about it may still come.
+    /// Whether a request about the hold may still arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.with(|state| state.is_in_doubt()).unwrap_or_default()
     }
@@ -167,24 +166,23 @@ impl Hold {
         self.bound.is_some()
     }
 
-    /// Whether it belongs to a thread, not to a guard that may change threads.
+    /// Whether the hold is a thread's, not that of a guard that may change threads.
     pub(crate) fn is_of_any_thread(&self) -> bool {
         matches!(self.holder, Holder::Thread { .. })
     }
 
-    /// Whether the holding thread has ended: without it nobody releases the lock.
+    /// Whether the holding thread has ended, so that nobody releases the lock.
     pub(crate) fn is_orphaned(&self) -> bool {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
     }
 
-    /// Notes the thread that acquires more locks before anybody gets the guard of this one; zero: the guard
-    /// is there.
+    /// The thread that acquires more locks before anyone gets this one's guard; zero: the guard is out.
     pub(crate) fn note_acquiring(&self, thread: u64) {
         self.with(|state| state.acquires_more = Some(thread).filter(|thread| *thread != 0));
     }
 
-    /// The thread without which it is not released: its holder, or the one that acquires more to go with it.
-    /// `None`: whichever has the guard.
+    /// The thread without which the hold is not released: its holder, or the one that acquires more. `None`:
+    /// whoever has the guard.
     pub(crate) fn kept_by(&self, state: &State) -> Option<u64> {
         match &self.holder {
             Holder::Thread { id, .. } => Some(*id),
@@ -192,18 +190,18 @@ impl Hold {
         }
     }
 
-    /// Whether this call is the first to say that the holding thread has ended.
+    /// Whether this call is the first to note the end of the holding thread.
     pub(crate) fn note_abandoned(&self) -> bool {
         self.is_first(|state| &mut state.is_abandoned)
     }
 
-    /// Whether this call is the first to say that the owner of a write hold reads as well. See
+    /// Whether this call is the first to note that the owner of a write hold reads too. See
     /// `Waiting::end_writing_in_time`.
     pub(crate) fn note_reading(&self) -> bool {
         self.is_first(|state| &mut state.is_read_beside)
     }
 
-    /// Whether this call is the first to see to what follows its loss.
+    /// Whether this call is the first to do what follows a loss.
     pub(crate) fn note_lapsed(&self) -> bool {
         self.is_first(|state| &mut state.has_lapsed)
     }
@@ -212,43 +210,40 @@ impl Hold {
         self.with(|state| !std::mem::replace(noted(state), true)).unwrap_or_default()
     }
 
-    /// Gives up the owner number for the holding thread's next holds. A loss does it by itself: see
+    /// Gives up the owner number for the thread's next holds. A loss does so by itself: see
     /// [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
         if let Some(mark) = self.holder.thread() {
-            // Noted first, given up second: see `Request::judge`.
+            // Notes first, gives up second: see `Request::judge`.
             self.entry.given_up.add(self.claim.owner.number());
             mark.retire(self.claim.owner.number());
         }
     }
 
-    /// A request that concerns this hold alone went without an answer, and may still come: the holding
-    /// thread's next hold is not to be under this number. While this hold lives the thread keeps its owner
-    /// number, so that a writer can still take the read lock.
+    /// A request about this hold alone went without an answer, and may still come: the thread's next hold
+    /// must have another number. While this hold lives the thread keeps its number, so that a writer can
+    /// still take the read lock.
     pub(crate) fn retire_owner_on_end(&self) {
         let is_here = self.with(|state| state.is_spent = true).is_some();
-        // Set first, looked second. Pairs with `begin_release`.
+        // Sets first, looks second. Pairs with `begin_release`.
         if !is_here || !self.phase.is_live() {
             self.retire_owner();
         }
     }
 
-    // ---- levels
-
     pub(crate) fn add_level(&self, lease: Lease) -> u64 {
         self.with(|state| state.levels.add(lease)).unwrap_or_default()
     }
 
-    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels.
-    /// `Some`: whether for a turn too. `unlock` promises that the lock is free, where `keep` was not asked
-    /// for.
+    /// Whether the hold can be cached, and used again as if it were granted anew. `Some`: whether for a time
+    /// slice too. `unlock` promises that the lock is free unless the call asked for caching.
     pub(crate) fn can_be_kept(&self, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
         self.with(|state| {
-            // One that is kept until others ask has the same fence throughout, as by re-entries, and a
-            // renewal that is under way concerns no other hold than this. A hold that a session bounds may
-            // stay as well: `until` is the end of both.
+            // Cached until a recall, the hold keeps its token, as with re-entries, and a renewal that is
+            // under way concerns this hold alone. So may a hold that a session bounds: `until` is the end of
+            // both.
             let by_turn = self.may_be_kept && (is_dropped || state.asks_to_keep) && is_plain;
             let is_sound = !state.renewal_has_failed
                 && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
@@ -256,29 +251,28 @@ impl Hold {
         })?
     }
 
-    /// Whether it is one that is kept until others ask for it.
     pub(crate) fn is_until_asked(&self) -> bool {
         self.with(|state| state.until_asked).unwrap_or_default()
     }
 
-    /// From now on it is given back with its last level, as any other.
+    /// From now on the hold is released with its last level.
     pub(crate) fn end_until_asked(&self) {
         self.with(|state| state.until_asked = false);
     }
 
-    /// It is cached: it was told to have ended, and nobody is to hear of it until it
-    /// [begins again](Self::begin_again). `false`: it is lost.
+    /// Caches the hold: its end was reported, and nobody hears of it until it [begins
+    /// again](Self::begin_again). `false`: it is lost.
     pub(super) fn cache(&self) -> bool {
         self.phase.set_unused(true)
     }
 
-    /// Whether no thread has it, or had it when its release or its loss began.
+    /// Whether no thread has the hold, or had it when its release or loss began.
     pub(crate) fn is_kept(&self) -> bool {
         self.phase.is_unused()
     }
 
-    /// The first level of a hold that was cached, for a thread that asked at `since`, and asks to keep it or
-    /// not. `None`: it is lost.
+    /// The first level of a hold that was cached, for a thread that asked at `since`. `None`: the hold is
+    /// lost.
     pub(super) fn begin_again(&self, state: &mut State, since: Moment, asks_to_keep: bool) -> Option<u64> {
         self.phase.set_unused(false).then(|| {
             self.since.store(since.nanos(), Ordering::Relaxed);
@@ -287,13 +281,12 @@ impl Hold {
         })
     }
 
-    /// Leaves the end of a level to a guard.
     pub(crate) fn guard_level(&self, id: u64) {
         self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
-    /// A level that was kept until other locks were acquired ends by itself from now on. Renewals that later
-    /// levels ask for are with `renewed_lease`.
+    /// A level that was kept while other locks were acquired ends by itself from now on. Later renewals ask
+    /// for `renewed_lease`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         self.with(|state| {
             if state.levels.settle(id) {
@@ -302,8 +295,7 @@ impl Hold {
         });
     }
 
-    /// The leases that the levels asked for, from the outermost in, and which of them is `own`; `None` if a
-    /// guard has another.
+    /// The leases of the levels, outermost first, and which one is `own`; `None` if a guard has another.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
         let levels = self.with(|state| {
             let open = &state.levels.open;
@@ -313,8 +305,8 @@ impl Hold {
         levels.unwrap_or_else(|| Some(Vec::new()))
     }
 
-    /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how
-    /// many are left. `None`: there is no such level.
+    /// Ends a level; by default the innermost that no guard ends, or else the innermost. Returns how many are
+    /// left. `None`: no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         self.with(|state| self.end_level_in(state, level))?
     }
@@ -327,7 +319,7 @@ impl Hold {
         u32::try_from(state.levels.open.len()).ok()
     }
 
-    /// Whether this level of a guard has ended. Without the mutex, unless `unlock` has ended a guard's.
+    /// Whether this level of a guard has ended. Takes the mutex only if `unlock` has ended a guard's level.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
         let has_ended = |state: &mut State| state.levels.get_mut(level).is_none();
         self.has_spent_guard.load(Ordering::Acquire) && self.with(has_ended).unwrap_or(true)
@@ -351,12 +343,12 @@ impl Hold {
         Duration::from_nanos(self.renewed_lease.load(Ordering::Relaxed))
     }
 
-    /// A renewal that would fall due this soon goes along with others, so that many holds make few rounds.
+    /// A renewal that is due this soon joins others, so that many holds make few rounds.
     pub(crate) fn slack(&self) -> Duration {
         renewal_slack(self.renewed_lease())
     }
 
-    /// The lease to ask for at `now`, when `lease` is wanted: the hold is not to outlast its ceiling.
+    /// The lease to ask for at `now`, without outlasting the ceiling.
     pub(crate) fn within_ceiling(&self, lease: Duration, now: Moment) -> Duration {
         match self.ceiling {
             Some(ceiling) => lease.min(ceiling.since(now)).max(SHORTEST_LEASE),
@@ -364,16 +356,13 @@ impl Hold {
         }
     }
 
-    /// Whether the window ends where the ceiling wants it, less the drift of a lease that was cut short by
-    /// it.
+    /// Whether the window ends at the ceiling, less the drift of a lease that was cut short by it.
     fn is_at_ceiling(&self) -> bool {
         let drift = self.renewed_lease() / 100;
         self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(drift))
     }
 
-    // ---- window
-
-    /// When the hold ends unless it is confirmed: its window's end, or that of what it is bound to.
+    /// When the hold ends unless confirmed: the end of its window, or of what it is bound to.
     pub(crate) fn until(&self) -> Moment {
         let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         self.window_end().min(bound)
@@ -383,9 +372,9 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// A request sent at `sent`, by which the store set `lease`, was confirmed. Never shortens the window.
-    /// `false`: that had ended before this was known, and may have been seen to end. Then the hold is lost,
-    /// although the store has prolonged it.
+    /// A request sent at `sent` that set `lease` was confirmed. Never shortens the window. `false`: the
+    /// window had ended before, and may have been seen to end: then the hold is lost, although the store has
+    /// prolonged it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
@@ -395,26 +384,23 @@ impl Hold {
                 state.kept_alive_at = state.kept_alive_at.max(sent);
             }
         });
-        // Raised first, the time read second: a thread that reads a later time sees the new end.
+        // Raises first, reads the time second: a thread that reads a later time sees the new end.
         clock.now().nanos() < before
     }
 
-    // ---- the agenda
-
-    /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by
-    /// itself.
+    /// Whether any level, open or not, was to be renewed: then its end was not meant to come by itself.
     pub(crate) fn was_renewed(&self) -> bool {
         self.with(|state| state.levels.was_renewed).unwrap_or_default()
     }
 
-    /// The watchdog has it now, or has it no more; whether that is new.
+    /// The watchdog has the hold now, or no more; whether that is new.
     pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
         let set = |state: &mut State| std::mem::replace(&mut state.is_queued, is_queued) != is_queued;
         self.with(set).unwrap_or_default()
     }
 
-    /// The reason for which it is lost by what is known at `now`, without changing anything. One that stands
-    /// is seen to by the two atomics alone.
+    /// Why the hold is lost by what is known at `now`. Changes nothing; two atomics are enough for a hold
+    /// that stands.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
             return Some(reason);
@@ -428,12 +414,11 @@ impl Hold {
         Some(if self.is_at_ceiling() { LossReason::HeldTooLong } else { LossReason::Expired })
     }
 
-    /// Until when it stands, if it stands now.
     pub(super) fn stands_until(&self, now: Moment) -> Option<Moment> {
         self.loss_at(now).is_none().then(|| self.until())
     }
 
-    /// The same, and whether one that stands may soon be lost.
+    /// The same, and whether the hold may soon be lost.
     pub(crate) fn standing(&self, now: Moment) -> Standing {
         if let Some(reason) = self.loss_at(now) {
             return Standing::Lost(reason);
@@ -446,7 +431,7 @@ impl Hold {
         if is_at_risk.unwrap_or_default() { Standing::AtRisk(until) } else { Standing::Held }
     }
 
-    /// Whether the hold stands at `now`; one that has run out becomes lost by this look.
+    /// Whether the hold stands at `now`; one that has run out is recorded as lost.
     pub(crate) fn is_live(&self, now: Moment, reporter: &Reporter) -> bool {
         match self.loss_at(now) {
             None => true,
@@ -461,40 +446,37 @@ impl Hold {
         self.phase.is_releasing()
     }
 
-    /// Begins the full release; `false` if the hold is lost already, or another call releases it.
-    ///
-    /// A number under which something may still come is not the thread's next one: a renewal that is under
-    /// way would prolong a hold that has a lease of its own.
+    /// Begins the full release; `false`: the hold is lost, or another call releases it. A number under which
+    /// something may still come is not the thread's next one: a renewal under way would prolong the next
+    /// hold.
     pub(crate) fn begin_release(&self) -> bool {
         self.with(|state| self.begin_release_in(state)).unwrap_or_default()
     }
 
     pub(super) fn begin_release_in(&self, state: &State) -> bool {
         let has_begun = self.phase.begin_release();
-        // Changed first, looked second. Pairs with `retire_owner_on_end` and `begin_renewal`.
+        // Changes first, looks second. Pairs with `retire_owner_on_end` and `begin_renewal`.
         if has_begun && state.is_in_doubt() {
             self.retire_owner();
         }
         has_begun
     }
 
-    /// Records the loss, gives up the owner's number, and notifies all listeners, once. Returns whether this
-    /// call did it.
-    ///
-    /// The number, as a request under it may be on its way, and the old guard may still try to release. A
-    /// write hold whose owner reads is ended in the store from here on, again and again.
+    /// Records the loss, gives up the owner's number, and notifies all listeners, once; returns whether this
+    /// call did. The number must go, since a request under it may be on its way, and the old guard may still
+    /// try to release. A write hold whose owner reads is ended in the store from here on, again and again.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         if self.phase.loss().is_some() {
             return false;
         }
-        // Given up first, lost second: a thread that sees the loss has another number for what it acquires
-        // next. Also of one that is being released: its window has ended, and the release may come later. Not
-        // at the end of its client, which releases it: a thread has the same number in all clients.
+        // Gives up first, loses second: a thread that sees the loss has another number for its next lock.
+        // Also for a hold that is being released: its window has ended, and the release may come later. Not
+        // at the end of its client, which releases the hold: a thread has the same number in all clients.
         if reason != LossReason::ShutDown {
             self.retire_owner();
         }
         let Some(was_unused) = self.phase.lose(reason) else { return false };
-        // Changed first, looked second, as by `begin_release`.
+        // Changes first, looks second, as `begin_release` does.
         if self.is_in_doubt() {
             self.retire_owner();
         }

@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-/// Takes the hash that a key brings along as it is.
+/// Uses the hash that a key brings along.
 #[derive(Debug, Default)]
 pub(crate) struct OwnHash(u64);
 

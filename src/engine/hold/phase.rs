@@ -9,7 +9,7 @@
 //! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
 //! | `TOO_LONG`  | `until` passed, and no renewal may move it any more | as `EXPIRED`                            |
 //!
-//! The last four are lost, and stay so.
+//! The last four are final.
 
 use crate::observe::LossReason;
 use crate::sync::atomic::{AtomicU8, Ordering};
@@ -22,7 +22,6 @@ const GONE: u8 = 3;
 const SHUT_DOWN: u8 = 4;
 const TOO_LONG: u8 = 5;
 
-/// Whether a hold still stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Held,
@@ -31,7 +30,7 @@ pub(crate) enum Standing {
     Lost(LossReason),
 }
 
-/// No thread has the hold: the hold is cached, or was when its release or its loss began.
+/// No thread has the hold: it is cached, or was when its release or loss began.
 const UNUSED: u8 = 0x10;
 
 /// Starts live. A loss is final.
@@ -59,7 +58,6 @@ impl Phase {
         self.0.load(Ordering::SeqCst) & UNUSED != 0
     }
 
-    /// The reason of the loss, if it is lost.
     pub(super) fn loss(&self) -> Option<LossReason> {
         match self.stage() {
             EXPIRED => Some(LossReason::Expired),
@@ -82,13 +80,13 @@ impl Phase {
         from_live.or_else(|| (reason == LossReason::Gone).then(|| self.change(RELEASING, GONE))?)
     }
 
-    /// A live hold is cached, or is a thread's again; whether this call did it.
+    /// Whether this call did it.
     pub(super) fn set_unused(&self, is_unused: bool) -> bool {
         let (from, to) = if is_unused { (LIVE, LIVE | UNUSED) } else { (LIVE | UNUSED, LIVE) };
         self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Changes the stage; whether no thread has the hold, if this call did it.
+    /// Whether no thread has the hold, if this call did it.
     fn change(&self, from: u8, to: u8) -> Option<bool> {
         let change = |now: u8| (now & !UNUSED == from).then_some(to | now & UNUSED);
         let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).ok()?;

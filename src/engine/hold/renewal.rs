@@ -6,36 +6,36 @@ use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows.
-    /// `None` if it is not to be renewed, or not any more.
+    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows. `None`: not
+    /// to be renewed.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
-            // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change
-            // the phase first: they find the note, or the phase is not live here.
+            // Looks and notes under the mutex. Pairs with `begin_release` and `lose`, which change the phase
+            // first: they find the note, or the phase is not live here.
             let claim = if self.phase.is_live() { self.renewal_in(state, now) } else { None };
             state.is_under_way = claim.is_some();
             claim
         })?
     }
 
-    /// It was answered, or failed.
+    /// The renewal was answered, or failed.
     pub(crate) fn end_renewal(&self) {
         self.with(|state| state.is_under_way = false);
     }
 
-    /// For the tests: see [`renewal_in`](Self::renewal_in).
+    /// For tests: see [`renewal_in`](Self::renewal_in).
     #[cfg(test)]
     pub(super) fn renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| self.renewal_in(state, now))?
     }
 
-    /// The claim by which the store is asked at `now` to prolong it; `None` if it is to end by itself.
+    /// `None`: the hold is to end by itself.
     fn renewal_in(&self, state: &State, now: Moment) -> Option<Claim> {
         let lease = if self.needs_keepalive(state) {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed_in(state) {
             let lease = self.within_ceiling(self.renewed_lease(), now);
-            // As `needs_keepalive` says: of a level with a longer lease, too.
+            // As `needs_keepalive` says, also for a level with a longer lease.
             if self.kind().shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
@@ -43,8 +43,8 @@ impl Hold {
         Some(Claim { lease, ..self.claim.clone() })
     }
 
-    /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the
-    /// window's end, since a level with a short lease of its own is confirmed without moving that.
+    /// When a third of a renewed window has passed. Counted from the window's end, since a level with a short
+    /// lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
         self.with(|state| self.due_in(state)).unwrap_or(Moment::NEVER)
     }
@@ -59,9 +59,8 @@ impl Hold {
         if self.kind().shares_its_end() { due.min(kept_until) } else { due }
     }
 
-    /// Whether the store is asked now and then to keep the hold, although its lease is its own. A read hold
-    /// shares its key's time with readers of other languages, whose renewals cut it to their own; ours raises
-    /// it again.
+    /// Whether the store must now and then be asked to keep the hold, although its lease is its own. A read
+    /// hold shares its key's time with Redisson's readers, whose renewals cut it to their own.
     fn needs_keepalive(&self, state: &State) -> bool {
         self.kind().shares_its_end() && state.levels.renewed == 0
     }
@@ -74,13 +73,12 @@ impl Hold {
         self.with(|state| state.renewal_has_failed = true);
     }
 
-    /// Whether the watchdog renews it.
     pub(crate) fn is_renewable(&self) -> bool {
         self.with(|state| self.is_renewable_in(state)).unwrap_or_default()
     }
 
     pub(crate) fn is_renewable_in(&self, state: &State) -> bool {
-        // A hold without a lease is unknown to the store, which would answer that it is not held.
+        // The store does not know a hold without a lease, and would answer that it is not held.
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 }

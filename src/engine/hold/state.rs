@@ -1,60 +1,54 @@
-//! The part of a hold that changes under the mutex of its lock: its levels, and what was asked about it.
+//! What changes about a hold under the mutex of its lock: its levels, and the requests about it.
 
 use std::collections::VecDeque;
 
 use crate::time::{Lease, Moment};
 
-/// The part of a hold under the mutex of its lock, which has it until the registry takes the hold out.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(super) levels: Levels,
-    /// When the store was last asked to keep it; see `needs_keepalive`.
+    /// When the store was last asked to keep the hold; see `needs_keepalive`.
     pub(super) kept_alive_at: Moment,
-    /// The last renewal failed.
     pub(super) renewal_has_failed: bool,
-    /// A renewal has been sent and not been answered.
+    /// A renewal is under way.
     pub(super) is_under_way: bool,
-    /// The watchdog has it among those that it renews next.
+    /// The watchdog will renew the hold next.
     pub(crate) is_queued: bool,
-    /// A request under its number may still arrive; see `retire_owner_on_end`.
+    /// A request under the hold's number may still arrive; see `retire_owner_on_end`.
     pub(super) is_spent: bool,
-    /// Its owner reads as well; see `note_reading`.
+    /// The owner reads as well; see `note_reading`.
     pub(super) is_read_beside: bool,
-    /// The end of the holding thread has been reported.
+    /// The end of the holding thread was reported.
     pub(super) is_abandoned: bool,
-    /// The steps after a loss have been done; see `timer.rs`.
+    /// What follows a loss has been done; see `timer.rs`.
     pub(crate) has_lapsed: bool,
-    /// The present use began by a call that asks for the hold to be kept.
+    /// The call of the present use asked for caching.
     pub(super) asks_to_keep: bool,
-    /// It is cached until a recall, and renewed meanwhile though it has no level.
+    /// Cached until a recall, and renewed meanwhile without a level.
     pub(super) until_asked: bool,
-    /// The thread that acquires more locks to go with it.
+    /// The thread that acquires more locks together with this one.
     pub(super) acquires_more: Option<u64>,
     /// Changed under the agenda's mutex too.
     pub(crate) slot: AgendaSlot,
 }
 
 impl State {
-    /// Whether something that was asked about it may still come.
+    /// Whether a request about the hold may still arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.is_spent || self.is_under_way
     }
 }
 
-/// Where a hold is in the agenda.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AgendaSlot {
-    /// Nowhere yet.
     #[default]
     Out,
-    /// It is to be renewed then.
     Renewal(Moment),
-    /// Its window, or its thread, may have ended by then.
+    /// The window, or the thread, may have ended by then.
     Look(Moment),
 }
 
 impl AgendaSlot {
-    /// When it is to be looked at.
     pub(crate) fn moment(self) -> Moment {
         match self {
             AgendaSlot::Out => Moment::NEVER,
@@ -67,12 +61,11 @@ impl AgendaSlot {
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     next_id: u64,
-    /// By ids, which go up: guards are dropped from either end, and however many there are, that costs the
-    /// same.
+    /// By rising ids: dropping a guard costs the same from either end, however many there are.
     pub(super) open: VecDeque<Level>,
-    /// How many open ones asked for renewal.
+    /// How many open levels asked for renewal.
     pub(super) renewed: usize,
-    /// Some level has asked for renewals, open or not.
+    /// A level, open or not, has asked for renewals.
     pub(super) was_renewed: bool,
 }
 
@@ -80,7 +73,7 @@ pub(super) struct Levels {
 pub(super) struct Level {
     pub(super) id: u64,
     pub(super) lease: Lease,
-    /// A guard ends it; `unlock()` does only if there is no other.
+    /// A guard ends it; `unlock()` does only if there is no other level.
     pub(super) guarded: bool,
 }
 
@@ -98,7 +91,7 @@ impl Levels {
         self.open.get_mut(at)
     }
 
-    /// Takes a level out; if none is named, the innermost that no guard ends, or else the innermost.
+    /// By default the innermost that no guard ends, or else the innermost.
     pub(super) fn take(&mut self, id: Option<u64>) -> Option<Level> {
         let at = match id {
             Some(id) => self.place(id)?,
@@ -112,7 +105,7 @@ impl Levels {
         Some(level)
     }
 
-    /// A level that was kept until other locks were acquired ends by itself from now on; whether it was one.
+    /// A level that was kept while other locks were acquired ends by itself from now on; whether it was one.
     pub(super) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };

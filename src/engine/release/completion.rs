@@ -1,4 +1,4 @@
-//! The end of a release, for whichever thread learns of it.
+//! The end of a release, on whichever thread learns of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// Whether the hold stands at `now`, so that its level can be given back: then the last one begins its
-    /// release, unless that has begun. If not, and this was the last level, it is forgotten here; nothing is
-    /// sent, but what may remain of a lease that ended by our reckoning (1 % early) is left to the watchdog.
+    /// Whether the hold stands at `now`: then the last level begins its release, unless that has begun. If
+    /// not, and this was the last level, the hold is taken out, and nothing is sent; what may remain of a
+    /// lease that we count as ended 1 % early is left to the watchdog.
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, ended: LevelEnd, now: Moment) -> Option<Next> {
         let is_live = ended.next.is_some() || hold.is_live(now, &self.reporter);
         let next = match ended.left {
@@ -38,8 +38,8 @@ impl Core {
         }
     }
 
-    /// Sends the release of a hold whose releaser has gone on, and has its outcome settled by the thread that
-    /// reads it. The call is not over before.
+    /// Sends the release of a hold whose releaser has gone on; the thread that reads the outcome settles it.
+    /// `call` lasts until then.
     pub(crate) fn release_later(self: &Arc<Core>, hold: &Arc<Hold>, begun: Moment, call: Call) {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         let done = Sink::new(move |answer: Answer<Release>| {
@@ -56,8 +56,8 @@ impl Core {
         self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
     }
 
-    /// For a hold whose releaser has gone on: settles the outcome. May run on any thread, while that reads
-    /// replies for others; so the observer is called on the callback thread.
+    /// Settles the outcome for a releaser that has gone on. May run on a thread that reads replies for
+    /// others, so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
         match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
@@ -87,19 +87,18 @@ impl Core {
         }
     }
 
-    /// Tells the observers on the calling thread that a hold was released.
+    /// On the calling thread.
     pub(crate) fn tell_released(&self, hold: &Hold, held: Duration) {
         let (name, kind, owner) = (hold.name().given(), hold.kind().label(), hold.owner());
         let span = hold.span.end("released");
         self.reporter.tell(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
     }
 
-    /// Records that a hold is lost.
     pub(crate) fn lose(&self, hold: &Hold, reason: LossReason) {
         hold.lose(reason, self.clock.now(), &self.reporter);
     }
 
-    /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
+    /// A release did not get through: the watchdog repeats it until it is answered or the lease is over.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
@@ -116,7 +115,7 @@ impl Core {
     }
 
     /// The store was asked to end a hold at `ends`, and did not answer. The watchdog frees the lock at that
-    /// moment, and not before; the request may have been carried out all the same.
+    /// moment, not before.
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
@@ -124,7 +123,7 @@ impl Core {
         self.clean_up_from(ends, hold.claim(), hold.until());
     }
 
-    /// A hold ended by a true release; returns how long it lasted.
+    /// Returns how long the hold lasted.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
         let now = self.clock.now();
         self.registry.note_released(hold, others, now);
@@ -132,7 +131,7 @@ impl Core {
         now.since(hold.since())
     }
 
-    /// A hold ended without loss; returns how long it lasted.
+    /// Returns how long the hold lasted.
     pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
         hold.forget_listeners(&self.reporter);
         self.clock.now().since(hold.since())

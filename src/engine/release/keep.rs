@@ -1,7 +1,7 @@
-//! A hold that is kept after its last level has ended, and the thread that gives back what nobody comes for.
+//! A hold that is cached after its last level, and the keeper's thread, which releases what nobody uses.
 //!
-//! `hold/caching.rs` says when. It stays among the entry's holds, so that the lock counts as held here, but
-//! is no thread's until its own takes it again.
+//! `hold/caching.rs` has the rules. A cached hold stays among the lock's holds, so that the lock counts as
+//! held here, but is no thread's until its own takes it again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,13 +27,12 @@ use crate::seam::{Claim, Kind};
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// For so long what is kept is given back before the rest is looked at.
+/// Releases take at most this long before the other locks are looked at.
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that
-    /// was dropped or where `cached` was asked for, if the thread is likely to be back at once; whether it is
-    /// kept. If not, it is to be released.
+    /// Caches a hold whose last level ended at `now`: until a recall, or, for a dropped guard or a `cached`
+    /// lock, for the time slice if the thread is likely to be back at once. `false`: release it.
     pub(super) fn keeps(&self, hold: &Arc<Hold>, ended: &LevelEnd, is_dropped: bool, now: Moment) -> bool {
         if ended.left > 0 || ended.next.is_some() || !ended.may_cache {
             return false;
@@ -49,7 +48,7 @@ impl Engine {
         }
         let held = now.since(hold.since());
         let entry = hold.entry();
-        // From then on others may give it back.
+        // From then on others may release it.
         match entry.keep((hold, thread), by_turn, now) {
             Keeping::Ends => return false,
             Keeping::UntilAsked => {} // watched since it was granted
@@ -73,12 +72,12 @@ impl Engine {
         if let Some(service) = keeper.service.get() {
             return service.as_ref();
         }
-        // One starts it, and nobody waits in `get_or_init`, where the model does not see a thread wait.
+        // One thread starts it, and none waits in `get_or_init`, where the model does not see a thread wait.
         let _alone = keeper.locks.lock();
         keeper.service.get_or_init(start).as_ref()
     }
 
-    /// Whether holds can be kept until others ask for them by this call; if not, why.
+    /// Whether this call can cache holds until a recall; if not, why.
     pub(crate) fn can_keep(&self, call: &AcquireCall<'_>) -> Result<()> {
         if matches!(call.kind, Kind::Mutex | Kind::Fenced) && self.store.capabilities().keeping.is_some() {
             return Ok(());
@@ -88,7 +87,7 @@ impl Engine {
         Err(Error::new(ErrorKind::Unsupported, call.action, words))
     }
 
-    /// The recalls of a lock that have come so far, if all are heard.
+    /// The recalls so far, if all are heard.
     pub(crate) fn heard(&self, entry: &Arc<LockEntry>, claim: &Claim) -> Option<u64> {
         let keeping = self.store.capabilities().keeping?;
         let (_, waker) = self.keeper()?;
@@ -97,7 +96,7 @@ impl Engine {
         entry.heard(now, || keeping.hear(claim, waker))
     }
 
-    /// Keeps a hold that was just granted until others ask for it, from the end of its use on.
+    /// Caches a hold that was just granted, from the end of its use until a recall.
     pub(crate) fn keep_until_asked(&self, hold: &Arc<Hold>, terms: KeepTerms) {
         let (next, is_new) = hold.entry().state().caching.grant(hold, terms, self.clock.now());
         if let Some((keeper, _)) = self.keeper() {
@@ -121,8 +120,8 @@ impl Engine {
         self.unless_shut_down(call, granted)
     }
 
-    /// Gives back what is kept of this lock: to the program it is not held. What this thread asks then goes
-    /// behind the release.
+    /// Releases the cached hold: to the program the lock is not held. This thread's next request goes behind
+    /// the release.
     pub(crate) fn give_back_kept(&self, entry: &LockEntry) {
         if let Some(hold) = entry.take_kept(None) {
             let now = self.clock.now();
@@ -132,7 +131,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Gives back a hold that was kept, and was taken out for this.
+    /// Releases a cached hold that was taken out for this.
     pub(crate) fn give_back(self: &Arc<Core>, hold: &Arc<Hold>, now: Moment, call: Call) {
         let Some(next) = self.still_held(hold, LevelEnd::LAST, now) else { return };
         let settled = || self.settle_later(hold, call.another());
@@ -145,8 +144,7 @@ impl Core {
         }
     }
 
-    /// Gives back what nobody has come for, or others have asked for, and says when to look next. The
-    /// keeper's thread runs it: it sends on nobody's time.
+    /// On the keeper's thread: releases what nobody uses or others want, and returns when to look next.
     fn watch_kept(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
         let mut leaving = std::mem::take(&mut *self.keeper.leaving.lock());
         self.take_of_ended(&mut leaving);
@@ -171,8 +169,8 @@ impl Core {
             watched.push(entry);
         }
         self.keeper.locks.lock().append(&mut watched);
-        // In slices: where a release waits for its answer, those of many would keep holds in use from their
-        // looks.
+        // In slices: where each release waits for its answer, many of them would delay the checks of holds in
+        // use.
         while let Some((hold, waited_for)) = leaving.pop_front() {
             let now = self.clock.now();
             let call = calls.begin().detached();
@@ -191,7 +189,7 @@ impl Core {
         next
     }
 
-    /// Puts in front what threads keep that wait for that before they end.
+    /// Puts first what ending threads wait for.
     fn take_of_ended(&self, leaving: &mut VecDeque<(Arc<Hold>, Option<Call>)>) {
         let ended = std::mem::take(&mut *self.keeper.ended.lock());
         if ended.is_empty() {
@@ -209,8 +207,8 @@ impl Core {
         leaving.make_contiguous().sort_by_key(|(_, waited_for)| waited_for.is_none());
     }
 
-    /// Asks the store whether others want holds that are kept until they ask. An answer to a question about a
-    /// hold that is released meanwhile concerns nothing: see `is_releasing`, `note_wanted` and `take_idle`.
+    /// Asks the store whether others want these cached holds. An answer about a hold that is released
+    /// meanwhile changes nothing: see `is_releasing`, `note_wanted` and `take_idle`.
     fn look(self: &Arc<Core>, holds: &[Arc<Hold>], calls: &Arc<Calls>) {
         let Some(keeping) = self.store.capabilities().keeping else { return };
         let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(LAST_LOOK));
@@ -232,7 +230,7 @@ impl Core {
         }
     }
 
-    /// Has a hold in use be given back with its last level, as any other.
+    /// The hold is released with its last level, as any other.
     pub(crate) fn end_until_asked(&self, hold: &Arc<Hold>) {
         hold.end_until_asked();
         hold.entry().state().caching.forget_recalls(hold);

@@ -1,8 +1,7 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level either goes to the next local thread (`handoff`), or is released in the store, or is kept
-//! (`keep`): for a turn, or until others ask for it. `completion` is what follows, for whichever thread
-//! learns of the answer.
+//! The last level goes to the next local thread (`handoff`), is released in the store, or is cached (`keep`).
+//! `completion` is what follows, on whichever thread learns of the answer.
 
 pub(crate) mod completion;
 pub(crate) mod handoff;
@@ -24,11 +23,10 @@ use crate::park::Parker;
 use crate::seam::{Answer, Failure, Kind, Others, Release};
 use crate::time::{Moment, random_between};
 
-/// Between failed releases the caller pauses for a random part of this.
+/// Pauses between failed releases are a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
 
 impl Engine {
-    /// Ends the innermost level of the hold of the calling thread and task.
     pub(crate) fn unlock(
         &self,
         action: &'static str,
@@ -44,10 +42,9 @@ impl Engine {
         }
     }
 
-    /// Ends one level of a hold, and the hold with its last, and waits for the store's answer.
-    ///
-    /// A request without an answer is repeated: the count is absolute and the caller waits here, so within
-    /// this hold a repetition changes nothing. An outcome that stays unknown goes to the watchdog.
+    /// Ends one level of a hold, the hold with its last, and waits for the answer. A request without an
+    /// answer is repeated: the count is absolute and the caller waits here, so a repetition changes nothing.
+    /// An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
@@ -57,7 +54,7 @@ impl Engine {
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
 
-    /// The error for a level that has ended already, or whose hold was taken out when it was lost.
+    /// For a level that has ended already, or whose hold was taken out when it was lost.
     pub(crate) fn no_level(&self, action: &'static str, hold: &Arc<Hold>) -> Error {
         let now = self.clock.now();
         if hold.loss_at(now).is_some() {
@@ -67,15 +64,13 @@ impl Engine {
         self.not_holding(action, hold.kind(), hold.name())
     }
 
-    /// Ends all levels of a hold, and frees the lock, which nobody keeps: the caller is about to wait for
-    /// others.
+    /// Ends all levels and frees the lock without caching it: the caller is about to wait for others.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}
         self.give_up(action, hold, LevelEnd::LAST, self.clock.now()).map_err(Error::after_work)
     }
 
-    /// Leaves the owner the levels that have not ended.
     fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
         if self.keeps(hold, &ended, false, begun) {
             return Ok(());
@@ -83,7 +78,7 @@ impl Engine {
         self.give_up(action, hold, ended, begun)
     }
 
-    /// The same, and nobody keeps the lock.
+    /// The same without caching.
     fn give_up(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
         let LevelEnd { left, may_cache, .. } = ended;
         let Some(next) = self.still_held(hold, ended, begun) else {
@@ -103,7 +98,6 @@ impl Engine {
         ended
     }
 
-    /// A thread that waited for its release goes on.
     fn note_return(&self, hold: &Hold) {
         let thread = ThreadMark::current().id();
         if hold.is_of_thread(thread) {
@@ -111,11 +105,9 @@ impl Engine {
         }
     }
 
-    /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was
-    /// asked for.
-    ///
-    /// A request without an answer is repeated, as by [`end_level`](Self::end_level). If that fails for good,
-    /// the watchdog frees the lock when `at_least` has passed.
+    /// Ends a hold that has one level, but keeps the lock until `at_least` has passed since it was asked for.
+    /// A request without an answer is repeated, as by [`end_level`](Self::end_level). If that fails, the
+    /// watchdog frees the lock when `at_least` has passed.
     pub(crate) fn end_after(
         &self,
         action: &'static str,
@@ -158,8 +150,8 @@ impl Engine {
         }
     }
 
-    /// Has the store end a hold at `ends`, again after failures until `give_up` or the end of the window.
-    /// `false`: the owner did not hold it.
+    /// Makes the store end a hold at `ends`; repeats failures until `give_up` or the end of the window.
+    /// `false`: not held.
     fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
         let claim = hold.claim();
         let give_up = give_up.min(hold.until());
@@ -168,7 +160,7 @@ impl Engine {
             let now = self.clock.now();
             let rest = ends.since(now);
             if rest.is_zero() {
-                // The least time has passed while it was asked.
+                // The least time has passed meanwhile.
                 let released = self.send_release(hold, 0, give_up, None);
                 let released =
                     released.map_err(|error| if in_doubt { error.with_unknown_outcome() } else { error });
@@ -176,7 +168,7 @@ impl Engine {
             }
             let error = match self.ask("release", || self.store.expire_in(&claim, rest, self.one_command())) {
                 Ok(true) => return Ok(true),
-                // An earlier request of ours set its end, which has come.
+                // An earlier request of ours set the end, which has come.
                 Ok(false) => return Ok(in_doubt && self.clock.now() < hold.until()),
                 Err(Failure::Refused(error)) => error,
                 Err(Failure::Unknown(error)) => {
@@ -193,7 +185,6 @@ impl Engine {
         }
     }
 
-    /// The result for a caller that waited for its release.
     pub(crate) fn released(
         &self,
         action: &'static str,
@@ -227,8 +218,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; its
-    /// outcome is reported, and a failure is left to the watchdog.
+    /// Ends one level for a dropped guard. Sends the last level's release without waiting; reports its
+    /// outcome, and leaves a failure to the watchdog.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -255,12 +246,12 @@ impl Engine {
             None => {}
             Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call.detached());
-                // On its way first, taken out second: what is asked from here on goes behind it.
+                // Sends first, takes out second: what is asked from here on goes behind it.
                 self.registry.remove(hold);
             }
-            // The answer is waited for in two cases. The count of an inner level has to be right before the
-            // next request about it. And when it is other processes' turn, the answer says whether they
-            // listen: only then do waiters here stand back.
+            // Two answers are waited for. The count of an inner level must be right before the next request
+            // about it. And when other processes come first, the answer says whether they listen: only then
+            // do waiters here stand back.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
@@ -274,9 +265,8 @@ impl Engine {
         }
     }
 
-    /// Asks the store to leave `left` levels, again after failures until `give_up` or the end of the window.
-    /// `None`: the owner did not hold it. Else which other clients were notified. `first`: what came of
-    /// asking once.
+    /// Asks the store to leave `left` levels; repeats failures until `give_up` or the end of the window.
+    /// Returns which other clients were notified; `None`: not held. `first`: the answer of a first request.
     pub(crate) fn send_release(
         &self,
         hold: &Arc<Hold>,
@@ -299,15 +289,15 @@ impl Engine {
                 }
                 Err(Failure::Refused(error)) => error,
                 Err(Failure::Unknown(error)) => {
-                    // It may arrive at any time from now on. The thread's next hold must not be under this
-                    // number.
+                    // The request may arrive at any time from now on: the thread's next hold must have
+                    // another number.
                     in_doubt = true;
                     hold.retire_owner_on_end();
                     error
                 }
             };
             let now = self.clock.now();
-            // The store recognises a repeated change of what has no lease for some minutes only. The watchdog
+            // The store recognizes a repeated change without a lease for some minutes only. The watchdog
             // repeats it within that time.
             let is_left = in_doubt && !claim.kind.is_leased();
             if now >= give_up || !error.is_retryable() || is_left {
@@ -317,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// The error for a caller that holds nothing, with who does: one question to the store.
+    /// For a caller that holds nothing: asks the store who does.
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
@@ -327,7 +317,7 @@ impl Engine {
                 Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
             }
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
-            // The caller may have held it: only a hold of which it released a level is known to be its own.
+            // The caller may have held it: only a hold with a released level is known to be its own.
             Err(error) => error.after_work(),
         }
     }
