@@ -151,16 +151,17 @@ fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_ch
         let (sender, warned) = unbounded();
         let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3));
         let client = builder.observer(Warnings(sender)).build().unwrap();
-        let before = reads(world);
+        let (before, begun) = (reads(world), now());
         let (own, next, ends) = (client.get_lock(name(0)), client.get_lock(name(1)), interrupt.clone());
         let waiter = call(move || {
             let _own = own.acquire().unwrap();
             next.lock_interruptibly(&ends).is_err()
         });
-        // Said when the look is over; the next one comes two seconds later.
+        // Said when the look is over. The next ones come two seconds apart, which a busy machine may let pass here.
         let text = warned.recv_timeout(LONG).unwrap();
         let count = reads(world) - before;
-        assert!((100..=128).contains(&count), "{count} reads");
+        let looks = 1 + begun.elapsed().saturating_sub(Duration::from_secs(1)).as_secs() / 2;
+        assert!((100..=128 * looks).contains(&count), "{count} reads by at most {looks} looks");
         assert!(text.contains("more than 64 clients"), "{text}");
         interrupt.interrupt();
         assert!(waiter.join());

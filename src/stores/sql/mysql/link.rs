@@ -39,7 +39,12 @@ impl MysqlConnection {
     /// others have used up `max_prepared_stmt_count`.
     pub(super) fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));
-        self.ask(&statement.text, Params::Named(statement.names.iter().map(value).collect()))
+        let named = statement.names.iter().map(value).collect();
+        // The driver refuses names for a statement that has none.
+        self.ask(
+            &statement.text,
+            if statement.names.is_empty() { Params::Empty } else { Params::Named(named) },
+        )
     }
 
     fn ask(&mut self, sql: &str, params: Params) -> Answer<Vec<Record>> {
