@@ -67,7 +67,7 @@ fn usage_has_64_and_no_command_126_or_127() {
 fn an_absent_store_has_69_a_wrong_password_77() {
     let away = |words: &[&str]| {
         let mut command = leasehold(words);
-        command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
+        command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_RETRY_TIMEOUT", "2s");
         let (code, said) = outcome(&mut command);
         assert_eq!(code, 69, "{said}");
         said
