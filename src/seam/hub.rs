@@ -6,13 +6,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
-use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, Waker};
 use crate::time::{Clock, Moment, random_between};
 
