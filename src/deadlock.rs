@@ -52,7 +52,7 @@ pub struct DeadlockStep {
     pub owner: String,
     /// The id of its wait, unique within the client.
     pub wait_id: u64,
-    /// Where the waiting thread is; empty if not known.
+    /// The location of the waiting thread; empty if not known.
     pub location: Location,
     /// Whether the thread is the asking client's.
     pub by_this_client: bool,

@@ -174,8 +174,8 @@ pub struct Holder {
     /// [`LockClient::leader`](crate::LockClient::leader) and
     /// [`LockBuilder::election`](crate::LockBuilder::election) report it.
     pub is_leader: bool,
-    /// Where it is, if known. Redisson's holders do not say, and nothing on the server leads from their id to
-    /// a connection.
+    /// The holder's location, if known. Redisson's holders do not say, and nothing on the server leads from
+    /// their id to a connection.
     pub location: Option<Location>,
 }
 
@@ -223,7 +223,7 @@ pub struct Waiter {
     /// How long it has waited: in a queue by the server's clock, else as its client reported up to a third of
     /// its lease ago.
     pub waiting_for: Option<Duration>,
-    /// Where it is, if known; of several threads of a client the longest waiter.
+    /// The waiter's location, if known; of several threads of a client the longest waiter.
     pub location: Option<Location>,
 }
 
@@ -259,7 +259,7 @@ pub struct PermitInfo {
     pub remaining: Duration,
 }
 
-/// Where a holder or waiter is, as its client reported.
+/// The location of a holder or waiter, as its client reported.
 ///
 /// # Examples
 /// ```

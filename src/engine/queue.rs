@@ -88,7 +88,7 @@ pub(crate) enum Offer {
     Receiving,
 }
 
-/// What a waiter that withdraws its offer finds.
+/// The state that a waiter finds when it withdraws its offer.
 pub(crate) enum ClosedOffer {
     Unused,
     /// A releaser has promised the lock and is sending the request: look again when woken.

@@ -146,7 +146,7 @@ pub struct Permit {
     level: HeldLevel,
 }
 
-/// What the guards have in common: one level of a hold, and the client, which it keeps alive.
+/// The common part of the guards: one level of a hold, and the client, which it keeps alive.
 pub(crate) struct HeldLevel {
     engine: Arc<Engine>,
     entered: Granted,

@@ -18,14 +18,14 @@ pub(crate) enum Attempt {
         in_line: u32,
     },
     Busy {
-        /// What is left of the holder's lease; `None`: it has no end.
+        /// The rest of the holder's lease; `None`: it has no end.
         retry_after: Option<Duration>,
     },
     /// Another owner holds the lock, or it is reserved, and this client is in the store's queue.
     InLine {
         /// When to ask again at the latest; `None`: nothing says when.
         retry_after: Option<Duration>,
-        /// What wakes the waiter.
+        /// The messages that wake the waiter.
         listens_for: ListensFor,
         /// Whether to watch for releases that do not notify the queue: this client is first in it, and the
         /// holder's release would.

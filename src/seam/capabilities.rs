@@ -55,7 +55,7 @@ pub(crate) struct Capabilities<'a> {
 pub(crate) const SAFETY_POLL: (Duration, Duration) =
     (Duration::from_millis(1_000), Duration::from_millis(1_200));
 
-/// Where nothing wakes waiters.
+/// The pauses of waiters that nothing wakes.
 pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
 impl Default for Capabilities<'_> {

@@ -22,14 +22,14 @@ pub(crate) struct Claim {
     pub(crate) waits: bool,
     /// How the attempt treats the queue of waiting clients, if the store keeps one.
     pub(crate) turn: Turn,
-    /// What wakes a waiter under this claim, as the last answer said.
+    /// The messages that wake a waiter under this claim, as the last answer said.
     pub(crate) listens_for: ListensFor,
     /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such
     /// a reader looks.
     pub(crate) writers_first: bool,
     /// How many permits; one for locks.
     pub(crate) units: u32,
-    /// What the store may show to people. The store ends nothing by it.
+    /// The note that the store may show to people. The store ends nothing by it.
     pub(crate) note: Option<HoldNote>,
     /// The number of levels, for renewals: a server that lost the hold is given this count again.
     pub(crate) levels: u32,
@@ -123,7 +123,7 @@ pub(crate) enum ListensFor {
     OwnTurnAndReleases,
 }
 
-/// What a hold says about itself: its latest end, however it is renewed, and where its owner is.
+/// A hold's note about itself: its latest end, however it is renewed, and where its owner is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldNote {
     pub(crate) max_hold: Duration,

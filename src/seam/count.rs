@@ -33,7 +33,7 @@ pub(crate) enum Counting {
     GiveBackAll(Vec<[u8; 16]>),
     /// Sets the lease of a permit from now on: 1, or 0 if it is not out.
     Lease([u8; 16], Duration),
-    /// What is left of a permit's lease in milliseconds, -1 without end; `None`: it is not out.
+    /// The rest of a permit's lease in milliseconds, -1 without end; `None`: it is not out.
     AskLease([u8; 16]),
     /// 1, or 0 if there is nothing.
     Delete,

@@ -12,7 +12,7 @@ use crate::time::Moment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) text: String,
-    /// What is left of the entry's time.
+    /// The rest of the entry's time.
     pub(crate) remaining: Duration,
 }
 
@@ -71,12 +71,12 @@ pub(crate) struct Wanted {
     pub(crate) pattern: String,
 }
 
-/// Where a list goes on.
+/// The place at which a list goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The servers still to be asked, the present one first; `None`: not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// Where the present server's list goes on; empty: at its beginning.
+    /// The place at which the present server's list goes on; empty: its beginning.
     pub(crate) cursor: String,
 }
 

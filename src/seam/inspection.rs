@@ -30,7 +30,7 @@ pub(crate) struct Snapshot {
     pub(crate) holder: String,
     /// The hold count of the owner that was asked about; zero if it is no holder.
     pub(crate) count: u32,
-    /// What is left of the lease; `None`: it has no end.
+    /// The rest of the lease; `None`: it has no end.
     pub(crate) remaining: Option<Duration>,
 }
 

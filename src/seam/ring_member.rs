@@ -29,7 +29,7 @@ pub(crate) enum Look {
         fence: u64,
     },
     Busy {
-        /// What is left of the holder's lease; `None`: it has no end.
+        /// The rest of the holder's lease; `None`: it has no end.
         retry_after: Option<Duration>,
     },
 }

@@ -101,7 +101,7 @@ const CONTENDED: Duration = Duration::from_secs(1);
 /// A lock is remembered at least for this time after it was contended or cached.
 pub(crate) const REMEMBERED: Duration = CONTENDED;
 
-/// What becomes of a lock whose last level has ended.
+/// The next owner of a lock whose last level has ended.
 pub(crate) enum Next {
     /// No thread here sleeps for it.
     Nobody,
@@ -120,7 +120,7 @@ pub(crate) struct LevelEnd {
     pub(crate) may_cache: bool,
 }
 
-/// What a call wants.
+/// The wishes of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
     /// It would cache the hold until a recall.
@@ -172,7 +172,7 @@ impl LockEntry {
         self.state().of_thread(thread)
     }
 
-    /// What a thread finds that is about to ask at `now`; `thread` is `None` where a guard is to be the
+    /// The state that a thread finds before it asks at `now`; `thread` is `None` where a guard is to be the
     /// owner. `may_use`: whether the call can use a cached hold again.
     pub(crate) fn find(
         self: &Arc<LockEntry>,

@@ -1,4 +1,4 @@
-//! What changes about a hold under the mutex of its lock: its levels, and the requests about it.
+//! The changing part of a hold, under the mutex of its lock: its levels, and the requests about it.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub(crate) struct State {
     pub(super) is_read_beside: bool,
     /// The end of the holding thread was reported.
     pub(super) is_abandoned: bool,
-    /// What follows a loss has been done; see `timer.rs`.
+    /// The steps after a loss have been done; see `timer.rs`.
     pub(crate) has_lapsed: bool,
     /// The call of the present use asked for caching.
     pub(super) asks_to_keep: bool,

@@ -31,7 +31,7 @@ struct Member {
     kept: Vec<i64>,
     revoked: Vec<i64>,
     transactions: VecDeque<Value>,
-    /// What the last transaction asked.
+    /// The request of the last transaction.
     asked: Value,
 }
 

@@ -1,4 +1,4 @@
-//! What a client's watch is to hear of, and what it is on.
+//! The keys that a client's watch reports, and those that it is on.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) struct WatchState {
     pub(super) is_idle: bool,
     /// How often a watch was given up for another.
     pub(super) renewals: u64,
-    /// What the watch is on.
+    /// The keys that the watch is on.
     pub(super) scope: Option<Scope>,
     /// It stands: keys that go from now on are reported.
     pub(super) is_up: bool,
@@ -75,7 +75,7 @@ impl Kept {
     }
 }
 
-/// What a watch reports.
+/// A report of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// That this key goes.
@@ -110,7 +110,7 @@ impl WatchHub {
         self.fronts().map(|front| front.key.as_str()).chain(holds)
     }
 
-    /// What is to be watched; `None`: nothing.
+    /// The keys to be watched; `None`: none.
     pub(super) fn wanted(&self, now: Moment) -> Option<Scope> {
         let mut lines = self.lines();
         let (line, is_only) = (lines.next(), lines.next().is_none());

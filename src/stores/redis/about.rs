@@ -1,4 +1,4 @@
-//! What a server says of itself, and whether it lets scripts run.
+//! The server's description of itself, and whether it lets scripts run.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Failure;

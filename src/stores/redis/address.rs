@@ -17,7 +17,7 @@ use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
 
-/// What a new connection needs. Not `Debug`: it holds the password.
+/// The facts that a new connection needs. Not `Debug`: it holds the password.
 #[derive(Clone)]
 pub(super) struct RedisAddress {
     pub(super) target: Target,

@@ -33,7 +33,7 @@ pub(super) fn entry(client: ClientId) -> String {
 
 struct Scanned {
     keys: Vec<String>,
-    /// Where the next page begins; empty: this is the last.
+    /// The beginning of the next page; empty: this is the last.
     cursor: String,
     /// How many keys match.
     number: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::hosts::{Host, Hosts};
 
-/// What the handshake sends. Not `Debug`: it holds the password.
+/// The contents of the handshake. Not `Debug`: it holds the password.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) username: Option<String>,

@@ -152,7 +152,7 @@ pub(super) fn is_passing(refusal: &Error) -> bool {
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
-/// Where a cluster's member says that a slot is. The source of the error that carried it.
+/// The place of a slot, as a cluster's member says. The source of the error that carried it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
     /// The key is there already; the rest of its slot is still to come.

@@ -175,7 +175,7 @@ pub(super) struct Command {
     about: u64,
 }
 
-/// What a word of a command may be made of.
+/// A type that a word of a command may be made of.
 pub(super) trait Word {
     fn pack(&self, to: &mut Vec<u8>);
 }

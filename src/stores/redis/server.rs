@@ -12,7 +12,7 @@ use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::time::{Clock, Moment};
 
-/// What a kind needs of the store.
+/// The parts of the store that a kind needs.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     pub(crate) connections: Connections,

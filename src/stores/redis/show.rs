@@ -1,4 +1,4 @@
-//! What is under a name: the shape of its keys, and so the kind of object.
+//! The object under a name: the shape of its keys, and so its kind.
 
 use std::time::Duration;
 

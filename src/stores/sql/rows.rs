@@ -166,7 +166,7 @@ pub(super) trait Rows: Database {
         Ok(None)
     }
 
-    /// What was changed over the connection is not what other clients see, for this reason.
+    /// Why changes over the connection are not what other clients see.
     fn displaced(&self, link: &Self::Link) -> Option<Error> {
         let _ = link;
         None

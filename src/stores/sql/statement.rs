@@ -140,9 +140,12 @@ impl Args {
         self
     }
 
-    /// The last that was given for the name.
+    /// The last that was given for the name. A statement's head names no parameter that its caller leaves
+    /// out: else a condition would be NULL, and never hold.
     pub(super) fn get(&self, name: &str) -> &Value {
-        self.0.iter().rev().find(|(known, _)| *known == name).map_or(&Value::Null, |(_, value)| value)
+        let found = self.0.iter().rev().find(|(known, _)| *known == name);
+        debug_assert!(found.is_some(), "no argument {name}");
+        found.map_or(&Value::Null, |(_, value)| value)
     }
 }
 

@@ -74,7 +74,7 @@ struct SentRelease {
     node: Arc<ClusterNode>,
 }
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone)]
 struct SlotPlace {
     node: Arc<ClusterNode>,
@@ -191,7 +191,7 @@ impl ClusterStore {
         }
     }
 
-    /// Where to send a request that a member has redirected.
+    /// The target of a request that a member has redirected.
     fn redirected<T>(&self, from: &SlotPlace, answer: &Answer<T>) -> Option<SlotPlace> {
         let Err(Failure::Refused(error)) = answer else { return None };
         let redirect = Redirect::of(error)?;

@@ -1,5 +1,5 @@
-//! What a client's connections to one address show together: whether the server was demoted, and which
-//! connections ended with a request in doubt.
+//! The facts that a client's connections to one address show together: whether the server was demoted, and
+//! which connections ended with a request in doubt.
 
 use std::fmt;
 use std::sync::Arc;

@@ -497,7 +497,7 @@ impl SharedConnection {
                 {
                     reading.giving.push((first, value));
                     if reading.giving.len() < sent.min(MOST_GIVEN) {
-                        // What is no reply is read again, and then fails the remaining owners.
+                        // A value that is no reply is read again, and then fails the remaining owners.
                         next = reading.replies.ready().unwrap_or(None);
                     }
                 }
