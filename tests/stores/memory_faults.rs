@@ -430,7 +430,7 @@ impl Observer for Releases {
 
 #[test]
 fn a_condition_that_cannot_notify_or_get_its_lock_back_says_that_the_work_ran() {
-    let store = MemoryStore::new();
+    let (clock, store) = place();
     let client = client(&store);
     let lock = client.get_lock("queue");
     let condition = lock.condition("not_empty");
@@ -453,6 +453,7 @@ fn a_condition_that_cannot_notify_or_get_its_lock_back_says_that_the_work_ran() 
         receive(&waits, LONG).unwrap();
         wait_until("it has given the lock up", LONG, || !lock.is_locked().unwrap());
         store.fail(Fault::Refused);
+        clock.advance(ms(200));
         waiter.join().unwrap()
     });
     assert!(error.work_ran() && !error.is_retryable(), "{error}");
