@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
 use crate::observe::spans::WaitSpan;
-use crate::seam::fallbacks::{begin_attempt, begin_release};
+use crate::seam::capabilities::{begin_attempt, begin_release};
 use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, Release};
 use crate::time::Moment;
 

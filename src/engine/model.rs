@@ -22,8 +22,8 @@ use crate::locks::named::{RedisLock, forever};
 use crate::locks::options::AcquireOptions;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{Capabilities, Keeping, KeptLook};
-use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
+use crate::seam::inspection::describe_by_kinds;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
     Answer, Attempt, Claim, Failure, Handoff, Kind, Others, Pending, Release, Snapshot, Store,
@@ -498,14 +498,8 @@ impl Keeping for Far {
 }
 
 impl Inspect for Far {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        self.server.inspect(kind, name, owner, deadline)
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        self.server.inspect(kind, name, owner, by)
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {

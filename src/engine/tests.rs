@@ -28,8 +28,8 @@ use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::seam::capabilities::{Capabilities, Keeping, KeptLook, Majority, Sessions};
-use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
+use crate::seam::inspection::describe_by_kinds;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
     Answer, Attempt, Bound, Claim, Counting, Failure, Handoff, Kind, Others, Pending, REQUEST_LASTS, Release,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::FencingToken;
-use crate::seam::claim::ListensFor;
-use crate::seam::failure::Answer;
+use crate::seam::claim::{Claim, ListensFor};
+use crate::seam::failure::{Answer, named};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attempt {
@@ -88,6 +88,16 @@ pub(crate) enum Handoff {
     },
     /// The old owner did not hold the lock; nothing changed.
     Lost,
+}
+
+/// Adds the lock's name to each answer.
+pub(crate) fn named_each<T>(
+    claims: &[Claim],
+    answers: impl IntoIterator<Item = Answer<T>>,
+    action: &'static str,
+) -> Vec<Answer<T>> {
+    let answers = claims.iter().zip(answers);
+    answers.map(|(claim, answer)| named(answer, action, claim.name.given())).collect()
 }
 
 /// A request on its way, whose answer is to be read.

@@ -1,13 +1,13 @@
 //! The optional parts of a store.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{FencingToken, LockName};
 use crate::park::ServiceWaker;
-use crate::seam::answer::{Attempt, Pending, Release};
+use crate::seam::Store;
+use crate::seam::answer::{Answered, Attempt, Pending, Release};
 use crate::seam::claim::{Bound, Claim};
 use crate::seam::directory::{Directory, Listing};
 use crate::seam::failure::Answer;
@@ -59,7 +59,7 @@ pub(crate) const SAFETY_POLL: (Duration, Duration) =
 pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
 impl Default for Capabilities<'_> {
-    /// A store that wakes its waiters, has no queue, and no optional part.
+    /// A store that wakes its waiters, but for token locks, has no queue, and no optional part.
     fn default() -> Self {
         Capabilities {
             wakes: true,
@@ -67,7 +67,7 @@ impl Default for Capabilities<'_> {
             queues: |_| false,
             outlasts_leases: false,
             cleaned_up_at_a_time: |_| 1,
-            poll_every: |_| SAFETY_POLL,
+            poll_every: |kind| if kind.is_token() { PLAIN_POLL } else { SAFETY_POLL },
             homes: None,
             pipeline: None,
             batches: None,
@@ -82,12 +82,6 @@ impl Default for Capabilities<'_> {
             table: None,
             itself: None,
         }
-    }
-}
-
-impl fmt::Debug for Capabilities<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Capabilities").field("wakes", &self.wakes).finish_non_exhaustive()
     }
 }
 
@@ -214,4 +208,36 @@ pub(crate) enum KeptLook {
     /// Others want it, or the store cannot see whether they do.
     Wanted,
     Lost,
+}
+
+/// A store without a pipeline is asked at once.
+pub(crate) fn begin_attempt(
+    store: &dyn Store,
+    claim: &Claim,
+    count: u32,
+    deadline: Moment,
+) -> Box<dyn Pending<Attempt>> {
+    match store.capabilities().pipeline {
+        Some(pipeline) => pipeline.begin_attempt(claim, count, deadline),
+        None => Box::new(Answered(store.attempt(claim, count, deadline))),
+    }
+}
+
+/// A store without a pipeline is asked at once.
+pub(crate) fn begin_release(
+    store: &dyn Store,
+    claim: &Claim,
+    left: u32,
+    deadline: Moment,
+) -> Box<dyn Pending<Release>> {
+    match store.capabilities().pipeline {
+        Some(pipeline) => pipeline.begin_release(claim, left, deadline),
+        None => Box::new(Answered(store.release(claim, left, deadline))),
+    }
+}
+
+/// Asks all stores.
+pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Option<bool> {
+    let hung_up = |store: &dyn Store| store.capabilities().connections.and_then(ConnectionWatch::hung_up);
+    stores.map(hung_up).fold(None, |any, one| any.max(one))
 }

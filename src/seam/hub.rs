@@ -4,7 +4,6 @@
 //! stores share: who listens to which channel, how long a channel outlasts its listeners, the pauses between
 //! connections, the single report of an outage, and the thread's start and end. No caller waits for a server.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -359,12 +358,6 @@ impl<P: WakeupProtocol> ChannelSource for Hub<P> {
             drop(state);
             self.wake();
         }
-    }
-}
-
-impl<P: WakeupProtocol> fmt::Debug for Hub<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").finish_non_exhaustive()
     }
 }
 

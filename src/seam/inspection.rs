@@ -2,22 +2,18 @@
 
 use std::time::Duration;
 
-use crate::ident::{LockName, Owner};
-use crate::inspect::{Holder, Inspection, Mode, ObjectKind};
-use crate::seam::failure::Answer;
-use crate::seam::kind::{Family, Kind};
+use crate::error::ErrorKind;
+use crate::ident::{ClientId, LockName, Owner};
+use crate::inspect::{Holder, Inspection, ObjectKind};
+use crate::seam::Store;
+use crate::seam::failure::{Answer, Failure};
+use crate::seam::kind::Kind;
 use crate::time::Moment;
 
 /// Questions about locks. They change nothing.
 pub(crate) trait Inspect {
     /// `None`: the lock is free.
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>>;
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>>;
 
     /// For people: an object of any kind.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection>;
@@ -35,12 +31,19 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Of what is shown under a name, the holders of this kind.
+    pub(crate) fn of(seen: Inspection, kind: Kind, owner: Owner) -> Option<Snapshot> {
+        let (mode, owner) = (kind.family().mode(), owner.to_string());
+        let holders: Vec<Holder> = seen.holders.into_iter().filter(|holder| holder.mode == mode).collect();
+        let own = holders.iter().find(|holder| holder.owner == owner);
+        let count = own.and_then(|own| own.hold_count).unwrap_or(0);
+        let remaining = holders.iter().filter_map(|holder| holder.remaining).max();
+        let holder = holders.into_iter().next()?.owner;
+        Some(Snapshot { holder, count, remaining: remaining.filter(|left| *left != Duration::MAX) })
+    }
+
     pub(crate) fn described(self, kind: Kind, name: &LockName) -> Inspection {
-        let mode = match kind.family() {
-            Family::Read => Some(Mode::Read),
-            Family::Write => Some(Mode::Write),
-            Family::Lock | Family::Token | Family::Counted => None,
-        };
+        let mode = kind.family().mode();
         let kind = match mode {
             Some(mode) => ObjectKind::ReadWriteLock { mode },
             None if kind.is_token() => ObjectKind::TokenLock,
@@ -51,4 +54,27 @@ impl Snapshot {
         seen.holders.push(Holder { mode, remaining: self.remaining, ..Holder::new(self.holder) });
         seen
     }
+}
+
+/// [`Inspect::describe`] for a store that knows only what [`Inspect::inspect`] says, which is asked for each kind
+/// of lock.
+pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+    let nobody = Owner::new(ClientId::random(), 0);
+    let mut kind = ObjectKind::Absent;
+    for asked in Kind::HELD {
+        if store.check_name(asked, name).is_err() {
+            continue;
+        }
+        match store.inspect(asked, name, nobody, deadline) {
+            Ok(Some(snapshot)) => return Ok(snapshot.described(asked, name)),
+            Ok(None) => {}
+            Err(Failure::Refused(error) | Failure::Unknown(error))
+                if error.kind() == ErrorKind::WrongType =>
+            {
+                kind = ObjectKind::Foreign { what: "something else".to_owned() };
+            }
+            Err(Failure::Refused(error) | Failure::Unknown(error)) => return Err(Failure::Refused(error)),
+        }
+    }
+    Ok(Inspection::new(name.given(), kind))
 }

@@ -1,4 +1,9 @@
-//! The kinds of lock that a store may be asked for.
+//! The kinds of lock that a store may be asked for, and questions about, and changes of, what is counted:
+//! semaphores, latches, conditions.
+
+use std::time::Duration;
+
+use crate::inspect::Mode;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
@@ -149,6 +154,11 @@ impl Kind {
         self.properties().only_asks
     }
 
+    /// Whether it is granted in the order of arrival, for which its waiters stand in a queue of the store's.
+    pub(crate) fn is_in_order(self) -> bool {
+        matches!(self, Kind::Fair | Kind::Signal)
+    }
+
     /// Whether its end in the store is shared with other holders, whose renewals may bring it forward.
     pub(crate) const fn shares_its_end(self) -> bool {
         self.properties().shares_its_end
@@ -166,4 +176,73 @@ pub(crate) enum Family {
     Write,
     Token,
     Counted,
+}
+
+impl Family {
+    /// The half of a read-write lock.
+    pub(crate) const fn mode(self) -> Option<Mode> {
+        match self {
+            Family::Read => Some(Mode::Read),
+            Family::Write => Some(Mode::Write),
+            Family::Lock | Family::Token | Family::Counted => None,
+        }
+    }
+}
+
+/// A question or a change. Each change has an owner of its own; under the same owner it is not made again
+/// within [`REQUEST_LASTS`](super::REQUEST_LASTS).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// The count; `None`: never set up.
+    Ask,
+    /// How many permits with ids are out.
+    AskOut,
+    /// How many permits there are, out or not; `None`: never set up.
+    AskAll,
+    /// Sets the count if there is none: 1, else 0. With a lease it ends then.
+    SetUp {
+        to: u32,
+        lease: Option<Duration>,
+    },
+    /// Adds or subtracts; the new count.
+    Add(i64),
+    /// Adds if the count was set up: 1, else 0.
+    AddIfSetUp(i64),
+    /// Sets the number of permits, including those that are out; returns how many are left.
+    SetTo(u32),
+    /// Acquires all; how many there were.
+    Drain,
+    /// Counts down; how many are left. No effect at zero.
+    CountDown,
+    /// Releases a permit by its id, whoever has it: 1, or 0 if it is not out.
+    GiveBack([u8; 16]),
+    /// Releases permits by their ids, whoever has them: how many, or 0 if not all are out.
+    GiveBackAll(Vec<[u8; 16]>),
+    /// Sets the lease of a permit from now on: 1, or 0 if it is not out.
+    Lease([u8; 16], Duration),
+    /// The rest of a permit's lease in milliseconds, -1 without end; `None`: it is not out.
+    AskLease([u8; 16]),
+    /// 1, or 0 if there is nothing.
+    Delete,
+    /// Notifies the first waiter for a condition, or all; how many.
+    Notify {
+        all: bool,
+    },
+    Enlist,
+    /// A change under this claim was answered the first time, and will not be repeated or undone: the store
+    /// need not remember it. No answer is read.
+    Forget,
+}
+
+impl Counting {
+    pub(crate) fn only_asks(&self) -> bool {
+        use Counting::{Ask, AskAll, AskLease, AskOut};
+        matches!(self, Ask | AskOut | AskAll | AskLease(_))
+    }
+
+    /// Whether the store remembers this change, so that it is not made twice.
+    pub(crate) fn is_remembered(&self) -> bool {
+        use Counting::{Add, AddIfSetUp, CountDown, Delete, Drain, SetTo, SetUp};
+        matches!(self, SetUp { .. } | Add(_) | AddIfSetUp(_) | SetTo(_) | Drain | CountDown | Delete)
+    }
 }

@@ -13,10 +13,8 @@
 pub(crate) mod answer;
 pub(crate) mod capabilities;
 pub(crate) mod claim;
-pub(crate) mod count;
 pub(crate) mod directory;
 pub(crate) mod failure;
-pub(crate) mod fallbacks;
 pub(crate) mod format;
 pub(crate) mod hub;
 pub(crate) mod inspection;
@@ -28,13 +26,14 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending, Release, Releasing, Sink};
+pub(crate) use crate::seam::answer::{
+    Answered, Attempt, Handoff, Others, Pending, Release, Releasing, Sink, named_each,
+};
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, ListensFor, Turn};
-pub(crate) use crate::seam::count::Counting;
 pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named, not_set_up};
 pub(crate) use crate::seam::inspection::{Inspect, Snapshot};
-pub(crate) use crate::seam::kind::{Family, Kind};
+pub(crate) use crate::seam::kind::{Counting, Family, Kind};
 use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;

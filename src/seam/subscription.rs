@@ -187,12 +187,11 @@ pub(crate) trait ChannelSource: Send + Sync {
     fn left(&self, channel: &Arc<Channel>);
 }
 
-/// A waiter's place at a channel, or at channels on several servers. Dropping it ends the place.
-pub(crate) struct Subscription(ChannelPlaces);
-
-enum ChannelPlaces {
-    One(ChannelPlace),
-    Several { parts: Vec<Subscription>, enough: usize },
+/// A waiter's places at a channel, or at several, which may be on several servers. Dropping it ends them.
+pub(crate) struct Subscription {
+    places: Vec<ChannelPlace>,
+    /// It is up when so many of the channels are.
+    enough: usize,
 }
 
 struct ChannelPlace {
@@ -211,56 +210,46 @@ impl Subscription {
         let looks_soon = Arc::new(AtomicBool::new(false));
         let listener = Listener { id, waker: waker.clone(), looks_soon: Arc::clone(&looks_soon) };
         channel.wakers.lock().push(listener);
-        Subscription(ChannelPlaces::One(ChannelPlace { channel, source, id, looks_soon }))
+        Subscription { places: vec![ChannelPlace { channel, source, id, looks_soon }], enough: 1 }
     }
 
     /// Listens to several channels; up when all are up. `None`: there are none.
-    pub(crate) fn all(mut parts: Vec<Subscription>) -> Option<Subscription> {
-        if parts.len() > 1 {
-            let enough = parts.len();
-            return Some(Subscription::several(parts, enough));
-        }
-        parts.pop()
+    pub(crate) fn all(parts: Vec<Subscription>) -> Option<Subscription> {
+        let enough = parts.len();
+        (enough > 0).then(|| Subscription::several(parts, enough))
     }
 
-    /// Listens at several servers; up when `enough` of them are.
+    /// Listens to one channel at each of several servers; up when `enough` of them are.
     pub(crate) fn several(parts: Vec<Subscription>, enough: usize) -> Subscription {
-        Subscription(ChannelPlaces::Several { parts, enough })
+        Subscription { places: parts.into_iter().flat_map(|part| part.places).collect(), enough }
+    }
+
+    fn channels(&self) -> impl Iterator<Item = &Channel> {
+        self.places.iter().map(|place| &*place.channel)
     }
 
     pub(crate) fn message_count(&self) -> u64 {
-        match &self.0 {
-            ChannelPlaces::One(place) => place.channel.message_count(),
-            ChannelPlaces::Several { parts, .. } => {
-                count_of_several(parts.iter().filter(|part| part.is_up()).map(Subscription::message_count))
-            }
-        }
+        let is_only = self.places.len() == 1;
+        let counted = self.channels().filter(|channel| is_only || channel.is_up());
+        count_of_several(counted.map(Channel::message_count))
     }
 
     pub(crate) fn turn_count(&self) -> u64 {
-        self.sum(&|channel| channel.turn_count.load(Ordering::SeqCst))
+        self.channels().map(|channel| channel.turn_count.load(Ordering::SeqCst)).sum()
     }
 
     pub(crate) fn standby_count(&self) -> u64 {
-        self.sum(&|channel| channel.standby_count.load(Ordering::SeqCst))
+        self.channels().map(|channel| channel.standby_count.load(Ordering::SeqCst)).sum()
     }
 
     /// About one of so many messages makes the client ask.
     pub(crate) fn odds(&self) -> u32 {
-        match &self.0 {
-            ChannelPlaces::One(place) => place.channel.odds(),
-            ChannelPlaces::Several { parts, .. } => parts.iter().map(Subscription::odds).max().unwrap_or(1),
-        }
+        self.channels().map(Channel::odds).max().unwrap_or(1)
     }
 
     /// The recent duration of an attempt, if known.
     pub(crate) fn ask_time(&self) -> Duration {
-        match &self.0 {
-            ChannelPlaces::One(place) => place.channel.ask_time(),
-            ChannelPlaces::Several { parts, .. } => {
-                parts.iter().map(Subscription::ask_time).max().unwrap_or_default()
-            }
-        }
+        self.channels().map(Channel::ask_time).max().unwrap_or_default()
     }
 
     /// Whether to ask after this message, by the odds.
@@ -271,41 +260,21 @@ impl Subscription {
     /// Says whether the waiter looks at the counts soon, woken or not. After it has said `false` it must look
     /// once more.
     pub(crate) fn looks_soon(&self, looks: bool) {
-        match &self.0 {
-            ChannelPlaces::One(place) => place.looks_soon.store(looks, Ordering::SeqCst),
-            ChannelPlaces::Several { parts, .. } => parts.iter().for_each(|part| part.looks_soon(looks)),
-        }
+        self.places.iter().for_each(|place| place.looks_soon.store(looks, Ordering::SeqCst));
     }
 
     /// Notes the outcome and the duration of an attempt that a message triggered.
     pub(crate) fn note_asked(&self, is_granted: bool, took: Duration) {
-        match &self.0 {
-            ChannelPlaces::One(place) => place.channel.note_asked(is_granted, took),
-            ChannelPlaces::Several { parts, .. } => {
-                parts.iter().for_each(|part| part.note_asked(is_granted, took));
-            }
-        }
+        self.channels().for_each(|channel| channel.note_asked(is_granted, took));
     }
 
     /// Whether the server refused any part of the subscription.
     pub(crate) fn is_refused(&self) -> bool {
-        self.sum(&|channel| u64::from(channel.refused.load(Ordering::SeqCst))) > 0
-    }
-
-    fn sum(&self, of: &dyn Fn(&Channel) -> u64) -> u64 {
-        match &self.0 {
-            ChannelPlaces::One(place) => of(&place.channel),
-            ChannelPlaces::Several { parts, .. } => parts.iter().map(|part| part.sum(of)).sum(),
-        }
+        self.channels().any(|channel| channel.refused.load(Ordering::SeqCst))
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        match &self.0 {
-            ChannelPlaces::One(place) => place.channel.is_up(),
-            ChannelPlaces::Several { parts, enough } => {
-                parts.iter().filter(|part| part.is_up()).count() >= *enough
-            }
-        }
+        self.channels().filter(|channel| channel.is_up()).count() >= self.enough
     }
 }
 
@@ -330,12 +299,7 @@ impl Drop for ChannelPlace {
 
 impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            ChannelPlaces::One(place) => {
-                f.debug_struct("Subscription").field("channel", &place.channel).finish_non_exhaustive()
-            }
-            ChannelPlaces::Several { parts, .. } => f.debug_list().entries(parts).finish(),
-        }
+        f.debug_list().entries(self.channels().map(Channel::channel)).finish()
     }
 }
 

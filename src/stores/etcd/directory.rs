@@ -15,10 +15,10 @@ use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure};
-use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
 use crate::stores::etcd::members::{not_sent, unreadable};
 use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, txn};
+use crate::stores::etcd::{EtcdStore, MOST_SHOWN};
 use crate::time::{Clock, Moment};
 
 /// The keys on one page.
@@ -174,7 +174,7 @@ impl EtcdStore {
             let Some(name) = wanted.name(&key).map(Arc::from) else { continue };
             let Ok(name) = LockName::new(&name, key) else { continue };
             page.requests += 2;
-            match self.seen(&name, Clock::System.after(each)) {
+            match self.seen(&name, MOST_SHOWN, Clock::System.after(each)) {
                 Ok(seen) => page.found.push(seen),
                 // A key of somebody else that looks like an owner's.
                 Err(Failure::Refused(error)) if error.kind() == ErrorKind::WrongType => {}

@@ -3,24 +3,19 @@
 //! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
 //! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
 //! `members` has the connections and reads refusals. `watch` hears of keys that come and go; `watched` says
-//! which: for `waiters`, for `recalls` of locks that are kept until others ask for them, and for holds that
-//! may end `early`. `keeping` looks at kept locks, `show` says who stands there, and `directory` who is there
-//! at all.
+//! which: for waiters, for recalls of locks that are kept until others ask for them, and for holds that may end
+//! `early`. `directory` says who is there at all.
 
 mod address;
 mod directory;
 mod early;
 mod http;
-mod keeping;
 mod lease;
 mod members;
 mod message;
-mod recalls;
 mod requests;
-mod show;
 #[cfg(test)]
 mod tests;
-mod waiters;
 mod watch;
 mod watched;
 
@@ -29,30 +24,33 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{FencingToken, LockName, Owner};
-use crate::inspect::Inspection;
+use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::room::Sweeps;
-use crate::seam::capabilities::{Capabilities, Sessions};
+use crate::seam::capabilities::{Keeping, KeptLook, Sessions};
 use crate::seam::format::{check_format, format_text};
-use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Bound, Claim, Failure, Family, Kind, Release, Snapshot, Store, named};
+use crate::seam::{
+    Answer, Attempt, Bound, Capabilities, Claim, Failure, Family, Inspect, Kind, Release, Snapshot, Store,
+    named, named_each,
+};
+use crate::stores::etcd::lease::{Leases, time_to_live};
+use crate::stores::etcd::members::{Members, Transport, not_sent};
+use crate::stores::etcd::message::{
+    BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, for_each_of, get, is_absent, is_since, put, take_away, txn,
+    unanswered,
+};
+use crate::stores::etcd::watch::watch;
+use crate::stores::etcd::watched::Watch;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
-use lease::{Leases, time_to_live};
-use members::{Members, Transport, not_sent};
-use message::{
-    BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, for_each_of, get, is_absent, is_since, put, take_away, txn,
-};
-use watch::watch;
-use watched::Watch;
 
 /// Keeps locks in one cluster.
 pub(crate) struct EtcdStore {
@@ -181,29 +179,21 @@ impl Store for EtcdStore {
             Ok(outcomes) => outcomes,
             Err(failure) => for_each_of(batch.len(), not_sent(failure)).map(Err).collect(),
         });
-        claims
-            .iter()
-            .zip(outcomes)
-            .map(|(claim, outcome)| named(outcome, "renew", claim.name.given()))
-            .collect()
+        named_each(claims, outcomes, "renew")
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         // A waiter that never got so far as to ask leaves nothing behind, and need not wait for a cluster in
         // trouble.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
-        let others: Vec<Claim> =
-            claims.iter().zip(&early).filter(|(_, early)| !**early).map(|(claim, _)| claim.clone()).collect();
-        let mut outcomes = self.remove(&self.renewals, &others, deadline).into_iter();
-        claims
-            .iter()
-            .zip(early)
-            .map(|(claim, is_early)| {
-                let removed = if is_early { None } else { outcomes.next() };
-                let outcome = removed.unwrap_or(Ok(Release::NotHeld { holder: None }));
-                named(outcome, "unlock", claim.name.given())
-            })
-            .collect()
+        let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
+        let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();
+        let mut removed = self.remove(&self.renewals, &others, deadline).into_iter();
+        let outcomes = early.into_iter().map(|is_early| {
+            let removed = if is_early { None } else { removed.next() };
+            removed.unwrap_or(Ok(Release::NotHeld { holder: None }))
+        });
+        named_each(claims, outcomes, "unlock")
     }
 
     fn force(&self, _kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
@@ -241,32 +231,13 @@ impl Store for EtcdStore {
 }
 
 impl Inspect for EtcdStore {
-    fn inspect(
-        &self,
-        _kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        let look = || {
-            let Some(held) = self.look(&self.line(name).first(), deadline)? else { return Ok(None) };
-            let count = if held.is_of(owner) { held.count } else { 0 };
-            if held.lease == 0 {
-                return Ok(Some(Snapshot { holder: held.owner, count, remaining: None })); // not put by this crate
-            }
-            // A lease that has ended takes its key with it.
-            let left = time_to_live(&self.wire, held.lease, deadline).map_err(not_sent)?;
-            Ok(left.map(|left| Snapshot {
-                holder: held.owner,
-                count,
-                remaining: Some(Duration::from_secs(left)),
-            }))
-        };
-        named(look(), "inspect", name.given())
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        let seen = named(self.seen(name, 1, by), "inspect", name.given())?;
+        Ok(Snapshot::of(seen, kind, owner))
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        named(self.seen(name, deadline), "inspect", name.given())
+        named(self.seen(name, MOST_SHOWN, deadline), "inspect", name.given())
     }
 }
 
@@ -278,5 +249,67 @@ impl Sessions for EtcdStore {
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
         let end: Arc<dyn Bound> = self.watch.end_of(&self.key(claim))?;
         Some(end)
+    }
+}
+
+const MOST_SHOWN: u32 = 100;
+
+impl EtcdStore {
+    /// The owners at a lock, as the keys there say; so many of those who stand there are shown.
+    fn seen(&self, name: &LockName, most: u32, deadline: Moment) -> Answer<Inspection> {
+        let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
+        let looks = [self.line(name).first_of(most)];
+        let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;
+        let (stand, all) = done.line(0).map_err(Failure::Refused)?;
+        let mut stand = stand.into_iter();
+        let Some(held) = stand.next() else { return Ok(seen) };
+        let left = match held.lease {
+            0 => Some(Duration::MAX), // not put by this crate
+            lease => time_to_live(&self.wire, lease, deadline).map_err(not_sent)?.map(Duration::from_secs),
+        };
+        // A lease that has ended takes its key with it.
+        if left.is_some() {
+            (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
+            // Whether its holder asked for a token or not, the creation of its key is one.
+            seen.fencing_token = u64::try_from(held.created).ok().map(FencingToken::new);
+            let holder = Holder::new(held.owner);
+            seen.holders.push(Holder { hold_count: Some(held.count), remaining: left, ..holder });
+        }
+        seen.waiting = all.saturating_sub(1);
+        seen.waiters = stand.map(|waiter| Waiter::new(waiter.owner, None)).collect();
+        Ok(seen)
+    }
+}
+
+/// A look is two questions about each lock.
+const BATCH_OF_LOOKS: usize = BATCH / 2;
+
+impl Keeping for EtcdStore {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.watch.hear(self.line(&claim.name), waker)
+    }
+
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        let looks = claims.chunks(BATCH_OF_LOOKS).flat_map(|batch| match self.look_batch(batch, deadline) {
+            Ok(looks) => looks,
+            Err(failure) => for_each_of(batch.len(), not_sent(failure)).map(Err).collect(),
+        });
+        named_each(claims, looks, "renew")
+    }
+}
+
+impl EtcdStore {
+    fn look_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<KeptLook>>> {
+        let questions = |claim: &Claim| [get(&self.key(claim)), self.line(&claim.name).last(None)];
+        let questions: Vec<Value> = claims.iter().flat_map(questions).collect();
+        let done = self.txn(&self.renewals, &txn(&[], &questions, &[]), deadline)?;
+        let looks = claims.iter().enumerate().map(|(at, claim)| {
+            let held = done.found(2 * at).map_err(|_error| unanswered())?;
+            let Some(held) = held.filter(|held| held.is_of(claim.owner)) else { return Ok(KeptLook::Lost) };
+            let last = done.found_front(2 * at + 1).map_err(|_error| unanswered())?;
+            let is_wanted = last.is_some_and(|last| last.key != held.key);
+            Ok(if is_wanted { KeptLook::Wanted } else { KeptLook::Stays })
+        });
+        Ok(looks.collect())
     }
 }

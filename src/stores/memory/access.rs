@@ -7,17 +7,16 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::capabilities::Capabilities;
-use crate::seam::inspection::Inspect;
+use crate::park::take_time;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Failure, Family, Kind, Pending, Release, Snapshot, Store,
+    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Family, Inspect, Kind, Pending,
+    Release, Snapshot, Store,
 };
 use crate::stores::memory::kinds;
-use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::parties::Parties;
-use crate::stores::memory::state::{MemoryState, Turn};
-use crate::stores::memory::store::{MemoryShared, MemoryStore};
+use crate::stores::memory::state::{MemoryKind, MemoryState, Turn};
+use crate::stores::memory::store::{Fault, MemoryShared, MemoryStore};
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
@@ -37,9 +36,56 @@ impl MemoryStore {
 }
 
 impl MemoryAccess {
-    pub(super) fn check_open(&self) -> Result<()> {
+    pub(crate) fn fail(&self, fault: Fault) {
+        let mut faults = self.shared.faults.lock();
+        faults.of_some.retain(|(id, _)| !Arc::ptr_eq(id, &self.id));
+        faults.of_some.push((Arc::clone(&self.id), fault));
+    }
+
+    pub(crate) fn is_of(&self, store: &MemoryStore) -> bool {
+        Arc::ptr_eq(&self.shared, &store.shared)
+    }
+
+    /// Carries out one request, or not. `ask` is called at most once, as one round trip.
+    pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let (fault, delay) = self.shared.faults.lock().of(&self.id);
+        match fault {
+            Some(Fault::Refused) => return Failure::refused(Fault::Refused.error()),
+            Some(Fault::RequestLost) => return Err(Failure::Unknown(Fault::RequestLost.error())),
+            Some(Fault::AnswerLost) => {
+                drop(ask());
+                return Err(Failure::Unknown(Fault::AnswerLost.error()));
+            }
+            None if delay.is_zero() => return ask(),
+            None => {}
+        }
+        // The store carries the request out at once; only the answer takes time.
+        let answer = ask();
+        let clock = &self.shared.clock;
+        let left = deadline.since(clock.now());
+        take_time(clock, delay.min(left));
+        if delay < left {
+            return answer;
+        }
+        let words = "the memory store was made slower than the command time-out";
+        Err(Failure::Unknown(Error::new(ErrorKind::TimedOut, "use", words).with_unknown_outcome()))
+    }
+
+    pub(super) fn ask_all<T>(
+        &self,
+        claims: &[Claim],
+        deadline: Moment,
+        ask: impl Fn(&Claim) -> Answer<T>,
+    ) -> Vec<Answer<T>> {
+        match self.ask(deadline, || Ok(claims.iter().map(ask).collect())) {
+            Ok(answers) => answers,
+            Err(failure) => claims.iter().map(|_| Err(failure.copy())).collect(),
+        }
+    }
+
+    pub(super) fn check_open(&self) -> Answer<()> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
+            return Failure::refused(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
         }
         Ok(())
     }
@@ -61,9 +107,7 @@ impl MemoryAccess {
         name: &LockName,
         request: impl FnOnce(&dyn MemoryKind, &mut Turn<'_>) -> T,
     ) -> Answer<T> {
-        if let Err(error) = self.check_open() {
-            return Err(Failure::Refused(error));
-        }
+        self.check_open()?;
         let mut state = self.shared.state.lock();
         let now = self.shared.clock.now();
         if let hash_map::Entry::Occupied(held) = state.locks.entry(name.key().into()) {
@@ -98,8 +142,7 @@ impl Store for MemoryAccess {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             can_expire_in: true,
-            queues: |kind| kinds::of(kind).queues(),
-            poll_every: |kind| kinds::of(kind).poll_every(),
+            queues: Kind::is_in_order,
             itself: Some(self),
             directory: Some(self),
             listing: Some(self),
@@ -181,14 +224,11 @@ impl Store for MemoryAccess {
 }
 
 impl Inspect for MemoryAccess {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        self.ask_for((kind, name), deadline, |kind, turn| kind.inspect(turn, name, owner))
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        self.ask_for((kind, name), by, |_, turn| {
+            let seen = turn.state.shown(name, turn.now, &turn.channels.lock());
+            Snapshot::of(seen, kind, owner)
+        })
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {

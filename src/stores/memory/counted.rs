@@ -221,27 +221,20 @@ impl Counted {
         what: &Counting,
         now: Moment,
     ) -> (Option<i64>, WokenWaiters) {
-        let are_out = i64::try_from(self.out.len()).unwrap_or(i64::MAX);
-        match what {
+        let (count, are_out) = (self.count.unwrap_or(0), i64::try_from(self.out.len()).unwrap_or(i64::MAX));
+        let done = self.done.get(&claim.owner).filter(|_| what.is_remembered());
+        if let Some(done) = done {
+            return (Some(*done), WokenWaiters::Nobody);
+        }
+        let (result, woken) = match what {
             Counting::Ask => return (self.count, WokenWaiters::Nobody),
-            Counting::AskOut => return (Some(are_out), WokenWaiters::Nobody),
             Counting::AskAll => return (self.count.map(|count| count + are_out), WokenWaiters::Nobody),
             Counting::AskLease(id) => {
                 let left = self.out.get(id).map(|until| until.since(now).as_millis());
                 return (left.map(|left| i64::try_from(left).unwrap_or(i64::MAX)), WokenWaiters::Nobody);
             }
-            _ => {}
-        }
-        if let Some(done) = self.done.get(&claim.owner) {
-            return (Some(*done), WokenWaiters::Nobody);
-        }
-        let count = self.count.unwrap_or(0);
-        let (result, woken) = match what {
-            Counting::Ask
-            | Counting::AskOut
-            | Counting::AskAll
-            | Counting::AskLease(_)
-            | Counting::Forget => (count, WokenWaiters::Nobody),
+            Counting::AskOut => (are_out, WokenWaiters::Nobody),
+            Counting::Forget => (count, WokenWaiters::Nobody),
             Counting::SetUp { to, lease } => match self.count {
                 Some(_) => (0, WokenWaiters::Nobody),
                 None => {
@@ -317,15 +310,7 @@ impl Counted {
                 (0, WokenWaiters::Nobody)
             }
         };
-        let is_repeatable = matches!(
-            what,
-            Counting::Notify { .. }
-                | Counting::Enlist
-                | Counting::GiveBack(_)
-                | Counting::GiveBackAll(_)
-                | Counting::Lease(..)
-        );
-        if !is_repeatable {
+        if what.is_remembered() {
             self.done.insert(claim.owner, result);
         }
         (Some(result), woken)

@@ -2,23 +2,8 @@
 
 use crate::ident::Owner;
 use crate::inspect::{Holder, Mode};
-use crate::seam::{Attempt, Claim, Others, PLACE_LASTS, Release, Snapshot};
+use crate::seam::{Attempt, Claim, Others, PLACE_LASTS, Release};
 use crate::time::Moment;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Half {
-    Read,
-    Write,
-}
-
-impl Half {
-    fn mode(self) -> Mode {
-        match self {
-            Half::Read => Mode::Read,
-            Half::Write => Mode::Write,
-        }
-    }
-}
 
 /// All holds of one read-write lock, and the waiting writers that go before readers.
 #[derive(Default)]
@@ -28,7 +13,7 @@ pub(super) struct Parties {
 }
 
 struct Party {
-    half: Half,
+    half: Mode,
     owner: Owner,
     count: u32,
     until: Moment,
@@ -37,7 +22,7 @@ struct Party {
 impl Parties {
     /// As on Redis, a writer's own read hold does not end before its write hold.
     pub(super) fn expire(&mut self, now: Moment) {
-        let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
+        let writer = self.holds.iter().find(|party| party.half == Mode::Write && party.until > now);
         let writer = writer.map(|party| party.owner);
         self.holds.retain(|party| party.until > now || Some(party.owner) == writer);
         self.waiting.retain(|(_, until)| *until > now);
@@ -50,7 +35,7 @@ impl Parties {
     /// `Ok`: granted, without a fencing token yet.
     pub(super) fn attempt(
         &mut self,
-        half: Half,
+        half: Mode,
         claim: &Claim,
         count: u32,
         now: Moment,
@@ -63,19 +48,19 @@ impl Parties {
         if count > 1 {
             return Err(Attempt::Lost);
         }
-        let writer = self.holds.iter().find(|party| party.half == Half::Write).map(|party| party.owner);
+        let writer = self.holds.iter().find(|party| party.half == Mode::Write).map(|party| party.owner);
         let may = match (half, writer) {
-            (Half::Read, Some(writer)) => writer == claim.owner,
-            (Half::Read, None) => !claim.writers_first || self.waiting.is_empty(),
-            (Half::Write, _) => self.holds.is_empty(),
+            (Mode::Read, Some(writer)) => writer == claim.owner,
+            (Mode::Read, None) => !claim.writers_first || self.waiting.is_empty(),
+            (Mode::Write, _) => self.holds.is_empty(),
         };
         self.stop_waiting(half, claim);
         if !may {
-            if half == Half::Write && claim.writers_first && claim.waits {
+            if half == Mode::Write && claim.writers_first && claim.waits {
                 self.waiting.push((claim.owner, now.plus(PLACE_LASTS)));
             }
             // A reader waits for the write hold only, not for the writer's own read hold.
-            let in_its_way = |party: &&Party| half == Half::Write || party.half == Half::Write;
+            let in_its_way = |party: &&Party| half == Mode::Write || party.half == Mode::Write;
             let holds = self.holds.iter().filter(in_its_way).map(|party| party.until);
             let longest = holds.chain(self.waiting.iter().map(|(_, until)| *until)).max();
             return Err(Attempt::Busy { retry_after: longest.map(|until| until.since(now)) });
@@ -90,13 +75,13 @@ impl Parties {
     }
 
     /// Removes a waiting writer; whether readers may enter now.
-    pub(super) fn stop_waiting(&mut self, half: Half, claim: &Claim) -> bool {
+    pub(super) fn stop_waiting(&mut self, half: Mode, claim: &Claim) -> bool {
         let before = self.waiting.len();
-        self.waiting.retain(|(owner, _)| half != Half::Write || *owner != claim.owner);
+        self.waiting.retain(|(owner, _)| half != Mode::Write || *owner != claim.owner);
         self.waiting.len() < before && self.waiting.is_empty()
     }
 
-    pub(super) fn release(&mut self, half: Half, claim: &Claim, left: u32) -> Release {
+    pub(super) fn release(&mut self, half: Mode, claim: &Claim, left: u32) -> Release {
         match self.own(half, claim) {
             Some(own) if left > 0 => {
                 own.count = left;
@@ -111,28 +96,20 @@ impl Parties {
     }
 
     /// Makes the hold end at `until`, or not before it.
-    pub(super) fn prolong(&mut self, half: Half, claim: &Claim, until: Moment) -> bool {
+    pub(super) fn prolong(&mut self, half: Mode, claim: &Claim, until: Moment) -> bool {
         let own = self.own(half, claim);
         own.map(|own| own.until = own.until.max(until)).is_some()
     }
 
-    pub(super) fn inspect(&self, half: Half, owner: Owner, now: Moment) -> Option<Snapshot> {
-        let mut parties = self.holds.iter().filter(|party| party.half == half);
-        let first = parties.clone().next()?;
-        let remaining = parties.clone().map(|party| party.until).max().map(|until| until.since(now));
-        let own = parties.find(|party| party.owner == owner);
-        Some(Snapshot { holder: first.owner.to_string(), count: own.map_or(0, |own| own.count), remaining })
-    }
-
     /// The mode, the holders and the end; `None`: free.
     pub(super) fn shown(&self, now: Moment) -> Option<(Mode, Vec<Holder>, Moment)> {
-        let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
+        let writer = self.holds.iter().find(|party| party.half == Mode::Write && party.until > now);
         let mode = if writer.is_some() { Mode::Write } else { Mode::Read };
         let live = |party: &&Party| party.until > now || writer.is_some_and(|one| one.owner == party.owner);
         let until = self.holds.iter().filter(live).map(|party| party.until).max()?;
         let holders = self.holds.iter().filter(live).map(|party| Holder {
             hold_count: Some(party.count),
-            mode: Some(party.half.mode()),
+            mode: Some(party.half),
             remaining: Some(party.until.since(now)),
             ..Holder::new(party.owner.to_string())
         });
@@ -140,16 +117,16 @@ impl Parties {
     }
 
     /// Frees the lock if this half holds it.
-    pub(super) fn force(&mut self, half: Half) -> bool {
-        let is_written = self.holds.iter().any(|party| party.half == Half::Write);
-        let is_held = !self.holds.is_empty() && is_written == (half == Half::Write);
+    pub(super) fn force(&mut self, half: Mode) -> bool {
+        let is_written = self.holds.iter().any(|party| party.half == Mode::Write);
+        let is_held = !self.holds.is_empty() && is_written == (half == Mode::Write);
         if is_held {
             self.holds.clear();
         }
         is_held
     }
 
-    fn own(&mut self, half: Half, claim: &Claim) -> Option<&mut Party> {
+    fn own(&mut self, half: Mode, claim: &Claim) -> Option<&mut Party> {
         self.holds.iter_mut().find(|party| party.half == half && party.owner == claim.owner)
     }
 }

@@ -1,14 +1,14 @@
-//! The data of a store in this process, and one request's access to it.
+//! The data of a store in this process, and one request's access to it by its kind of lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::ident::{ClientId, FencingToken, Owner};
+use crate::ident::{ClientId, FencingToken, LockName, Owner};
+use crate::inspect::Holder;
 use crate::room::CrowdMap;
-use crate::seam::PLACE_LASTS;
 use crate::seam::subscription::Channel;
+use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, HoldNote, PLACE_LASTS, Release};
 use crate::stores::memory::counted::{Counted, CountedKind};
-use crate::stores::memory::held::HeldLock;
 use crate::stores::memory::parties::Parties;
 use crate::sync::Mutex;
 use crate::time::Moment;
@@ -105,5 +105,74 @@ impl Turn<'_> {
     pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
         let now = self.now;
         is_wanted.then(|| self.state.next_fence(key, now))
+    }
+}
+
+/// A lock that is held, and what it says of itself.
+pub(super) struct HeldLock {
+    pub(super) is_token: bool,
+    pub(super) owner: Owner,
+    pub(super) count: u32,
+    pub(super) until: Moment,
+    pub(super) since: Moment,
+    pub(super) note: Option<HoldNote>,
+}
+
+impl HeldLock {
+    pub(super) fn new(claim: &Claim, count: u32, now: Moment) -> HeldLock {
+        HeldLock {
+            is_token: claim.kind.is_token(),
+            owner: claim.owner,
+            count,
+            until: now.plus(claim.lease),
+            since: now,
+            note: claim.note.clone(),
+        }
+    }
+
+    pub(super) fn shown(&self, now: Moment) -> Holder {
+        Holder {
+            hold_count: Some(self.count),
+            remaining: Some(self.until.since(now)),
+            held_for: Some(now.since(self.since)),
+            ends_within: self.note.as_ref().map(|note| self.since.plus(note.max_hold).since(now)),
+            location: self.note.as_ref().map(|note| note.place.as_ref().clone()),
+            ..Holder::new(self.owner.to_string())
+        }
+    }
+}
+
+/// The answers are those of [`Store`](crate::seam::Store). Default methods fit most kinds.
+pub(super) trait MemoryKind: Sync {
+    /// `None`: waiters of this kind get no messages, and poll.
+    fn channel(&self, claim: &Claim) -> Option<String>;
+
+    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt>;
+
+    fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release;
+
+    fn clean_up(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
+        self.release(turn, claim, 0)
+    }
+
+    fn renew(&self, turn: &mut Turn<'_>, claim: &Claim) -> bool;
+
+    /// `Lost`, too, for a kind that is not handed off.
+    fn hand_off(&self, _turn: &mut Turn<'_>, _from: &Claim, _to: &Claim) -> Handoff {
+        Handoff::Lost
+    }
+
+    /// `false`, too, for a kind whose end cannot be set.
+    fn expire_at(&self, _turn: &mut Turn<'_>, _claim: &Claim, _end: Moment) -> bool {
+        false
+    }
+
+    /// `None`, too, for a kind that counts nothing.
+    fn count(&self, _turn: &mut Turn<'_>, _claim: &Claim, _what: &Counting) -> Option<i64> {
+        None
+    }
+
+    fn force(&self, _turn: &mut Turn<'_>, _name: &LockName) -> bool {
+        false
     }
 }

@@ -1,11 +1,13 @@
-//! A store in this process, which several clients may share.
+//! A store in this process, which several clients may share, and whose requests a test makes fail: refused, lost,
+//! or answered late.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::error::{Error, ErrorKind};
 use crate::room::Sweeps;
 use crate::seam::subscription::{Channel, ChannelSource};
-use crate::stores::memory::fault::Faults;
 use crate::stores::memory::state::{Channels, MemoryState};
 use crate::sync::Mutex;
 use crate::time::{Clock, ManualClock};
@@ -62,6 +64,68 @@ impl MemoryStore {
     pub(crate) fn clock(&self) -> &Clock {
         &self.shared.clock
     }
+
+    /// Makes every request of every client fail like this until [`heal`](Self::heal).
+    ///
+    /// Calls that wait try again for the client's `retry_timeout`, which a
+    /// [`ManualClock`](crate::ManualClock) that stands still does not end: in tests with one thread, make the
+    /// client by [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
+    /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) of zero, or use calls that do not wait.
+    /// Messages to waiters are not affected.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold::{Fault, LockClient, MemoryStore};
+    ///
+    /// let store = MemoryStore::new();
+    /// let client = LockClient::in_memory_with(&store);
+    /// store.fail(Fault::Refused);
+    /// assert!(client.get_lock("a").try_lock().unwrap_err().is_retryable());
+    /// store.heal();
+    /// assert!(client.get_lock("a").try_lock()?);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn fail(&self, fault: Fault) {
+        self.shared.faults.lock().of_all = Some(fault);
+    }
+
+    /// Delays every answer by this much until [`heal`](Self::heal). An answer that would come after the
+    /// client's command time-out is lost: the store carries out the request, and its outcome is unknown.
+    ///
+    /// With a [`ManualClock`](crate::ManualClock) each call moves the clock on by the delay, so that tests
+    /// with one thread do not wait. The watchdog's requests move no clock.
+    pub fn slow_down(&self, delay: Duration) {
+        self.shared.faults.lock().delay = delay;
+    }
+
+    /// Ends what [`fail`](Self::fail), [`fail_client`](Self::fail_client) and [`slow_down`](Self::slow_down)
+    /// began.
+    pub fn heal(&self) {
+        *self.shared.faults.lock() = Faults::default();
+    }
+
+    /// Forgets everything under this key, as a server that lost its data does, and returns whether there was
+    /// anything. No client is notified: a holder finds out when it renews or releases. Fencing tokens go on
+    /// from where they were.
+    ///
+    /// The key is the lock's name after prefix and mapping.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold::{LockClient, ManualClock, MemoryStore};
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let guard = LockClient::in_memory_with(&store).get_lock("a").acquire()?;
+    /// assert!(store.forget("a"));
+    /// clock.advance(Duration::from_secs(10)); // the watchdog renews a lease of 30 s by then
+    /// assert!(guard.check().unwrap_err().is_lost());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn forget(&self, key: impl AsRef<str>) -> bool {
+        self.shared.state.lock().forget(key.as_ref())
+    }
 }
 
 impl fmt::Debug for MemoryStore {
@@ -78,5 +142,63 @@ impl ChannelSource for MemoryShared {
         {
             channels.remove(channel.channel());
         }
+    }
+}
+
+/// A way for requests to a [`MemoryStore`](crate::MemoryStore) to fail in a program's unit tests; see
+/// [`MemoryStore::fail`](crate::MemoryStore::fail).
+///
+/// # Examples
+/// ```
+/// use leasehold::{Fault, LockClient, MemoryStore};
+///
+/// let store = MemoryStore::new();
+/// let client = LockClient::in_memory_with(&store);
+/// store.fail(Fault::AnswerLost);
+/// // The lock may have been taken: the caller cannot know.
+/// assert!(client.get_lock("a").try_lock().unwrap_err().outcome_unknown());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The store cannot be reached, and the client knows that no request is carried out. Errors are of kind
+    /// [`Unreachable`](ErrorKind::Unreachable).
+    Refused,
+    /// Requests do not arrive, which the client cannot know: errors have an
+    /// [unknown outcome](Error::outcome_unknown).
+    RequestLost,
+    /// Requests are carried out, and their answers are lost: errors have an
+    /// [unknown outcome](Error::outcome_unknown).
+    AnswerLost,
+}
+
+impl Fault {
+    pub(super) fn error(self) -> Error {
+        match self {
+            Fault::Refused => {
+                Error::new(ErrorKind::Unreachable, "use", "the memory store was made unreachable")
+            }
+            Fault::RequestLost | Fault::AnswerLost => Error::new(
+                ErrorKind::Unreachable,
+                "use",
+                "the connection to the memory store was made to break",
+            )
+            .with_unknown_outcome(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    pub(super) of_all: Option<Fault>,
+    /// Faults of single clients, by the id of their access.
+    pub(super) of_some: Vec<(Arc<()>, Fault)>,
+    pub(super) delay: Duration,
+}
+
+impl Faults {
+    pub(super) fn of(&self, id: &Arc<()>) -> (Option<Fault>, Duration) {
+        let own = self.of_some.iter().find(|(other, _)| Arc::ptr_eq(other, id));
+        (own.map(|(_, fault)| *fault).or(self.of_all), self.delay)
     }
 }

@@ -1,9 +1,13 @@
-//! The server's description of itself, and whether it lets scripts run.
+//! The server's description of itself, whether it lets scripts run, and the format's number on it.
+
+use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::Failure;
+use crate::seam::format::{check_format, format_text};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
-use crate::stores::redis::reply::{self, Expected};
+use crate::stores::redis::keys::Part;
+use crate::stores::redis::reply::{self, Expected, Redirect, refusal};
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
@@ -20,7 +24,7 @@ impl About {
         let reply = connections.call(&Command::new("INFO"), deadline).map_err(Failure::into_error)?;
         let reply = reply::accepted(reply).map_err(|error| reply::refusal(&error, Expected::Nothing))?;
         match reply {
-            redis::Value::BulkString(text) => Ok(About::read(&String::from_utf8_lossy(&text))),
+            Value::BulkString(text) => Ok(About::read(&String::from_utf8_lossy(&text))),
             other => Err(reply::unexpected(&other)),
         }
     }
@@ -49,5 +53,49 @@ pub(super) fn scripts_refused(error: &redis::ServerError) -> Error {
         )
         .with_source(refused),
         _ => refused,
+    }
+}
+
+/// The key of the format's number, beside the clients' entries, so that whoever may write those may write it. No
+/// client's id is such a word.
+pub(super) fn format_key() -> String {
+    format!("{}format", Part::ClientEntry.text())
+}
+
+/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is
+/// noted; returns whether one is there then. A server that refuses to say or note anything is used all the
+/// same; one that names another member `is_followed` only in a cluster. `first` is sent in the same write;
+/// returns its reply.
+pub(super) fn agree_on_format(
+    connections: &Connections,
+    (notes, is_followed): (bool, bool),
+    first: Option<Command>,
+    deadline: Moment,
+) -> Answer<(bool, Option<Value>)> {
+    let get = Command::new("GET").arg(format_key());
+    let note = Command::new("SET").arg(format_key()).arg(format_text()).arg("NX");
+    let has_first = first.is_some();
+    let say = |commands: &[Command]| connections.dialog(deadline, |dialog| dialog.say(commands));
+    let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
+    let mut is_there = is_noted(replies.last(), is_followed)?;
+    if !is_there && notes {
+        // Another client may have noted its number meanwhile.
+        is_there = is_noted(say(&[note, get])?.last(), is_followed)?;
+    }
+    Ok((is_there, replies.into_iter().next().filter(|_| has_first)))
+}
+
+fn is_noted(reply: Option<&Value>, is_followed: bool) -> Answer<bool> {
+    match reply {
+        Some(Value::BulkString(found)) => {
+            let (found, place) = (String::from_utf8_lossy(found), format!("the key {}", format_key()));
+            check_format(&found, &place).map(|()| true).map_err(Failure::Refused)
+        }
+        Some(Value::ServerError(error)) => {
+            let error = refusal(error, Expected::Nothing);
+            let is_elsewhere = is_followed && Redirect::of(&error).is_some();
+            if is_elsewhere { Err(Failure::Refused(error)) } else { Ok(true) }
+        }
+        _ => Ok(false),
     }
 }

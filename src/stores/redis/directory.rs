@@ -39,14 +39,6 @@ struct Scanned {
     number: u64,
 }
 
-/// The answers about a page's keys, each of which may have failed.
-pub(super) struct Looked {
-    pub(super) seen: Vec<(LockName, Answer<Inspection>)>,
-    pub(super) cursor: String,
-    pub(super) requests: u64,
-    pub(super) looked_at: u64,
-}
-
 impl RedisStore {
     fn ask_plain(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         refused(self.server.connections.call(command, deadline)?)
@@ -77,7 +69,14 @@ impl RedisStore {
         Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "list", words)))
     }
 
-    pub(super) fn look_at_page(&self, wanted: &Wanted, cursor: &str, deadline: Moment) -> Answer<Looked> {
+    /// A page of the locks. `again`: what is asked for once more elsewhere, as is one whose slot moves.
+    pub(super) fn locks_page(
+        &self,
+        wanted: &Wanted,
+        cursor: &str,
+        deadline: Moment,
+        again: impl Fn(&LockName, &Error) -> Option<Answer<Inspection>>,
+    ) -> Answer<Page<Inspection>> {
         self.check_scripts()?;
         let Scanned { keys, cursor, number: looked_at } =
             self.scan_locks(&wanted.whole(), cursor, deadline)?;
@@ -87,17 +86,24 @@ impl RedisStore {
             LockName::new(&name, key).ok()
         });
         let names: Vec<LockName> = names.collect();
+        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at };
         if names.is_empty() {
-            return Ok(Looked { seen: Vec::new(), cursor, requests: 1, looked_at });
+            return Ok(page);
         }
         let commands: Vec<Command> = names.iter().map(|name| show::request(name, &[])).collect();
         let (replies, writes) = self.in_groups(&commands, deadline)?;
-        let read = |(name, reply): (LockName, Value)| {
-            let seen = show::read(&name, reply);
-            (name, seen)
-        };
-        let seen = names.into_iter().zip(replies).map(read).collect();
-        Ok(Looked { seen, cursor, requests: 1 + writes, looked_at })
+        page.requests += writes;
+        for (name, reply) in names.iter().zip(replies) {
+            let mut seen = show::read(name, reply);
+            if let Err(failure) = &seen
+                && let Some(other) = again(name, failure.error())
+            {
+                page.requests += 1;
+                seen = other;
+            }
+            page.found.extend(listed(seen)?);
+        }
+        Ok(page)
     }
 
     /// The replies, and the number of writes.
@@ -148,7 +154,7 @@ impl RedisStore {
     }
 }
 
-pub(super) fn goes_on(cursor: String) -> Option<Place> {
+fn goes_on(cursor: String) -> Option<Place> {
     (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
 
@@ -191,13 +197,13 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
 /// The lock for a key whose owners are written as clients write them; else none. A cache's entry looks like a
 /// token lock, and a table of counters like a lock; neither is shown. Nor is a key whose other parts hold
 /// something else.
-pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
+fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     match seen {
         Ok(seen) => {
             Ok(Some(seen).filter(|seen| seen.holders.iter().all(|holder| Owner::is_one(&holder.owner))))
         }
-        Err(error) if error.kind() == ErrorKind::WrongType => Ok(None),
-        Err(error) => Err(error),
+        Err(failure) if failure.error().kind() == ErrorKind::WrongType => Ok(None),
+        Err(failure) => Err(failure),
     }
 }
 
@@ -235,16 +241,6 @@ impl Directory for RedisStore {
 
 impl Listing for RedisStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        answered(self.look_at_page(wanted, &from.cursor, deadline).and_then(|page| {
-            let seen = page.seen.into_iter();
-            let seen = seen.map(|(_, seen)| listed(seen.map_err(Failure::into_error)).transpose());
-            let found: Result<Vec<Inspection>> = seen.flatten().collect();
-            Ok(Page {
-                found: found.map_err(Failure::Refused)?,
-                next: goes_on(page.cursor),
-                requests: page.requests,
-                looked_at: page.looked_at,
-            })
-        }))
+        answered(self.locks_page(wanted, &from.cursor, deadline, |_, _| None))
     }
 }

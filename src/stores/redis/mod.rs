@@ -8,11 +8,9 @@
 
 mod about;
 mod address;
-mod clean_up;
 mod cluster;
 mod conn;
 mod directory;
-mod format;
 mod keys;
 mod kinds;
 #[cfg(all(test, leasehold_fuzz))]
@@ -20,12 +18,12 @@ mod made_up;
 mod pipeline;
 mod place;
 mod pubsub;
-mod replicas;
 mod reply;
 mod ring_member;
 mod script;
 mod sentinel;
 mod server;
+mod several;
 mod show;
 mod store;
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use crate::ident::{FencingToken, LockName};
 use crate::seam::capabilities::{Batches, Pipeline};
 use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store, named};
-use crate::stores::redis::kinds::kind::Deferrable;
-use crate::stores::redis::kinds::{self, replies, several};
+use crate::stores::redis::kinds::kind::{Deferrable, deferrable, expected};
+use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::server::Underway;
+use crate::stores::redis::several;
 use crate::stores::redis::store::RedisStore;
 use crate::time::Moment;
 
@@ -38,28 +39,23 @@ impl Pipeline for RedisStore {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
         let kind = kinds::of(claim.kind);
         let is_alone = self.server.replicas.is_some() || self.server.connections.is_asking();
-        if kind.deferrable() != Deferrable::AttemptsAndReleases || is_alone {
+        if deferrable(claim.kind) != Deferrable::AttemptsAndReleases || is_alone {
             return Box::new(Answered(self.attempt(claim, count, deadline)));
         }
-        let wants_fence = claim.wants_fence;
-        let read = move |reply| replies::attempted(&tagged(reply, kind.expected())?, wants_fence);
-        self.begin(
-            "lock",
-            claim,
-            kind.acquisition(claim, count, self.server.connections.link()),
-            deadline,
-            read,
-        )
+        let (expected, wants_fence) = (expected(claim.kind), claim.wants_fence);
+        let read = move |reply| replies::attempted(&tagged(reply, expected)?, wants_fence);
+        let command = kind.acquisition(claim, count, self.server.connections.link());
+        self.begin("lock", claim, command, deadline, read)
     }
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
         let kind = kinds::of(claim.kind);
-        if kind.deferrable() != Deferrable::AttemptsAndReleases {
+        if deferrable(claim.kind) != Deferrable::AttemptsAndReleases {
             return Box::new(Answered(self.release(claim, left, deadline)));
         }
         let own_listeners = kind.own_listeners(&self.server, claim);
-        let rights = self.server.line_rights.clone();
-        let read = move |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners, &rights);
+        let (expected, rights) = (expected(claim.kind), self.server.line_rights.clone());
+        let read = move |reply| kind.released(&tagged(reply, expected)?, own_listeners, &rights);
         self.begin("unlock", claim, kind.removal(claim, left), deadline, read)
     }
 }
@@ -68,7 +64,7 @@ impl Batches for RedisStore {
     fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
         // One server: the slot does not matter.
         let server = &self.server;
-        (kinds::of(kind).is_batched() && server.scripts && server.replicas.is_none()).then_some(0)
+        (several::is_batched(kind) && server.scripts && server.replicas.is_none()).then_some(0)
     }
 
     fn begin_attempts(

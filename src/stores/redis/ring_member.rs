@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::ring_member::{Look, MARK_KEY, Marked, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, named};
 use crate::stores::redis::keys;
+use crate::stores::redis::kinds::kind::expected;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
 use crate::stores::redis::script::{Command, LOOK, RING_LOOK, RING_MARK};
@@ -54,21 +55,15 @@ impl RingMember for RedisStore {
         deadline: Moment,
     ) -> Answer<Marked<Attempt>> {
         self.agree_once(deadline)?;
-        let (server, kind) = (&self.server, kinds::of(claim.kind));
+        let kind = kinds::of(claim.kind);
         let Some(guarded) = kind.guarded() else {
             let error = Error::new(ErrorKind::Unsupported, "lock", "a ring counts nothing");
             return Err(Failure::Refused(error.on(claim.name.given())));
         };
-        let command = kind.acquisition(claim, 1, server.connections.link()).under(guarded, mark, fence);
-        let reply = match server.replicas {
-            Some(replicas) => {
-                let undo = kind.removal(claim, 0);
-                replicas.ask(&server.connections, command, undo, kind.expected(), deadline)
-            }
-            None => {
-                server.connections.call(&command, deadline).and_then(|reply| tagged(reply, kind.expected()))
-            }
-        };
+        let command = kind.acquisition(claim, 1, self.server.connections.link());
+        let command = command.under(guarded, mark, fence);
+        let undo = Some(kind.removal(claim, 0));
+        let reply = self.until(deadline).ask_for_hold(command, undo, expected(claim.kind));
         let outcome =
             reply.and_then(|reply| marked(&reply, |reply| replies::attempted(reply, claim.wants_fence)));
         named(outcome, "lock", claim.name.given())

@@ -226,33 +226,21 @@ impl<W: Word + ?Sized> Word for &W {
     }
 }
 
-impl Word for u64 {
-    fn pack(&self, to: &mut Vec<u8>) {
-        digits(*self, |digits| digits.pack(to));
-    }
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Word for $number {
+            fn pack(&self, to: &mut Vec<u8>) {
+                digits(*self, |digits| digits.pack(to));
+            }
+        })*
+    };
 }
+
+numbers!(u8, u32, u64, usize);
 
 impl Word for i64 {
     fn pack(&self, to: &mut Vec<u8>) {
         self.to_string().pack(to);
-    }
-}
-
-impl Word for usize {
-    fn pack(&self, to: &mut Vec<u8>) {
-        digits(*self, |digits| digits.pack(to));
-    }
-}
-
-impl Word for u8 {
-    fn pack(&self, to: &mut Vec<u8>) {
-        u64::from(*self).pack(to);
-    }
-}
-
-impl Word for u32 {
-    fn pack(&self, to: &mut Vec<u8>) {
-        u64::from(*self).pack(to);
     }
 }
 

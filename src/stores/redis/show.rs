@@ -53,6 +53,7 @@ pub(super) fn read(name: &LockName, reply: Value) -> Answer<Inspection> {
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
 
+/// In the order of the reply.
 struct Shown<'a> {
     kind: String,
     ttl_ms: i64,
@@ -86,42 +87,24 @@ impl Field {
 
 impl<'a> Shown<'a> {
     fn read(reply: &'a Value) -> Result<Shown<'a>> {
-        let [
-            kind,
-            ttl,
-            now,
-            fence,
-            value,
-            back,
-            out,
-            permits,
-            holders,
-            waiting,
-            waiters,
-            listeners,
-            in_line,
-            line,
-            writers_wait,
-        ] = list(reply)?
-        else {
-            return Err(unexpected(reply));
-        };
+        let mut parts = list(reply)?.iter();
+        let mut next = || parts.next().ok_or_else(|| unexpected(reply));
         Ok(Shown {
-            kind: text(kind)?,
-            ttl_ms: number(ttl)?,
-            now_ms: number(now)?,
-            fence: text(fence)?,
-            value: bytes(value)?,
-            back: number(back)?,
-            out: number(out)?,
-            permits: list(permits)?,
-            holders: list(holders)?,
-            waiting: number(waiting)?,
-            waiters: list(waiters)?,
-            listeners: list(listeners)?,
-            in_line: number(in_line)?,
-            line: list(line)?,
-            writers_wait: number(writers_wait)?,
+            kind: text(next()?)?,
+            ttl_ms: number(next()?)?,
+            now_ms: number(next()?)?,
+            fence: text(next()?)?,
+            value: bytes(next()?)?,
+            back: number(next()?)?,
+            out: number(next()?)?,
+            permits: list(next()?)?,
+            holders: list(next()?)?,
+            waiting: number(next()?)?,
+            waiters: list(next()?)?,
+            listeners: list(next()?)?,
+            in_line: number(next()?)?,
+            line: list(next()?)?,
+            writers_wait: number(next()?)?,
         })
     }
 

@@ -10,29 +10,26 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Keeping, KeptLook, Lines};
-use crate::seam::inspection::Inspect;
+use crate::seam::capabilities::{ConnectionWatch, Keeping, KeptLook, Lines};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
-    Answer, Attempt, Claim, Counting, Failure, Handoff, Kind, Pending, Release, Sink, Snapshot, Store, Turn,
-    named,
+    Answer, Attempt, Capabilities, Claim, Counting, Failure, Handoff, Inspect, Kind, Pending, Release, Sink,
+    Snapshot, Store, Turn, named,
 };
-use crate::stores::redis::about::{About, probe, scripts_refused};
+use crate::stores::redis::about::{About, agree_on_format, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
-use crate::stores::redis::format::agree_on_format;
-use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
+use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, deferrable, expected};
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
+use crate::stores::redis::pubsub::{self, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
-use crate::stores::redis::server::{CompareAndDelete, LineRights, RedisCall, RedisServer, Underway};
-use crate::stores::redis::{clean_up, pubsub, show};
+use crate::stores::redis::server::{LineRights, RedisCall, RedisServer, Underway};
+use crate::stores::redis::{several, show};
 use crate::sync::{OnceLock, Waker};
 use crate::time::{Clock, Moment};
 
-#[derive(Debug)]
 pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     /// With Sentinels only.
@@ -68,13 +65,8 @@ impl RedisStore {
             Target::Place(_) => None,
             Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
         };
-        let subscriber = pubsub::subscriber(
-            address,
-            reporter,
-            options.unsubscribe_delay,
-            subscriber::SILENCE,
-            &[subscriber::PLAIN],
-        );
+        let subscriber =
+            Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, &[pubsub::PLAIN]);
         let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
         let store = RedisStore::new(connections, subscriber, scripts, replicas, rights);
         Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
@@ -87,7 +79,6 @@ impl RedisStore {
         replicas: Option<Replicas>,
         line_rights: LineRights,
     ) -> RedisStore {
-        let compare_and_delete = CompareAndDelete::default();
         // No thread waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
@@ -95,8 +86,7 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server =
-            RedisServer { connections, subscriber, scripts, replicas, compare_and_delete, line_rights };
+        let server = RedisServer { connections, subscriber, scripts, replicas, line_rights };
         RedisStore {
             server,
             monitor: None,
@@ -133,7 +123,7 @@ impl RedisStore {
         if self.had_format.get().is_some() { Ok(()) } else { self.agree(true, None, deadline).map(drop) }
     }
 
-    fn until(&self, deadline: Moment) -> RedisCall<'_> {
+    pub(super) fn until(&self, deadline: Moment) -> RedisCall<'_> {
         RedisCall { server: &self.server, deadline }
     }
 
@@ -183,7 +173,7 @@ impl RedisStore {
             let kind = kinds::of(claim.kind);
             let reply = if is_sent { replies.next() } else { None };
             let result = reply.unwrap_or_else(|| Err(no_request()));
-            let result = result.and_then(|reply| read(kind, &tagged(reply, kind.expected())?));
+            let result = result.and_then(|reply| read(kind, &tagged(reply, expected(claim.kind))?));
             named(result, action, claim.name.given())
         });
         answers.collect()
@@ -203,9 +193,8 @@ impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             can_expire_in: true,
-            queues: kinds::queues,
-            poll_every: kinds::poll_every,
-            cleaned_up_at_a_time: if self.settles_doubts { clean_up::at_a_time } else { |_| 1 },
+            queues: Kind::is_in_order,
+            cleaned_up_at_a_time: if self.settles_doubts { several::at_a_time } else { |_| 1 },
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
@@ -242,14 +231,15 @@ impl Store for RedisStore {
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         let (server, kind) = (&self.server, kinds::of(claim.kind));
         // Attempts that wait for replicas use other connections, and could overtake it.
-        let is_sent = kind.deferrable() != Deferrable::Neither && server.replicas.is_none();
+        let is_sent = deferrable(claim.kind) != Deferrable::Neither && server.replicas.is_none();
         if !is_sent || claim.waits && !server.scripts {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         let (own_listeners, rights) = (kind.own_listeners(server, claim), server.line_rights.clone());
         let (name, releasing) = (Arc::clone(&claim.name), done.releasing());
+        let expected = expected(claim.kind);
         let take = move |outcome: Answer<redis::Value>| {
-            let read = |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners, &rights);
+            let read = |reply| kind.released(&tagged(reply, expected)?, own_listeners, &rights);
             let result = outcome.and_then(read);
             let is_answered = result.is_ok();
             done.answer(named(result, "unlock", name.given()));
@@ -258,12 +248,7 @@ impl Store for RedisStore {
         let removal = if claim.waits { kind.leaving(claim) } else { kind.removal(claim, 0) };
         match kind.forgetting(claim) {
             Some(forgetting) => server.connections.post_then(removal, forgetting, deadline, releasing, take),
-            None => {
-                let take = move |outcome| {
-                    take(outcome);
-                };
-                server.connections.post(removal, deadline, releasing, take);
-            }
+            None => server.connections.post(removal, deadline, releasing, |outcome| _ = take(outcome)),
         }
     }
 
@@ -300,7 +285,7 @@ impl Store for RedisStore {
         if !self.server.scripts {
             return claims.iter().map(|claim| self.release(claim, 0, deadline)).collect();
         }
-        clean_up::clean_up(&self.server, claims, self.settles_doubts, deadline)
+        several::clean_up(&self.server, claims, self.settles_doubts, deadline)
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
@@ -346,14 +331,8 @@ impl Store for RedisStore {
 }
 
 impl Inspect for RedisStore {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        let result = kinds::of(kind).inspect(&self.until(deadline), name, owner);
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        let result = kinds::of(kind).inspect(&self.until(by), name, owner);
         named(result.map_err(Failure::of_reading), "inspect", name.given())
     }
 

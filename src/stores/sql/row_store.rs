@@ -9,7 +9,7 @@ use crate::inspect::{Inspection, ObjectKind};
 use crate::seam::capabilities::{Capabilities, ConnectionWatch, Keeping, KeptLook, Lines, Sweeping};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Snapshot, Store, named};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Snapshot, Store, named, named_each};
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::rows::{Change, Rows, described, granted, in_place, of_kind, until_broken};
 use crate::stores::sql::statement::{Args, Record, Statement, Statements};
@@ -185,15 +185,9 @@ impl<D: Rows> Store for RowStore<D> {
 }
 
 impl<D: Rows> Inspect for RowStore<D> {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        let outcome = self.pool.with(deadline, |database, link| {
-            let row = of_kind(database.look(link, &Args::one("name", name), deadline)?, kind)?;
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        let outcome = self.pool.with(by, |database, link| {
+            let row = of_kind(database.look(link, &Args::one("name", name), by)?, kind)?;
             Ok(row.map(|row| Snapshot {
                 count: if row.owner == owner.to_string() { u32::try_from(row.holds).unwrap_or(0) } else { 0 },
                 remaining: Some(row.remaining()),
@@ -258,9 +252,4 @@ impl<D: Rows> Sweeping for RowStore<D> {
             }
         }
     }
-}
-
-fn named_each<T>(claims: &[Claim], outcomes: Vec<Answer<T>>, action: &'static str) -> Vec<Answer<T>> {
-    let outcomes = claims.iter().zip(outcomes);
-    outcomes.map(|(claim, outcome)| named(outcome, action, claim.name.given())).collect()
 }

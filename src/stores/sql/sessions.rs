@@ -18,8 +18,8 @@ use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::room::CrowdMap;
 use crate::seam::capabilities::{Capabilities, ConnectionWatch};
-use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
+use crate::seam::inspection::describe_by_kinds;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
 use crate::stores::sql::database::{Database, PooledLink};
@@ -428,15 +428,9 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> Inspect for SessionStore<D> {
-    fn inspect(
-        &self,
-        _kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        let outcome = self.pool.with(deadline, |database, link| {
-            let holder = database.holder(link, name, deadline)?;
+    fn inspect(&self, _kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        let outcome = self.pool.with(by, |database, link| {
+            let holder = database.holder(link, name, by)?;
             Ok(holder.map(|holder| {
                 let place = self.held.lock().get(&(name.key().into(), owner)).cloned();
                 let count = place.and_then(|place| place.lock().as_ref().map(|held| held.count));

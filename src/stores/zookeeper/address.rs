@@ -1,6 +1,5 @@
 //! The servers' addresses and our user there.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -71,12 +70,6 @@ impl ZooKeeperAddress {
             #[cfg(feature = "tls")]
             tls: is_tls.then(|| crate::tls::config(&options.tls)).transpose()?,
         })
-    }
-}
-
-impl fmt::Debug for ZooKeeperAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Address").field("hosts", &self.hosts).finish_non_exhaustive()
     }
 }
 

@@ -7,13 +7,14 @@ use crate::ident::LockName;
 use crate::inspect::Location;
 use crate::seam::{Answer, Claim, Failure, named};
 use crate::stores::zookeeper::jute::code;
-use crate::stores::zookeeper::session::{Found, NoReply, Replied};
+use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::millis;
 
-pub(super) fn deleted(outcome: Replied) -> Found<bool> {
+/// `None`: the node is not there.
+pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {
     match outcome {
-        Ok(_) => Ok(true),
-        Err(NoReply::Code(code::NO_NODE)) => Ok(false),
+        Ok(found) => Ok(Some(found)),
+        Err(NoReply::Code(code::NO_NODE)) => Ok(None),
         Err(failure) => Err(failure),
     }
 }

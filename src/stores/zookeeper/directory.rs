@@ -10,11 +10,10 @@ use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::Answer;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
-use crate::stores::zookeeper::ZooKeeperStore;
-use crate::stores::zookeeper::answer::{deleted, failed};
+use crate::stores::zookeeper::answer::{failed, if_there};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
-use crate::stores::zookeeper::path;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
+use crate::stores::zookeeper::{ZooKeeperStore, path};
 use crate::time::{Clock, Moment};
 
 const PAGE: usize = 250;
@@ -31,17 +30,11 @@ impl ZooKeeperStore {
     fn put_entry(&self, client: ClientId, text: &str, deadline: Moment) -> Found<()> {
         let path = self.entry(client);
         let data = text.as_bytes();
-        match self.session.call(&Operation::SetData { path: &path, data }, deadline) {
-            Err(NoReply::Code(code::NO_NODE)) => {}
-            outcome => return outcome.map(drop),
+        if if_there(self.session.call(&Operation::SetData { path: &path, data }, deadline))?.is_some() {
+            return Ok(());
         }
         let create = Operation::Create { path: &path, data, mode: Mode::Ephemeral, access: self.access };
-        let mut outcome = self.session.call(&create, deadline);
-        if matches!(outcome, Err(NoReply::Code(code::NO_NODE))) {
-            self.make_parents(&path::of_clients(&self.session.address.chroot), deadline)?;
-            outcome = self.session.call(&create, deadline);
-        }
-        outcome.map(drop)
+        self.create_in(&path::of_clients(&self.session.address.chroot), &create, deadline).map(drop)
     }
 
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Found<Vec<Option<Posted>>> {
@@ -61,11 +54,8 @@ impl ZooKeeperStore {
 
     /// Children by name after `from`, and whether there are more; none if there is no such node.
     fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
-        let mut names = match self.session.call(&Operation::Children { path: folder }, deadline) {
-            Ok(reply) => jute::children(&reply.body)?,
-            Err(NoReply::Code(code::NO_NODE)) => Vec::new(),
-            Err(failure) => return Err(failure),
-        };
+        let reply = if_there(self.session.call(&Operation::Children { path: folder }, deadline))?;
+        let mut names = reply.map_or(Ok(Vec::new()), |reply| jute::children(&reply.body))?;
         names.retain(|name| from.is_empty() || name.as_str() > from);
         names.sort_unstable();
         let has_more = names.len() > PAGE;
@@ -142,7 +132,7 @@ impl Directory for ZooKeeperStore {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let removed = self.session.call(&Operation::Delete { path: &self.entry(client) }, deadline);
-        worded(deleted(removed).map(drop), "directory")
+        worded(if_there(removed).map(drop), "directory")
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {

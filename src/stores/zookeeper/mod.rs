@@ -2,8 +2,9 @@
 //!
 //! Each owner that wants a lock makes a numbered node that goes with the client's session. The owner of the
 //! lowest number holds the lock; every other one watches the node in front. `path` names the nodes as Curator
-//! does, `session` carries requests, `life` says how long a hold can count on a session, `places` which nodes
-//! this client has, and `keeping` lends out cached locks.
+//! does, `session` carries requests, `life` says how long a hold can count on a session, and `places` which
+//! nodes this client has. A waiter asks for a cached lock by making a node, and the server tells the client that
+//! watches the lock's children; so Curator's waiters ask, too.
 
 mod address;
 mod answer;
@@ -12,41 +13,39 @@ mod directory;
 mod fake;
 mod jute;
 mod keep;
-mod keeping;
 mod life;
 mod link;
 mod path;
 mod places;
 mod requests;
 mod session;
-mod show;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, Owner};
-use crate::inspect::Inspection;
+use crate::ident::{FencingToken, LockName, Owner};
+use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::seam::capabilities::{Capabilities, Sessions};
+use crate::seam::capabilities::{Keeping, KeptLook, Sessions};
 use crate::seam::format::{check_format, format_text};
-use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Attempt, Bound, Claim, Failure, Family, Kind, Others, Release, Sink, Snapshot, Store,
+    Answer, Attempt, Bound, Capabilities, Claim, Failure, Family, Inspect, Kind, Others, Release, Sink,
+    Snapshot, Store,
 };
+use crate::stores::zookeeper::answer::{answer, described, if_there, location};
+use crate::stores::zookeeper::jute::{Access, Mode, Operation, code, data, maker};
+use crate::stores::zookeeper::life::Window;
+use crate::stores::zookeeper::path::NodeLine;
+use crate::stores::zookeeper::places::{LockNode, PlaceKey};
+use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
-use answer::{answer, deleted};
-use jute::{Access, Mode, Operation, code};
-use life::Window;
-use places::{LockNode, PlaceKey};
-use session::{NoReply, Replied, Session};
 
 pub(crate) struct ZooKeeperStore {
     session: Arc<Session>,
@@ -93,13 +92,7 @@ impl ZooKeeperStore {
         let text = format_text();
         let (data, mode) = (text.as_bytes(), Mode::Persistent);
         let note = Operation::Create { path: &path, data, mode, access: self.access };
-        let mut noted = self.session.call(&note, deadline);
-        if matches!(noted, Err(NoReply::Code(code::NO_NODE))) {
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            if self.make_parents(folder, deadline).is_ok() {
-                noted = self.session.call(&note, deadline);
-            }
-        }
+        let noted = self.create_in(path.rsplit_once('/').map_or("", |(folder, _)| folder), &note, deadline);
         // Another client has noted its own number meanwhile.
         if matches!(noted, Err(NoReply::Code(code::NODE_EXISTS))) { look().map(drop) } else { Ok(()) }
     }
@@ -153,9 +146,9 @@ impl Store for ZooKeeperStore {
         self.watch_no_others(&key);
         let (session, name, path) = (Arc::clone(&self.session), Arc::clone(&claim.name), node.path(&key));
         let read = move |outcome: Replied| {
-            let freed = deleted(outcome).map(|was_there| {
+            let freed = if_there(outcome).map(|found| {
                 session.places.remove_node(&key, &node);
-                if was_there {
+                if found.is_some() {
                     Release::Freed { others: Others::Nobody }
                 } else {
                     Release::NotHeld { holder: None }
@@ -228,14 +221,8 @@ impl Store for ZooKeeperStore {
 }
 
 impl Inspect for ZooKeeperStore {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        answer(self.inspect_now(kind, name, owner, deadline), "inspect", name)
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        answer(self.inspect_now(kind, name, owner, by), "inspect", name)
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
@@ -255,8 +242,114 @@ impl Sessions for ZooKeeperStore {
     }
 }
 
-impl fmt::Debug for ZooKeeperStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ZooKeeperStore").field("address", &self.session.address).finish_non_exhaustive()
+const MOST_SHOWN: usize = 100;
+
+impl ZooKeeperStore {
+    /// Needs a request for each node.
+    fn describe(&self, name: &LockName, deadline: Moment) -> Found<Inspection> {
+        let lock = self.path_of(name)?;
+        let line = self.line(&lock, deadline)?;
+        self.shown_line(name, &lock, &line, true, deadline)
+    }
+
+    /// The same for a queue that is known; waiters that are not wanted are only counted.
+    fn shown_line(
+        &self,
+        name: &LockName,
+        lock: &str,
+        line: &NodeLine,
+        with_waiters: bool,
+        deadline: Moment,
+    ) -> Found<Inspection> {
+        let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
+        for one in line.all() {
+            let has_it = line.in_front_of(one).is_none();
+            if !has_it {
+                seen.waiting += 1;
+            }
+            if seen.holders.len() + seen.waiters.len() >= MOST_SHOWN || !has_it && !with_waiters {
+                continue;
+            }
+            let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // it has just gone
+            if has_it {
+                // As with etcd's keys, each holder has a token, whether it asked for one or not.
+                seen.fencing_token = seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
+            }
+            let said = data(&reply.body)?;
+            let (owner, lease) = described(&one.name, &said);
+            if !has_it {
+                seen.waiters.push(Waiter { location: location(&said), ..Waiter::new(owner, None) });
+                continue;
+            }
+            let mode = one.family.mode();
+            // Of a writer that reads, its writing comes first.
+            if !seen.is_held() {
+                seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
+            }
+            let left =
+                self.session.places.until(lock, &one.name).map(|until| until.since(Clock::System.now()));
+            let remaining = left.or(lease);
+            seen.remaining = seen.remaining.max(remaining);
+            let location = location(&said);
+            seen.holders.push(Holder { mode, remaining, location, ..Holder::new(owner) });
+        }
+        Ok(seen)
+    }
+}
+
+impl Keeping for ZooKeeperStore {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        let source: Arc<dyn ChannelSource> = Arc::<Session>::clone(&self.session);
+        Some(self.session.places.hear(&self.path_of(&claim.name).ok()?, source, waker))
+    }
+
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        let paths: Vec<String> =
+            claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
+        let asked: Vec<_> = paths.iter().map(|path| Operation::Children { path }).collect();
+        let lines = self.session.call_all(&asked, deadline);
+        let looks = claims.iter().zip(&paths).zip(lines);
+        looks
+            .map(|((claim, path), line)| {
+                let look = match if_there(self.standing(path, line, deadline)) {
+                    Ok(Some(line)) => self.key(claim).map(|key| {
+                        let own = self.session.places.holding(&key).map(|(node, _)| node.path(&key));
+                        let is_own = |name: &str| own.as_deref() == Some(&format!("{path}/{name}"));
+                        match (line.all().any(|one| is_own(&one.name)), line.all().count()) {
+                            (false, _) => KeptLook::Lost,
+                            (true, 1) => KeptLook::Stays,
+                            (true, _) => KeptLook::Wanted,
+                        }
+                    }),
+                    Ok(None) => Ok(KeptLook::Lost),
+                    Err(failure) => Err(failure),
+                };
+                answer(look, "renew", &claim.name)
+            })
+            .collect()
+    }
+}
+
+impl ZooKeeperStore {
+    /// Has this client notified when a waiter comes for a lock that was just granted. Waiters that came
+    /// before count as notified.
+    fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
+        let Some(channel) = self.session.places.recalls(&key.path) else { return };
+        self.session.watch(&key.path, &channel);
+        let line = self.session.call(&Operation::WatchChildren { path: &key.path }, deadline);
+        if !self.standing(&key.path, line, deadline).is_ok_and(|line| line.all().count() <= 1) {
+            channel.notify();
+        }
+    }
+
+    /// Must precede the deletion of our node, which is no other's request.
+    fn watch_no_others(&self, key: &PlaceKey) {
+        if let Some(channel) = self.session.places.recalls(&key.path) {
+            self.session.unwatch(&key.path, &channel);
+        }
+    }
+
+    fn standing(&self, path: &str, children: Replied, deadline: Moment) -> Found<NodeLine> {
+        self.line_of(path, jute::children(&children?.body)?, deadline)
     }
 }

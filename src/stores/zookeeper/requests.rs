@@ -7,14 +7,13 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{FencingToken, LockName, Owner};
 use crate::seam::subscription::{Channel, ChannelSource};
 use crate::seam::{Attempt, Claim, Failure, Family, Kind, Others, Release, Snapshot};
-use crate::stores::zookeeper::answer::{deleted, described, failed, inscription};
+use crate::stores::zookeeper::answer::{described, failed, if_there, inscription};
 use crate::stores::zookeeper::jute::{Mode, Operation, code};
 use crate::stores::zookeeper::path::{NodeLine, QueuedNode};
 use crate::stores::zookeeper::places::{HeldNode, KnownNodes, LockNode, PlaceKey};
-use crate::stores::zookeeper::session::{NoReply, Session};
+use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session, ZooKeeperReply};
 use crate::time::{Clock, Moment};
 
-use crate::stores::zookeeper::session::Found;
 use crate::stores::zookeeper::{ZooKeeperStore, jute, path};
 
 impl ZooKeeperStore {
@@ -31,10 +30,9 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn line(&self, lock: &str, deadline: Moment) -> Found<NodeLine> {
-        match self.session.call(&Operation::Children { path: lock }, deadline) {
-            Ok(reply) => self.line_of(lock, jute::children(&reply.body)?, deadline),
-            Err(NoReply::Code(code::NO_NODE)) => Ok(NodeLine::default()),
-            Err(failure) => Err(failure),
+        match if_there(self.session.call(&Operation::Children { path: lock }, deadline))? {
+            Some(reply) => self.line_of(lock, jute::children(&reply.body)?, deadline),
+            None => Ok(NodeLine::default()),
         }
     }
 
@@ -50,11 +48,10 @@ impl ZooKeeperStore {
         let looks: Vec<_> = paths.iter().map(|path| Operation::Exists { path }).collect();
         let mut others = Vec::new();
         for (name, reply) in doubtful.into_iter().zip(self.session.call_all(&looks, deadline)) {
-            match reply {
-                Ok(reply) if jute::is_ephemeral(&reply.body)? => {}
+            match if_there(reply)? {
+                Some(reply) if jute::is_ephemeral(&reply.body)? => {}
                 // Nodes that are gone wait no more.
-                Ok(_) | Err(NoReply::Code(code::NO_NODE)) => others.push(name),
-                Err(failure) => return Err(failure),
+                Some(_) | None => others.push(name),
             }
         }
         line.retain(|one| !others.contains(&one.name));
@@ -164,12 +161,7 @@ impl ZooKeeperStore {
         }
         let data = inscription(claim);
         let create = Operation::Create { path: &made, data: &data, mode, access: self.access };
-        let mut outcome = self.session.call(&create, deadline);
-        if matches!(outcome, Err(NoReply::Code(code::NO_NODE))) {
-            self.make_parents(&key.path, deadline)?;
-            outcome = self.session.call(&create, deadline);
-        }
-        let reply = outcome.inspect_err(|failure| {
+        let reply = self.create_in(&key.path, &create, deadline).inspect_err(|failure| {
             if matches!(failure, NoReply::Failed(Failure::Unknown(_))) {
                 self.session.places.set_doubt(key);
             }
@@ -179,6 +171,17 @@ impl ZooKeeperStore {
         let node = LockNode { name, transaction, life: reply.life };
         self.session.places.set_node(key, Some(node.clone()));
         Ok(node)
+    }
+
+    /// Makes a node, and the folder that it is in where that is missing.
+    pub(super) fn create_in(&self, folder: &str, create: &Operation<'_>, deadline: Moment) -> Replied {
+        match self.session.call(create, deadline) {
+            Err(NoReply::Code(code::NO_NODE)) => {
+                self.make_parents(folder, deadline)?;
+                self.session.call(create, deadline)
+            }
+            outcome => outcome,
+        }
     }
 
     /// As Curator: the servers delete parents some time after their last child.
@@ -225,26 +228,17 @@ impl ZooKeeperStore {
         let path = format!("{}/{in_front}", key.path);
         self.session.watch(&path, &topic);
         // By reading: a watch by `exists` would stay where no node comes any more.
-        match self.session.call(&Operation::Watch { path: &path }, deadline) {
-            Ok(_) => Ok(true),
-            failed => {
-                self.session.unwatch(&path, &topic);
-                match failed {
-                    Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-                    Err(failure) => Err(failure),
-                    Ok(_) => Ok(true),
-                }
-            }
+        let watched = self.session.call(&Operation::Watch { path: &path }, deadline);
+        if watched.is_err() {
+            self.session.unwatch(&path, &topic);
         }
+        Ok(if_there(watched)?.is_some())
     }
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
-        match self.session.call(&Operation::Exists { path: &node.path(key) }, deadline) {
-            // A node of another session says nothing about this one's.
-            Ok(reply) => Ok(Arc::ptr_eq(&reply.life, &node.life)),
-            Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            Err(failure) => Err(failure),
-        }
+        let found = if_there(self.session.call(&Operation::Exists { path: &node.path(key) }, deadline))?;
+        // A node of another session says nothing about this one's.
+        Ok(found.is_some_and(|reply| Arc::ptr_eq(&reply.life, &node.life)))
     }
 
     pub(super) fn release_now(&self, claim: &Claim, left: u32, deadline: Moment) -> Found<Release> {
@@ -272,7 +266,7 @@ impl ZooKeeperStore {
 
     /// `false`: the node was not there.
     pub(super) fn delete(&self, path: &str, deadline: Moment) -> Found<bool> {
-        deleted(self.session.call(&Operation::Delete { path }, deadline))
+        Ok(if_there(self.session.call(&Operation::Delete { path }, deadline))?.is_some())
     }
 
     pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
@@ -307,6 +301,10 @@ impl ZooKeeperStore {
         Ok(found)
     }
 
+    pub(super) fn data_of(&self, lock: &str, name: &str, deadline: Moment) -> Found<Option<ZooKeeperReply>> {
+        if_there(self.session.call(&Operation::Data { path: &format!("{lock}/{name}") }, deadline))
+    }
+
     pub(super) fn holder(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<String>> {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
@@ -318,13 +316,9 @@ impl ZooKeeperStore {
         let mut holders: Vec<_> = line.holders(key.family).collect();
         holders.sort_by_key(|waiter| own.as_deref() != Some(&*waiter.name));
         for waiter in holders {
-            match self
-                .session
-                .call(&Operation::Data { path: &format!("{}/{}", key.path, waiter.name) }, deadline)
-            {
-                Ok(reply) => return Ok(Some((waiter.name.clone(), jute::data(&reply.body)?))),
-                Err(NoReply::Code(code::NO_NODE)) => {} // it has just gone
-                Err(failure) => return Err(failure),
+            // `None`: it has just gone.
+            if let Some(reply) = self.data_of(&key.path, &waiter.name, deadline)? {
+                return Ok(Some((waiter.name.clone(), jute::data(&reply.body)?)));
             }
         }
         Ok(None)

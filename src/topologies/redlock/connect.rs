@@ -1,19 +1,19 @@
-//! The list of servers, and those that can be used from the start.
+//! The list of servers, and those that can be used from the start. Each is connected to on a thread of its own,
+//! which no caller has to wait for.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
-use crate::park::Parker;
 use crate::seam::{Answer, Failure, Store};
-use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
+use crate::sync::channel::Receiver;
+use crate::sync::{Mutex, thread};
 use crate::time::{Clock, Moment};
 use crate::topologies::redlock::Redlock;
-use crate::topologies::redlock::monitor::NodeMonitor;
+use crate::topologies::redlock::monitor::{Arrival, NodeMonitor, NodeMonitorShared};
 use crate::topologies::redlock::node::{Voter, VotingNode};
-use crate::topologies::redlock::opening::{is_one_server, same_server};
 use crate::topologies::redlock::votes::{Votes, majority};
 
 impl Redlock {
@@ -28,11 +28,11 @@ impl Redlock {
     ) -> Result<Redlock> {
         let (monitor, shared) = NodeMonitor::start(nodes, node_timeout, reporter)?;
         let redlock = Redlock { shared, monitor: Arc::new(monitor), pauses: Mutex::default() };
-        let parker = Parker::new(&Clock::System);
-        redlock.shared.arrivals.are_for(Some(parker.waker().clone()));
-        let opened = redlock.open_all(connect_timeout, &parker);
+        // The monitor takes what arrives later.
+        let arrivals = redlock.shared.arrivals.1.lock();
+        let opened = redlock.open_all(connect_timeout, &arrivals);
         let joined = redlock.join_all(opened);
-        redlock.shared.arrivals.are_for(None);
+        drop(arrivals);
         redlock.shared.wake();
         if let Err(error) = joined {
             redlock.close();
@@ -42,18 +42,16 @@ impl Redlock {
     }
 
     /// Connects to all at the same time.
-    fn open_all(&self, connect_timeout: Duration, parker: &Parker) -> Vec<Option<Result<Voter>>> {
+    fn open_all(
+        &self,
+        connect_timeout: Duration,
+        arrivals: &Receiver<Arrival>,
+    ) -> Vec<Option<Result<Voter>>> {
         let (nodes, begun) = (&self.shared.nodes, Clock::System.now());
         (0..nodes.len()).for_each(|at| self.shared.begin_to_open(at, connect_timeout));
         let mut opened: Vec<Option<Result<Voter>>> = nodes.iter().map(|_| None).collect();
         let mut wait_until = Moment::NEVER;
         loop {
-            for (at, one) in self.shared.arrivals.take(true) {
-                if let (Some(node), Some(place)) = (nodes.get(at), opened.get_mut(at)) {
-                    node.is_opening.store(false, Ordering::SeqCst);
-                    *place = Some(one);
-                }
-            }
             let now = Clock::System.now();
             let count = opened.iter().flatten().filter(|one| one.is_ok()).count();
             if wait_until == Moment::NEVER && count >= majority(nodes.len()) {
@@ -62,7 +60,12 @@ impl Redlock {
             if now >= wait_until || opened.iter().all(Option::is_some) {
                 return opened;
             }
-            parker.park(wait_until, None);
+            if let Ok((at, one)) = arrivals.recv_timeout(wait_until.since(now))
+                && let (Some(node), Some(place)) = (nodes.get(at), opened.get_mut(at))
+            {
+                node.is_opening.store(false, Ordering::SeqCst);
+                *place = Some(one);
+            }
         }
     }
 
@@ -154,4 +157,112 @@ fn close_all(opened: Vec<Answer<Voter>>) {
     for member in opened.into_iter().flatten() {
         member.store.close();
     }
+}
+
+/// How long one connection of a server that is opened late may take.
+const LATE_CONNECT: Duration = Duration::from_secs(1);
+
+/// Tells of the outcome, also when the thread panics.
+struct Opening {
+    shared: Arc<NodeMonitorShared>,
+    node: usize,
+    opened: Option<Result<Voter>>,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let ended =
+            || Err(Error::new(ErrorKind::Resource, "connect", "the thread that connected ended early"));
+        let opened = self.opened.take().unwrap_or_else(ended);
+        if self.shared.is_stopped() {
+            opened.into_iter().for_each(|member| member.store.close());
+            return;
+        }
+        // There is room for one of each server, which is opened by one thread at a time.
+        drop(self.shared.arrivals.0.try_send((self.node, opened)));
+        self.shared.wake();
+    }
+}
+
+impl NodeMonitorShared {
+    /// Has a thread connect to a server, which is among the arrivals then.
+    pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
+        self.begin(node, move |node| (node.open)(connect_timeout));
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        node: usize,
+        open: impl FnOnce(&VotingNode) -> Result<Voter> + Send + 'static,
+    ) {
+        let Some(its) = self.nodes.get(node) else { return };
+        its.is_opening.store(true, Ordering::SeqCst);
+        let opening = Opening { shared: Arc::clone(self), node, opened: None };
+        let open = move || {
+            let mut opening = opening;
+            opening.opened = opening.shared.nodes.get(node).map(open);
+        };
+        // Without a thread it is dropped, which says so.
+        drop(thread::Builder::new().name("leasehold-member".to_owned()).spawn(open));
+    }
+
+    pub(super) fn begin_to_open_late(self: &Arc<Self>, node: usize) {
+        self.begin(node, |node| {
+            let member = (node.open)(LATE_CONNECT)?;
+            let noted = member.noted(Clock::System.after(LATE_CONNECT));
+            noted.inspect_err(|_| member.store.close()).map(|()| member)
+        });
+    }
+
+    /// Takes into use what was not there when the client was made and has arrived, unless the client is still
+    /// being made.
+    pub(super) fn take_arrivals(&self) {
+        let Some(arrivals) = self.arrivals.1.try_lock() else { return };
+        for (at, opened) in arrivals.try_iter() {
+            let Some(node) = self.nodes.get(at) else { continue };
+            let opened = opened.and_then(|member| match self.twin_of(at, &member) {
+                Some(twin) => {
+                    member.store.close();
+                    Err(same_server(&twin.place, &node.place))
+                }
+                None => Ok(member),
+            });
+            match opened {
+                Ok(member) => {
+                    self.report_doubts(node, &member);
+                    node.join(member);
+                    self.look_again.store(true, Ordering::SeqCst);
+                }
+                Err(error) => {
+                    let words = format!("{} cannot be used yet: {}", node.place, error.detail());
+                    if node.stays_away(error) {
+                        self.warn(words);
+                    }
+                }
+            }
+            node.is_opening.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn twin_of(&self, at: usize, member: &Voter) -> Option<&VotingNode> {
+        let is_twin = |other: &VotingNode| {
+            other.member().is_some_and(|other| is_one_server(&other.identity, &member.identity))
+        };
+        self.nodes
+            .iter()
+            .enumerate()
+            .find(|(other, node)| *other != at && is_twin(node))
+            .map(|(_, node)| node)
+    }
+}
+
+pub(super) fn is_one_server(one: &Option<String>, other: &Option<String>) -> bool {
+    one.is_some() && one == other
+}
+
+pub(super) fn same_server(one: &str, other: &str) -> Error {
+    Error::invalid(
+        "connect",
+        format!("{one} and {other} are one server, whose loss would count as the loss of two"),
+    )
 }

@@ -9,29 +9,32 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
-use crate::seam::inspection::Inspect;
-use crate::seam::{Answer, Failure, Store};
-use crate::time::{Clock, Moment};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
+use crate::seam::{Answer, Failure, Inspect, Store};
+use crate::time::Moment;
 use crate::topologies::redlock::Redlock;
 use crate::topologies::redlock::node::VotingNode;
 use crate::topologies::redlock::votes::majority;
 
 fn none<T>(words: &'static str) -> Answer<T> {
-    Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words)))
+    Failure::refused(Error::new(ErrorKind::Unsupported, "directory", words))
 }
 
 impl Redlock {
-    fn directories(&self) -> impl Iterator<Item = (&VotingNode, Arc<dyn Store>)> {
-        self.shared.nodes.iter().filter_map(|node| Some((node, Arc::clone(node.ready().ok()?))))
+    fn servers(&self) -> impl Iterator<Item = (&VotingNode, &dyn Store)> {
+        self.shared.nodes.iter().filter_map(|node| Some((node, node.ready().ok()?.as_ref())))
+    }
+
+    fn directories(&self) -> impl Iterator<Item = (&VotingNode, &dyn Directory)> {
+        self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
     }
 
     /// Whether one of these servers shows the lock under the same owners: then it has listed it.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
-        let mut before = self.directories().filter(|(node, _)| before.contains(&node.place));
-        before.any(|(_, store)| match store.describe(name, Clock::System.after(self.shared.node_timeout)) {
-            Ok(other) => other.is_held() && owners(&other).eq(owners(seen)),
-            Err(_) => false,
+        let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
+        before.any(|(_, store)| {
+            let other = store.describe(name, self.node_until(Moment::NEVER));
+            other.is_ok_and(|other| other.is_held() && owners(&other).eq(owners(seen)))
         })
     }
 }
@@ -41,15 +44,14 @@ fn owners(seen: &Inspection) -> impl Iterator<Item = &str> {
 }
 
 fn away<T>(words: &'static str) -> Answer<T> {
-    Err(Failure::Refused(Error::new(ErrorKind::Unreachable, "list", words)))
+    Failure::refused(Error::new(ErrorKind::Unreachable, "list", words))
 }
 
 impl Directory for Redlock {
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
         // The first one's answer stands for all: they have users with the same rights.
         let mut done = Some(done);
-        for (_, store) in self.directories() {
-            let Some(directory) = store.capabilities().directory else { continue };
+        for (_, directory) in self.directories() {
             let done = done.take().unwrap_or_else(|| Box::new(drop));
             directory.write(client, text, lease, deadline, done);
         }
@@ -59,38 +61,31 @@ impl Directory for Redlock {
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let mut last = none("no server in use has a directory of clients");
         let mut failed = None;
-        for (_, store) in self.directories() {
-            let Some(directory) = store.capabilities().directory else { continue };
-            let deadline = deadline.min(Clock::System.after(self.shared.node_timeout));
-            match directory.write_now(client, text, lease, deadline) {
+        for (_, directory) in self.directories() {
+            match directory.write_now(client, text, lease, self.node_until(deadline)) {
                 Ok(()) => last = Ok(()),
-                Err(Failure::Refused(error) | Failure::Unknown(error)) => failed = Some(error),
+                Err(failure) => failed = Some(failure.into_error()),
             }
         }
         failed.map_or(last, Failure::refused)
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        for (_, store) in self.directories() {
-            if let Some(directory) = store.capabilities().directory {
-                // One that stays ends with its lease.
-                drop(directory.remove(client, deadline.min(Clock::System.after(self.shared.node_timeout))));
-            }
-        }
+        // One that stays ends with its lease.
+        self.directories().for_each(|(_, one)| drop(one.remove(client, self.node_until(deadline))));
         Ok(())
     }
 
     /// An entry that one server lacks, as one that was started anew does, the next may have.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, looked_at: 0 };
-        for (_, store) in self.directories() {
+        for (_, directory) in self.directories() {
             let lacking = clients.iter().zip(&all.found).filter(|(_, posted)| posted.is_none());
             let lacking: Vec<ClientId> = lacking.map(|(client, _)| *client).collect();
-            let directory = store.capabilities().directory.filter(|_| !lacking.is_empty());
-            let Some(directory) = directory else { continue };
-            let answer =
-                directory.read(&lacking, deadline.min(Clock::System.after(self.shared.node_timeout)));
-            let Ok(page) = answer else { continue };
+            if lacking.is_empty() {
+                break;
+            }
+            let Ok(page) = directory.read(&lacking, self.node_until(deadline)) else { continue };
             all.requests += page.requests;
             let mut found = page.found.into_iter();
             for place in all.found.iter_mut().filter(|place| place.is_none()) {
@@ -105,10 +100,8 @@ impl Directory for Redlock {
         let begun = from.servers.as_ref().and_then(|servers| servers.first());
         let place = Place { servers: None, cursor: from.cursor.clone() };
         let mut last = away("the server that the list comes from is away");
-        for (node, store) in
-            self.directories().filter(|(node, _)| begun.is_none_or(|place| *place == node.place))
-        {
-            let Some(directory) = store.capabilities().directory else { continue };
+        let is_it = |node: &VotingNode| begun.is_none_or(|place| *place == node.place);
+        for (node, directory) in self.directories().filter(|(node, _)| is_it(node)) {
             last = directory.clients(&place, deadline);
             if let Ok(page) = &mut last {
                 let on = |next| Place { servers: Some(vec![node.place.clone()]), ..next };
@@ -123,7 +116,7 @@ impl Directory for Redlock {
 impl Listing for Redlock {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         // By a server that has other names for locks, they cannot be listed.
-        let listable = || self.directories().filter(|(node, _)| node.has_names_as_given());
+        let listable = || self.servers().filter(|(node, _)| node.has_names_as_given());
         let all = self.shared.nodes.len();
         // The number of servers that together show each lock that a majority has.
         let enough = all - majority(all) + 1;
@@ -170,13 +163,10 @@ impl Listing for Redlock {
                 continue;
             }
             // Each server has its own time to answer.
-            match Inspect::describe(self, &name, Moment::NEVER) {
-                // A minority's owner has nothing.
-                Ok(agreed) if owners(&agreed).eq(owners(seen)) => listed.push(agreed),
-                Ok(_) => {}
-                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
-                    return Err(Failure::Refused(error));
-                }
+            let agreed = answered(Inspect::describe(self, &name, Moment::NEVER))?;
+            // A minority's owner has nothing.
+            if owners(&agreed).eq(owners(seen)) {
+                listed.push(agreed);
             }
         }
         page.found = listed;

@@ -1,6 +1,6 @@
 //! Redlock: one lock held on a majority of several stores that share nothing.
 //!
-//! `votes` says what their answers come to, `node` which of them can be asked, `opening` connects to them,
+//! `votes` says what their answers come to, `node` which of them can be asked, `connect` connects to them,
 //! and `monitor` is the thread that does what no caller waits for; `restores` keeps what a server has lost
 //! and is given again; `directory` lists locks and clients. A request goes out to all that
 //! can be asked before the first answer is read. One that does not answer in time is not asked again until it
@@ -10,13 +10,11 @@
 //! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it
 //! the majority. Pairs with `Request::claim`.
 
-mod attempt;
 mod connect;
 mod directory;
 mod monitor;
 mod node;
-mod opening;
-mod release;
+mod outcome;
 mod restores;
 mod votes;
 
@@ -26,24 +24,24 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::{Inspection, ObjectKind};
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Majority, SPLIT_PAUSE};
-use crate::seam::fallbacks::{any_hung_up, begin_attempt, begin_release};
-use crate::seam::inspection::Inspect;
+use crate::seam::capabilities::{
+    ConnectionWatch, Majority, SPLIT_PAUSE, any_hung_up, begin_attempt, begin_release,
+};
 use crate::seam::subscription::{Subscription, count_of_several};
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::seam::{
+    Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
+};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 use monitor::{NodeMonitor, NodeMonitorShared, batch_timeout};
 pub(crate) use node::{Voter, VotingNode};
-use release::{PendingRelease, not_held, released};
-use votes::{Votes, majority, say_attempt, say_held, say_release, validity};
+use votes::{Votes, majority, not_held, say_attempt, say_held, say_release, validity};
 
 /// How long a node may take to answer at least.
 const LEAST_TIME: Duration = Duration::from_millis(10);
 
 /// Keeps each lock on a majority of its nodes.
-#[derive(Debug)]
 pub(crate) struct Redlock {
     shared: Arc<NodeMonitorShared>,
     monitor: Arc<NodeMonitor>,
@@ -59,6 +57,11 @@ impl Redlock {
         deadline.min(Clock::System.after(timeout))
     }
 
+    /// Until when one node may answer.
+    fn node_until(&self, deadline: Moment) -> Moment {
+        deadline.min(Clock::System.after(self.shared.node_timeout))
+    }
+
     /// Sends to each node that can be asked, and then reads what they answer.
     fn ask<T: 'static>(
         &self,
@@ -66,24 +69,37 @@ impl Redlock {
         deadline: Moment,
         begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
     ) -> Votes<T> {
-        let begun: Vec<Result<Box<dyn Pending<T>>>> = self
-            .shared
-            .nodes
-            .iter()
-            .map(|node| {
-                let store = node.ready()?;
-                Ok(begin(store.as_ref(), &node.claim(claim)?, self.node_by(claim.lease, deadline)))
+        Votes(
+            self.ask_those(claim, deadline, |_| true, begin).into_iter().map(|(_, answer)| answer).collect(),
+        )
+    }
+
+    /// The same for the nodes that `which` picks.
+    fn ask_those<T: 'static>(
+        &self,
+        claim: &Claim,
+        deadline: Moment,
+        which: impl Fn(usize) -> bool,
+        begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
+    ) -> Vec<(usize, Answer<T>)> {
+        let nodes = self.shared.nodes.iter().enumerate().filter(|(at, _)| which(*at));
+        let begun: Vec<(usize, &VotingNode, Result<Box<dyn Pending<T>>>)> = nodes
+            .map(|(at, node)| {
+                let begin = |store: &Arc<dyn Store>| {
+                    Ok(begin(store.as_ref(), &node.claim(claim)?, self.node_by(claim.lease, deadline)))
+                };
+                (at, node, node.ready().and_then(begin))
             })
             .collect();
         // The last that was asked first: when it has answered, the others have, and this thread was woken
         // once.
-        let answers = self.shared.nodes.iter().zip(begun).rev().map(|(node, begun)| match begun {
-            Ok(pending) => self.monitor.noted(node, claim, pending.wait()),
-            Err(error) => Err(Failure::Refused(error)),
+        let answers = begun.into_iter().rev().map(|(at, node, begun)| match begun {
+            Ok(pending) => (at, self.monitor.noted(node, claim, pending.wait())),
+            Err(error) => (at, Err(Failure::Refused(error))),
         });
-        let mut answers: Vec<Answer<T>> = answers.collect();
+        let mut answers: Vec<_> = answers.collect();
         answers.reverse();
-        Votes(answers)
+        answers
     }
 
     /// The votes without those of servers that do not count for the claim, or did not `before` they were
@@ -98,16 +114,27 @@ impl Redlock {
         votes.discounted(before, &not_held).discounted(&self.monitor.uncounted(claim), &not_held)
     }
 
+    /// Asks one node about a lock by its name.
+    fn one<T>(
+        &self,
+        node: &VotingNode,
+        name: &LockName,
+        deadline: Moment,
+        ask: impl Fn(&dyn Store, &LockName, Moment) -> Answer<T>,
+    ) -> Answer<T> {
+        let store = node.ready().map_err(Failure::Refused)?;
+        let renamed = node.renamed(name).map_err(Failure::Refused)?;
+        ask(store.as_ref(), renamed.as_ref().unwrap_or(name), self.node_until(deadline))
+    }
+
     /// Asks the nodes one after the other about a lock by its name.
-    fn each<T>(&self, name: &LockName, ask: impl Fn(&dyn Store, &LockName) -> Answer<T>) -> Votes<T> {
-        let answers = self.shared.nodes.iter().map(|node| {
-            let asked = node.ready().and_then(|store| {
-                let renamed = node.renamed(name)?;
-                Ok(ask(store.as_ref(), renamed.as_ref().unwrap_or(name)))
-            });
-            asked.unwrap_or_else(Failure::refused)
-        });
-        Votes(answers.collect())
+    fn each<T>(
+        &self,
+        name: &LockName,
+        deadline: Moment,
+        ask: impl Fn(&dyn Store, &LockName, Moment) -> Answer<T>,
+    ) -> Votes<T> {
+        Votes(self.shared.nodes.iter().map(|node| self.one(node, name, deadline, &ask)).collect())
     }
 
     /// The views that enough of the nodes have of a lock, each in its own words.
@@ -116,16 +143,14 @@ impl Redlock {
         kind: Kind,
         name: &LockName,
         owner: Owner,
-        deadline: Moment,
-    ) -> Result<Votes<Option<Snapshot>>> {
-        let votes = self.each(name, |store, name| {
-            store.inspect(kind, name, owner, deadline.min(Clock::System.after(self.shared.node_timeout)))
-        });
+        by: Moment,
+    ) -> Answer<Votes<Option<Snapshot>>> {
+        let votes = self.each(name, by, |store, name, by| store.inspect(kind, name, owner, by));
         if votes.done().count() >= votes.majority() {
             return Ok(votes);
         }
         let say = |seen: &Option<Snapshot>| if seen.is_some() { "held" } else { "free" }.to_owned();
-        Err(votes.error("inspect", &self.monitor.places(), say))
+        Err(Failure::Refused(votes.error("inspect", &self.monitor.places(), say)))
     }
 
     /// Asks the nodes one after the other about many claims; for each claim, what they said.
@@ -219,7 +244,7 @@ impl Store for Redlock {
         let votes =
             self.ask(claim, deadline, |store, claim, deadline| begin_release(store, claim, left, deadline));
         let votes = self.counted(claim, votes, &before, not_held);
-        released(&self.monitor, claim, left, &votes)
+        self.monitor.released(claim, left, &votes)
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
@@ -227,8 +252,8 @@ impl Store for Redlock {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         // Nobody waits, so a slow server has the whole time.
-        let (uncounted, releasing) = (self.monitor.over(claim), done.releasing());
-        let gathering = PendingRelease::new(&self.monitor, claim, uncounted, done);
+        let releasing = done.releasing();
+        let gathering = self.gather(claim, self.monitor.over(claim), done);
         for (at, node) in self.shared.nodes.iter().enumerate() {
             match node.ready().and_then(|store| Ok((store, node.claim(claim)?))) {
                 Ok((store, claim)) => {
@@ -300,14 +325,7 @@ impl Store for Redlock {
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         // All at the same time: what a server is given back between the first and the last must not count
         // before the last.
-        let force = |node: &VotingNode| {
-            let until = deadline.min(Clock::System.after(self.shared.node_timeout));
-            let forced = node.ready().and_then(|store| {
-                let renamed = node.renamed(name)?;
-                Ok(store.force(kind, renamed.as_ref().unwrap_or(name), until))
-            });
-            forced.unwrap_or_else(Failure::refused)
-        };
+        let force = |node| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let votes = thread::scope(|scope| {
             let begin = |node| (node, spawn_scoped(scope, move || force(node)));
             let begun: Vec<_> = self.shared.nodes.iter().map(begin).collect();
@@ -361,24 +379,13 @@ impl Store for Redlock {
 }
 
 impl Inspect for Redlock {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        match self.views(kind, name, owner, deadline) {
-            Ok(votes) => Ok(votes.view()),
-            Err(error) => Err(Failure::Refused(error)),
-        }
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        Ok(self.views(kind, name, owner, by)?.view())
     }
 
     /// The state that a majority agrees on: the holder, with the shortest lease that any of them shows.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        let votes = self.each(name, |store, name| {
-            store.describe(name, deadline.min(Clock::System.after(self.shared.node_timeout)))
-        });
+        let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {
             let say = |seen: &Inspection| if seen.is_held() { "held" } else { "free" }.to_owned();
             return votes.too_few("inspect", &self.monitor.places(), false, say).map_err(Failure::of_reading);
@@ -387,16 +394,11 @@ impl Inspect for Redlock {
         for seen in votes.done() {
             let alike: Vec<_> = votes.done().filter(|other| owners(other) == owners(seen)).collect();
             if alike.len() >= votes.majority() {
-                let name = name.given().to_owned();
-                let remaining = alike.iter().map(|other| other.remaining).min().flatten();
-                let fence = votes.done().filter_map(|other| other.fencing_token).max();
-                let writers_wait =
-                    votes.done().filter(|other| other.writers_wait).count() >= votes.majority();
                 return Ok(Inspection {
-                    name,
-                    remaining,
-                    fencing_token: fence,
-                    writers_wait,
+                    name: name.given().to_owned(),
+                    remaining: alike.iter().map(|other| other.remaining).min().flatten(),
+                    fencing_token: votes.done().filter_map(|other| other.fencing_token).max(),
+                    writers_wait: votes.count(|other| other.writers_wait) >= votes.majority(),
                     ..seen.clone()
                 });
             }
@@ -428,10 +430,7 @@ impl Majority for Redlock {
 
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let nobody = Owner::new(ClientId::random(), 0);
-        match self.views(kind, name, nobody, deadline) {
-            Ok(votes) => Ok(votes.holder().is_none()),
-            Err(error) => Err(Failure::Refused(error)),
-        }
+        Ok(self.views(kind, name, nobody, deadline)?.holder().is_none())
     }
 }
 

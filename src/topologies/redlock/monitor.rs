@@ -2,7 +2,6 @@
 //! those that were never reached be connected to, has servers forget claims that must not stay there, and
 //! gives holds back that a server has lost.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +10,16 @@ use crate::ident::{LockName, Owner, unbound_number};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
-use crate::seam::fallbacks::begin_attempt;
+use crate::seam::capabilities::begin_attempt;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, Waker};
+use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::time::{Clock, Moment, SHORTEST_LEASE};
 use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
 
 /// A lock that one server may still hold, or get to hold, for an owner that is to hold nothing there.
-#[derive(Debug)]
 struct PendingCleanup {
     node: usize,
     /// With the server's own name for the lock.
@@ -47,6 +46,9 @@ pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
     node_timeout.saturating_mul(parts)
 }
 
+/// A server, and the outcome of connecting to it.
+pub(super) type Arrival = (usize, Result<Voter>);
+
 /// The servers, and what is to be done about them.
 pub(super) struct NodeMonitorShared {
     pub(super) nodes: Vec<VotingNode>,
@@ -57,7 +59,9 @@ pub(super) struct NodeMonitorShared {
     /// Renewals are wanted before they are due: a server is back that may have lost holds, or one has got
     /// some again that do not count there yet.
     pub(super) look_again: AtomicBool,
-    pub(super) arrivals: Arrivals,
+    /// The outcomes of connecting, for the thread that makes the client, which holds the mutex meanwhile, and for
+    /// the monitor after it.
+    pub(super) arrivals: (Sender<Arrival>, Mutex<Receiver<Arrival>>),
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
     service: Service,
     reporter: Arc<Reporter>,
@@ -74,13 +78,14 @@ impl NodeMonitor {
         reporter: &Arc<Reporter>,
     ) -> Result<(NodeMonitor, Arc<NodeMonitorShared>)> {
         let (service, parker) = Service::new(&Clock::System);
+        let (sender, receiver) = bounded(nodes.len());
         let shared = Arc::new(NodeMonitorShared {
             nodes,
             node_timeout,
             unspent_from: AtomicU64::new(0),
             restores: Restores::default(),
             look_again: AtomicBool::new(false),
-            arrivals: Arrivals::default(),
+            arrivals: (sender, Mutex::new(receiver)),
             pending_cleanups: Mutex::default(),
             service,
             reporter: Arc::clone(reporter),
@@ -314,53 +319,6 @@ impl PendingCleanup {
             next: Clock::System.after(self.pause),
             pause: (self.pause * 2).min(TRY_AGAIN.1),
             may_come_again: self.may_come_again,
-        }
-    }
-}
-
-impl fmt::Debug for NodeMonitorShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.nodes).finish()
-    }
-}
-
-impl fmt::Debug for NodeMonitor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper").finish_non_exhaustive()
-    }
-}
-
-/// The outcomes of connecting, for the thread that makes the client, and for the monitor after it.
-#[derive(Default)]
-pub(super) struct Arrivals(Mutex<ArrivalsState>);
-
-#[derive(Default)]
-struct ArrivalsState {
-    arrived: Vec<(usize, Result<Voter>)>,
-    /// The thread that makes the client, while it waits for them.
-    connector: Option<Waker>,
-}
-
-impl Arrivals {
-    /// All that arrives is for this thread; `None`: for the monitor.
-    pub(super) fn are_for(&self, connector: Option<Waker>) {
-        self.0.lock().connector = connector;
-    }
-
-    /// Returns whether somebody was woken for it. If not, it is for the monitor.
-    pub(super) fn add(&self, node: usize, opened: Result<Voter>) -> bool {
-        let mut state = self.0.lock();
-        state.arrived.push((node, opened));
-        state.connector.as_ref().map(Waker::wake).is_some()
-    }
-
-    /// Takes what is for the thread that makes the client, or what is for the monitor.
-    pub(super) fn take(&self, for_connector: bool) -> Vec<(usize, Result<Voter>)> {
-        let mut state = self.0.lock();
-        if state.connector.is_some() == for_connector {
-            std::mem::take(&mut state.arrived)
-        } else {
-            Vec::new()
         }
     }
 }

@@ -1,6 +1,5 @@
 //! One of the servers: how it is reached, under which names it has the locks, and whether it answers.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -204,12 +203,6 @@ impl NodeOutage {
         self.pause = (self.pause * 2).min(LOOK_AGAIN.1);
         self.next_look = Clock::System.after(self.pause);
         self.next_look
-    }
-}
-
-impl fmt::Debug for VotingNode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Node({})", self.place)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::ident::unbound_number;
 use crate::observe::reporter::Reporter;
-use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::inspection::describe_by_kinds;
 use crate::seam::{Answer, Failure, Others, Sink};
 
 /// Answers in turn what was put down for it; then grants, releases and renews, and finds nothing to clean up.

@@ -182,6 +182,11 @@ impl Votes<Release> {
     }
 }
 
+/// The word of a server that has nothing of the hold.
+pub(super) fn not_held() -> Release {
+    Release::NotHeld { holder: None }
+}
+
 pub(super) fn say_release(release: &Release) -> String {
     match release {
         Release::Freed { .. } => "released",

@@ -17,11 +17,7 @@ use crate::topologies::ring::view::RingView;
 use crate::topologies::ring::{RingStore, moved_on};
 
 fn none<T>() -> Answer<T> {
-    Err(Failure::Refused(Error::new(
-        ErrorKind::Unsupported,
-        "directory",
-        "this node has no directory of clients",
-    )))
+    Failure::refused(Error::new(ErrorKind::Unsupported, "directory", "this node has no directory of clients"))
 }
 
 /// The node at which a client's entry is.

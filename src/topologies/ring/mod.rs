@@ -3,36 +3,30 @@
 //! Grants go by marks (`plan::Mark`): a node that bears a newer one refuses them.
 //! `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and why no name is granted by two nodes while
 //! the ring changes.
-//!
-//! Long because it is a list: each question of the seam, put to the node where its name is.
 
-mod circle;
 mod directory;
-mod node;
 pub(crate) mod plan;
 mod view;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Homes, Lines};
-use crate::seam::fallbacks::any_hung_up;
-use crate::seam::inspection::Inspect;
+use crate::seam::capabilities::{ConnectionWatch, Homes, Lines, any_hung_up};
 use crate::seam::ring_member::{Look, Marked, RingMember};
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::seam::{
+    Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
+    named,
+};
 use crate::sync::channel::bounded;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
-use circle::Circle;
-use node::RingServer;
-use plan::{Ring, RingNode};
-use view::{RingView, moved_on, not_answering, settle, survey, under};
+use plan::{Circle, Ring, RingNode};
+use view::{RingServer, RingView, moved_on, not_answering, settle, survey, under};
 
 /// Makes the store for a node's URL. No I/O.
 pub(crate) type MemberOpener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
@@ -222,30 +216,30 @@ impl RingStore {
         of_a_lost_node: fn() -> T,
     ) -> Vec<Answer<T>> {
         let view = self.view();
-        let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (place, claim) in claims.iter().enumerate() {
-            groups.entry(claim.home).or_default().push(place);
-        }
         let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
-        let (sender, receiver) = bounded(groups.len());
-        for (home, places) in groups {
-            if view.lost.contains(&home) {
-                places.into_iter().for_each(|place| put(&mut answers, place, Ok(of_a_lost_node())));
+        let mut groups: BTreeMap<u32, (Vec<usize>, Vec<Claim>)> = BTreeMap::new();
+        for (at, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
+            if view.lost.contains(&claim.home) {
+                *answer = Some(Ok(of_a_lost_node()));
                 continue;
             }
-            let theirs: Vec<Claim> = places.iter().filter_map(|place| claims.get(*place).cloned()).collect();
-            let (sender, at) = (sender.clone(), places.clone());
+            let (places, theirs) = groups.entry(claim.home).or_default();
+            places.push(at);
+            theirs.push(claim.clone());
+        }
+        let (sender, receiver) = bounded(groups.len());
+        for (home, (places, theirs)) in groups {
+            let (done, at) = (sender.clone(), places.clone());
             let is_sent = view.node(home).is_some_and(|node| {
                 let store = Arc::clone(&node.store);
                 node.send(Box::new(move || {
                     // Nobody listens any more if it took too long.
-                    drop(sender.send((at, ask(&*store, &theirs, deadline))));
+                    drop(done.send((at, ask(&*store, &theirs, deadline))));
                 }))
             });
             if !is_sent {
-                for place in places {
-                    put(&mut answers, place, Err(Failure::Refused(not_answering())));
-                }
+                let refused = places.iter().map(|_| Failure::refused(not_answering())).collect();
+                drop(sender.send((places, refused)));
             }
         }
         drop(sender);
@@ -253,7 +247,9 @@ impl RingStore {
         let until = deadline.min(Clock::System.after(shortest / 7));
         while let Ok((places, theirs)) = receiver.recv_timeout(until.since(Clock::System.now())) {
             for (place, answer) in places.into_iter().zip(theirs) {
-                put(&mut answers, place, answer);
+                if let Some(at) = answers.get_mut(place) {
+                    *at = Some(answer);
+                }
             }
         }
         let late = || Err(Failure::Unknown(not_answering().with_unknown_outcome()));
@@ -266,20 +262,24 @@ impl RingStore {
     }
 
     /// The store at a claim's home.
-    fn at(&self, home: u32) -> Result<Arc<dyn RingMember>> {
-        self.view().node(home).map(|node| Arc::clone(&node.store)).ok_or_else(moved_on)
+    fn at(&self, home: u32) -> Answer<Arc<dyn RingMember>> {
+        let view = self.view();
+        let node = view.node(home).ok_or_else(|| Failure::Refused(moved_on()))?;
+        Ok(Arc::clone(&node.store))
+    }
+
+    fn lines_at(&self, home: u32, tell: impl FnOnce(&dyn Lines)) {
+        if let Ok(store) = self.at(home)
+            && let Some(lines) = store.capabilities().lines
+        {
+            tell(lines);
+        }
     }
 
     /// The store at a name's home by now.
     fn of(&self, name: &LockName) -> Option<Arc<dyn RingMember>> {
         let view = self.view();
         view.node(view.circle.home(name.key())).map(|node| Arc::clone(&node.store))
-    }
-}
-
-fn put<T>(answers: &mut [Option<Answer<T>>], place: usize, answer: Answer<T>) {
-    if let Some(at) = answers.get_mut(place) {
-        *at = Some(answer);
     }
 }
 
@@ -308,21 +308,21 @@ impl Store for RingStore {
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         // A re-entry needs no mark: it makes no hold, and is asked where the hold is.
         let answer = if count > 1 {
-            self.at(claim.home).map(|store| store.attempt(claim, count, deadline))
+            self.at(claim.home).and_then(|store| store.attempt(claim, count, deadline))
         } else {
-            self.first(claim, deadline)
+            self.first(claim, deadline).unwrap_or_else(Failure::refused)
         };
-        answer.unwrap_or_else(|error| Err(Failure::Refused(error.during("lock").on(claim.name.given()))))
+        named(answer, "lock", claim.name.given())
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        self.at(claim.home).map_or_else(Failure::refused, |store| store.release(claim, left, deadline))
+        self.at(claim.home)?.release(claim, left, deadline)
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         match self.at(claim.home) {
             Ok(store) => store.release_later(claim, deadline, done),
-            Err(error) => done.answer(Err(Failure::Refused(error))),
+            Err(failure) => done.answer(Err(failure)),
         }
     }
 
@@ -346,20 +346,15 @@ impl Store for RingStore {
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
-        self.at(claim.home).map_or_else(Failure::refused, |store| store.expire_in(claim, rest, deadline))
+        self.at(claim.home)?.expire_in(claim, rest, deadline)
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        let mut answer = Ok(false);
-        for home in self.view().homes(name) {
-            match self.at(home).map_or_else(Failure::refused, |store| store.force(kind, name, deadline)) {
-                Ok(false) => {}
-                Ok(true) if answer.is_ok() => answer = Ok(true),
-                Ok(true) => {}
-                failed => answer = failed,
-            }
-        }
-        answer
+        let force = |home| self.at(home)?.force(kind, name, deadline);
+        self.view().homes(name).into_iter().map(force).fold(Ok(false), |all, one| match (all, one) {
+            (Ok(all), Ok(one)) => Ok(all || one),
+            (_, Err(failure)) | (Err(failure), Ok(_)) => Err(failure),
+        })
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -393,29 +388,16 @@ impl Store for RingStore {
 }
 
 impl Inspect for RingStore {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        for home in self.view().homes(name) {
-            match self
-                .at(home)
-                .map_or_else(Failure::refused, |store| store.inspect(kind, name, owner, deadline))
-            {
-                Ok(None) => {}
-                found => return found,
-            }
-        }
-        Ok(None)
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        let inspect = |home| self.at(home)?.inspect(kind, name, owner, by);
+        let mut all = self.view().homes(name).into_iter().map(inspect);
+        all.find(|found| !matches!(found, Ok(None))).unwrap_or(Ok(None))
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let mut last = Err(Failure::Refused(moved_on()));
         for home in self.view().homes(name) {
-            last = self.at(home).map_or_else(Failure::refused, |store| store.describe(name, deadline));
+            last = self.at(home).and_then(|store| store.describe(name, deadline));
             if !matches!(&last, Ok(seen) if !seen.is_held()) {
                 break;
             }
@@ -438,34 +420,17 @@ impl Lines for RingStore {
     }
 
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
-        if let Ok(node) = self.at(claim.home)
-            && let Some(lines) = node.capabilities().lines
-        {
-            lines.leave_line(claim, deadline);
-        }
+        self.lines_at(claim.home, |lines| lines.leave_line(claim, deadline));
     }
 
     fn end_lookout(&self, claim: &Claim) {
-        if let Ok(node) = self.at(claim.home)
-            && let Some(lines) = node.capabilities().lines
-        {
-            lines.end_lookout(claim);
-        }
+        self.lines_at(claim.home, |lines| lines.end_lookout(claim));
     }
 }
 
 impl ConnectionWatch for RingStore {
     fn hung_up(&self) -> Option<bool> {
-        any_hung_up(self.view().nodes.iter().map(|node| {
-            let store: &dyn Store = &*node.store;
-            store
-        }))
-    }
-}
-
-impl fmt::Debug for RingStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RingStore").finish_non_exhaustive()
+        any_hung_up(self.view().nodes.iter().map(|node| -> &dyn Store { &*node.store }))
     }
 }
 

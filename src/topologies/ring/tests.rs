@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
-use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::inspection::describe_by_kinds;
 use crate::seam::{Answer, Failure, Others};
 
 /// Bears a mark, grants all that it is asked for under it, and renews all.

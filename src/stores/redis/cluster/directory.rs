@@ -11,7 +11,7 @@ use crate::seam::directory::{
 };
 use crate::seam::{Answer, Failure, Inspect};
 use crate::stores::redis::cluster::ClusterStore;
-use crate::stores::redis::directory::{entry, goes_on, listed};
+use crate::stores::redis::directory::entry;
 use crate::stores::redis::reply::Redirect;
 use crate::stores::redis::store::RedisStore;
 use crate::time::Moment;
@@ -26,11 +26,11 @@ impl ClusterStore {
         let servers = from.servers.clone().unwrap_or_else(all);
         let Some(server) = servers.first().cloned() else {
             let words = "no member of the cluster is known to have slots";
-            return Err(Failure::Refused(Error::new(ErrorKind::Busy, "list", words)));
+            return Failure::refused(Error::new(ErrorKind::Busy, "list", words));
         };
         let Some(member) = members.iter().find(|member| member.to_string() == server) else {
             let words = format!("{server} has left the cluster while its locks were listed");
-            return Err(Failure::Refused(Error::new(ErrorKind::Busy, "list", words)));
+            return Failure::refused(Error::new(ErrorKind::Busy, "list", words));
         };
         let node = self.topology.node(member).map_err(Failure::Refused);
         self.noted(page_by_server(servers, node.and_then(|node| ask(&node.store))))
@@ -39,9 +39,9 @@ impl ClusterStore {
 
 impl Directory for ClusterStore {
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        let place = match self.place(&LockName::reserved(entry(client)), deadline) {
+        let place = match self.place(ACTION, &LockName::reserved(entry(client)), deadline) {
             Ok(place) => place,
-            Err(error) => return done(Err(Failure::Refused(error))),
+            Err(failure) => return done(Err(failure)),
         };
         let me = self.me.clone();
         // If the slot has moved, it is written in the next round.
@@ -75,26 +75,10 @@ impl Directory for ClusterStore {
 
 impl Listing for ClusterStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        self.page(from, |store| {
-            let looked = answered(store.look_at_page(wanted, &from.cursor, deadline))?;
-            let mut page = Page {
-                found: Vec::new(),
-                next: goes_on(looked.cursor),
-                requests: looked.requests,
-                looked_at: looked.looked_at,
-            };
-            for (name, seen) in looked.seen {
-                let seen = match seen.map_err(Failure::into_error) {
-                    // Its slot moves: it is asked for where it is.
-                    Err(error) if Redirect::of(&error).is_some() || error.kind() == ErrorKind::Busy => {
-                        page.requests += 1;
-                        self.describe(&name, deadline).map_err(Failure::into_error)
-                    }
-                    seen => seen,
-                };
-                page.found.extend(listed(seen).map_err(Failure::Refused)?);
-            }
-            Ok(page)
-        })
+        let describe = |name: &LockName, error: &Error| {
+            let moves = Redirect::of(error).is_some() || error.kind() == ErrorKind::Busy;
+            moves.then(|| self.describe(name, deadline))
+        };
+        self.page(from, |store| answered(store.locks_page(wanted, &from.cursor, deadline, describe)))
     }
 }

@@ -14,7 +14,7 @@ mod wakeups;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use self::slots::{Endpoint, slot};
+use self::slots::{Endpoint, keeps_its_slot, slot};
 use self::topology::{ClusterNode, Topology};
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -24,16 +24,17 @@ use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
 use crate::refused::Refused;
 use crate::room::CrowdMap;
-use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Keeping, KeptLook, Lines, Pipeline};
-use crate::seam::inspection::Inspect;
+use crate::seam::capabilities::{Batches, ConnectionWatch, Keeping, KeptLook, Lines, Pipeline};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Failure, Kind, Pending, Release, Sink, Snapshot, Store,
+    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, Pending, Release, Sink,
+    Snapshot, Store,
 };
-use crate::stores::redis::format::{agree_on_format, format_key};
+use crate::stores::redis::about::{agree_on_format, format_key};
 use crate::stores::redis::kinds;
-use crate::stores::redis::kinds::kind::Deferrable;
+use crate::stores::redis::kinds::kind::{Deferrable, deferrable};
 use crate::stores::redis::reply::{Redirect, is_split};
+use crate::stores::redis::several::is_batched;
 use crate::stores::redis::store::RedisStore;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
@@ -45,7 +46,6 @@ const MOST_REDIRECTS: usize = 4;
 /// After this a member that is away is asked again for the format's number.
 const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
-#[derive(Debug)]
 pub(crate) struct ClusterStore {
     topology: Topology,
     unread: UnreadReleases,
@@ -64,11 +64,10 @@ pub(crate) struct ClusterStore {
 /// Locks with a release on its way to a member. Requests about them follow it there, even if the slot is
 /// known to be elsewhere: an attempt that overtook the release would find its own owner, and lose its hold
 /// when the release arrives.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
 /// The last release of a lock, and where it went.
-#[derive(Debug)]
 struct SentRelease {
     number: u64,
     node: Arc<ClusterNode>,
@@ -128,12 +127,13 @@ impl ClusterStore {
         self.topology.doubt();
     }
 
-    fn place(&self, name: &LockName, deadline: Moment) -> Result<SlotPlace> {
+    fn place(&self, action: &'static str, name: &LockName, deadline: Moment) -> Answer<SlotPlace> {
         let node = match self.unread.node(name) {
-            Some(node) => node,
-            None => self.topology.primary(slot(name.key()), deadline)?,
+            Some(node) => Ok(node),
+            None => self.topology.primary(slot(name.key()), deadline),
         };
-        Ok(SlotPlace { node, asking: false })
+        let refused = |error: Error| Failure::Refused(error.during(action).on(name.given()));
+        Ok(SlotPlace { node: node.map_err(refused)?, asking: false })
     }
 
     /// Asks the member that has the lock, and the ones that redirects name.
@@ -144,11 +144,18 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore) -> Answer<T>,
     ) -> Answer<T> {
-        let mut place = match self.place(name, deadline) {
-            Ok(place) => place,
-            Err(error) => return Err(Failure::Refused(error.during(action).on(name.given()))),
-        };
-        let mut answer = self.send(&place, &send);
+        let place = self.place(action, name, deadline)?;
+        let answer = self.send(&place, &send);
+        self.follow(place, answer, send)
+    }
+
+    /// Sends a request that was answered so to the members that redirects name.
+    fn follow<T>(
+        &self,
+        mut place: SlotPlace,
+        mut answer: Answer<T>,
+        send: impl Fn(&RedisStore) -> Answer<T>,
+    ) -> Answer<T> {
         for _ in 0..MOST_REDIRECTS {
             let Some(next) = self.redirected(&place, &answer) else { break };
             place = next;
@@ -165,11 +172,9 @@ impl ClusterStore {
         deadline: Moment,
         begin: impl Fn(&RedisStore) -> Box<dyn Pending<T>> + Send + 'static,
     ) -> Box<dyn Pending<T>> {
-        let place = match self.place(name, deadline) {
+        let place = match self.place(action, name, deadline) {
             Ok(place) => place,
-            Err(error) => {
-                return Box::new(Answered(Err(Failure::Refused(error.during(action).on(name.given())))));
-            }
+            Err(failure) => return Box::new(Answered(Err(failure))),
         };
         let pending = begin(&place.node.store);
         match self.me.upgrade() {
@@ -182,12 +187,10 @@ impl ClusterStore {
     }
 
     fn send<T>(&self, place: &SlotPlace, send: impl Fn(&RedisStore) -> Answer<T>) -> Answer<T> {
-        if !place.asking {
-            return send(&place.node.store);
-        }
-        match self.topology.asking(&place.node) {
-            Ok(store) => send(&store),
-            Err(error) => Err(Failure::Refused(error)),
+        if place.asking {
+            send(&*self.topology.asking(&place.node).map_err(Failure::Refused)?)
+        } else {
+            send(&place.node.store)
         }
     }
 
@@ -283,14 +286,10 @@ impl ClusterStore {
         groups: &'a [ClusterGroup],
         send: &(impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync),
     ) -> Vec<(&'a ClusterGroup, Vec<Answer<T>>)> {
-        let run = |group: &ClusterGroup| match group
-            .place
-            .asking
-            .then(|| self.topology.asking(&group.place.node))
-        {
-            None => send(&group.place.node.store, &group.claims),
-            Some(Ok(store)) => send(&store, &group.claims),
-            Some(Err(error)) => group.claims.iter().map(|_| Err(Failure::Refused(error.copy()))).collect(),
+        let run = |group: &ClusterGroup| {
+            let answers = self.send(&group.place, |store| Ok(send(store, &group.claims)));
+            let failed = |failure: Failure| group.claims.iter().map(|_| Err(failure.copy())).collect();
+            answers.unwrap_or_else(failed)
         };
         let Some((mine, others)) = groups.split_last() else { return Vec::new() };
         thread::scope(|scope| {
@@ -388,14 +387,8 @@ struct RedirectedRequest<T, F> {
 
 impl<T, F: Fn(&RedisStore) -> Answer<T> + Send> Pending<T> for RedirectedRequest<T, F> {
     fn wait(self: Box<Self>) -> Answer<T> {
-        let RedirectedRequest { store, mut place, pending, again } = *self;
-        let mut answer = pending.wait();
-        for _ in 0..MOST_REDIRECTS {
-            let Some(next) = store.redirected(&place, &answer) else { break };
-            place = next;
-            answer = store.send(&place, &again);
-        }
-        store.noted(answer)
+        let RedirectedRequest { store, place, pending, again } = *self;
+        store.follow(place, pending.wait(), again)
     }
 }
 
@@ -403,8 +396,7 @@ impl Store for ClusterStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             can_expire_in: true,
-            queues: kinds::queues,
-            poll_every: kinds::poll_every,
+            queues: Kind::is_in_order,
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
@@ -418,7 +410,9 @@ impl Store for ClusterStore {
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
         kinds::check_scripts(self.scripts, kind, name)?;
-        if kinds::of(kind).fits_cluster(name.key()) {
+        // A token lock is one key. A latch's channel has the name in braces, whatever braces the name has.
+        let has_own_braces = kind == Kind::Latch && name.key().contains('{');
+        if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());
         }
         let words = "in a cluster a name has no braces, or something between its first opening one and the next \
@@ -436,17 +430,17 @@ impl Store for ClusterStore {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if kinds::of(claim.kind).deferrable() == Deferrable::Neither {
+        if deferrable(claim.kind) == Deferrable::Neither {
             return done.answer(self.release_or_leave(claim, deadline));
         }
-        match self.place(&claim.name, deadline) {
+        match self.place("unlock", &claim.name, deadline) {
             Ok(place) => self.post(&place.node, claim, deadline, MOST_REDIRECTS, done),
-            Err(error) => done.answer(Err(Failure::Refused(error.during("unlock").on(claim.name.given())))),
+            Err(failure) => done.answer(Err(failure)),
         }
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
-        let place = self.place(&from.name, deadline).ok()?;
+        let place = self.place("lock", &from.name, deadline).ok()?;
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
         let again = move |store: &RedisStore| store.hand_off_now(&from, &to, deadline);
@@ -472,7 +466,7 @@ impl Store for ClusterStore {
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         if *what == Counting::Forget {
             // A place in a slot that has moved ends by itself.
-            if let Ok(place) = self.place(&claim.name, deadline) {
+            if let Ok(place) = self.place("count", &claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }
             return Ok(None);
@@ -515,14 +509,8 @@ impl Store for ClusterStore {
 }
 
 impl Inspect for ClusterStore {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        self.ask("inspect", name, deadline, |store| store.inspect(kind, name, owner, deadline))
+    fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
+        self.ask("inspect", name, by, |store| store.inspect(kind, name, owner, by))
             .map_err(Failure::of_reading)
     }
 
@@ -547,7 +535,7 @@ impl Pipeline for ClusterStore {
 
 impl Batches for ClusterStore {
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
-        let is_one = kinds::of(kind).is_batched() && self.scripts && !self.waits_for_replicas;
+        let is_one = is_batched(kind) && self.scripts && !self.waits_for_replicas;
         is_one.then(|| u32::from(slot(name.key())))
     }
 
@@ -576,7 +564,7 @@ impl Lines for ClusterStore {
 
     /// Asks the shard last known to have the slot; other servers are not waited for.
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
-        if let Ok(place) = self.place(&claim.name, deadline) {
+        if let Ok(place) = self.place("lock", &claim.name, deadline) {
             place.node.store.leave_line(claim, deadline);
         }
     }

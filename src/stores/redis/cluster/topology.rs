@@ -1,7 +1,6 @@
 //! The members of a cluster: the owner of each slot, and a store for each member.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +18,9 @@ use crate::stores::redis::cluster::wakeups::ClusterWakeups;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::place::Role;
-use crate::stores::redis::pubsub::subscriber::{self, SubscribeMode, Subscriber};
+use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, is_passing};
-use crate::stores::redis::script::Command;
-use crate::stores::redis::script::PublishMode;
+use crate::stores::redis::script::{Command, PublishMode};
 use crate::stores::redis::server::LineRights;
 use crate::stores::redis::store::RedisStore;
 use crate::sync::Mutex;
@@ -121,10 +119,10 @@ impl Topology {
             Ok((map, is_sharded))
         })?;
         let (ways, publish_mode): (&'static [SubscribeMode], _) = match wanted {
-            ClusterPubSub::Auto if is_sharded => (&[subscriber::SHARDED], PublishMode::Sharded),
-            ClusterPubSub::Sharded => (&[subscriber::SHARDED], PublishMode::Sharded),
-            ClusterPubSub::Both => (&[subscriber::SHARDED, subscriber::PLAIN], PublishMode::Both),
-            ClusterPubSub::Auto | ClusterPubSub::Plain => (&[subscriber::PLAIN], PublishMode::Plain),
+            ClusterPubSub::Auto if is_sharded => (&[pubsub::SHARDED], PublishMode::Sharded),
+            ClusterPubSub::Sharded => (&[pubsub::SHARDED], PublishMode::Sharded),
+            ClusterPubSub::Both => (&[pubsub::SHARDED, pubsub::PLAIN], PublishMode::Both),
+            ClusterPubSub::Auto | ClusterPubSub::Plain => (&[pubsub::PLAIN], PublishMode::Plain),
         };
         let topology = Topology {
             settings: Settings {
@@ -291,12 +289,6 @@ impl ClusterNode {
     }
 }
 
-impl fmt::Debug for ClusterNode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Node({})", self.endpoint)
-    }
-}
-
 impl Settings {
     fn store(&self, endpoint: &Endpoint, asking: bool) -> Result<RedisStore> {
         let options = &self.options;
@@ -309,13 +301,8 @@ impl Settings {
         let connections = connections.with_publish_mode(self.publish_mode);
         let connections = if asking { connections.asking() } else { connections };
         let reporter = Arc::clone(&self.reporter);
-        let subscriber = crate::stores::redis::pubsub::subscriber(
-            address,
-            reporter,
-            options.unsubscribe_delay,
-            subscriber::SILENCE,
-            self.ways,
-        );
+        let subscriber =
+            Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, self.ways);
         let (scripts, replicas, rights) = (options.scripts, options.replicas, self.line_rights.clone());
         Ok(RedisStore::new(connections, subscriber, scripts, replicas, rights))
     }
@@ -370,10 +357,4 @@ fn read_slots(known: &SlotMap, reply: Option<Value>, asked: &Endpoint) -> Result
     let reply = reply::accepted(reply.unwrap_or(Value::Nil));
     let reply = reply.map_err(|error| reply::refusal(&error, Expected::Nothing).during("connect"))?;
     known.updated(&reply, &asked.host)
-}
-
-impl fmt::Debug for Topology {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Topology").field("seeds", &self.seeds).finish_non_exhaustive()
-    }
 }

@@ -1,12 +1,11 @@
 //! Wake-ups in a cluster: a lock's channel is on the member that has its slot, and moves with it.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::redis::cluster::slots::{Endpoint, SlotMap, slot};
-use crate::stores::redis::pubsub::subscriber::Subscriber;
+use crate::stores::redis::pubsub::Subscriber;
 use crate::sync::{Mutex, Waker};
 
 pub(super) struct ClusterWakeups {
@@ -149,12 +148,6 @@ impl ChannelSource for ClusterWakeups {
     }
 }
 
-impl fmt::Debug for ClusterWakeups {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wakeups").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -164,7 +157,7 @@ mod tests {
     use crate::hosts::Host;
     use crate::observe::reporter::Reporter;
     use crate::stores::redis::address::RedisAddress;
-    use crate::stores::redis::pubsub::subscriber::PLAIN;
+    use crate::stores::redis::pubsub::PLAIN;
 
     const CHANNEL: &str = "redisson_lock__channel:{lk}";
 
@@ -173,13 +166,7 @@ mod tests {
         let options = ServerOptions { url: "redis://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let address = Arc::new(RedisAddress::new(&options).unwrap());
         let (linger, silence) = (Duration::ZERO, Duration::from_secs(5));
-        crate::stores::redis::pubsub::subscriber(
-            address,
-            Arc::new(Reporter::new(None)),
-            linger,
-            silence,
-            &[PLAIN],
-        )
+        Subscriber::of(address, Arc::new(Reporter::new(None)), linger, silence, &[PLAIN])
     }
 
     fn has_topic(subscriber: &Subscriber) -> bool {

@@ -11,10 +11,9 @@
 use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Answer;
-use crate::seam::{Claim, PLACE_LASTS, Release, Snapshot};
+use crate::seam::{Answer, Claim, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
+use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::{mutex, replies};
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script};
@@ -33,14 +32,6 @@ enum PlaceEnd {
 pub(super) struct FairKind;
 
 impl RedisKind for FairKind {
-    fn queues(&self) -> bool {
-        true
-    }
-
-    fn deferrable(&self) -> Deferrable {
-        Deferrable::AttemptsAndReleases
-    }
-
     /// Each waiter has a channel of its own.
     fn channel(&self, claim: &Claim) -> Option<String> {
         Some(format!("{}{}", channels(claim.name.key()), claim.owner))

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
-use crate::seam::capabilities::SAFETY_POLL;
-use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Release, Snapshot};
-use crate::stores::redis::cluster::slots::keeps_its_slot;
-use crate::stores::redis::kinds::replies;
+use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Snapshot};
+use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
@@ -25,51 +23,30 @@ pub(crate) enum Deferrable {
     Neither,
 }
 
+pub(crate) fn deferrable(kind: Kind) -> Deferrable {
+    match kind {
+        Kind::Mutex | Kind::Fenced | Kind::Fair | Kind::Read | Kind::Write => Deferrable::AttemptsAndReleases,
+        Kind::Semaphore | Kind::Permits => Deferrable::Releases,
+        Kind::Token | Kind::Latch | Kind::Signal => Deferrable::Neither,
+    }
+}
+
+/// The expected type of the key, for a refusal's words.
+pub(crate) fn expected(kind: Kind) -> Expected {
+    match kind {
+        kind if kind.is_token() => Expected::Token,
+        kind if kind.is_counted() => Expected::Nothing,
+        _ => Expected::Hash,
+    }
+}
+
 /// Default methods fit most kinds.
 pub(crate) trait RedisKind: Sync {
-    /// Whether a busy attempt joins a queue on the server.
-    fn queues(&self) -> bool {
-        false
-    }
-
-    /// The shortest and the longest sleep of a waiter that no message wakes.
-    fn poll_every(&self) -> (Duration, Duration) {
-        SAFETY_POLL
-    }
-
-    /// Kinds without scripts have [`renew_without_scripts`](Self::renew_without_scripts).
-    fn needs_scripts(&self) -> bool {
-        true
-    }
-
-    /// Whether all keys of this lock are in one slot of a cluster.
-    fn fits_cluster(&self, key: &str) -> bool {
-        keeps_its_slot(key)
-    }
-
-    /// The expected type of the key, for a refusal's words.
-    fn expected(&self) -> Expected {
-        Expected::Hash
-    }
-
-    /// Whether a grant counts only when it has reached the required replicas.
-    fn awaits_replicas(&self) -> bool {
-        true
-    }
-
-    fn deferrable(&self) -> Deferrable;
-
-    /// Whether the scripts for several plain locks (see `several`) take and release this kind too.
-    fn is_batched(&self) -> bool {
-        false
-    }
-
     /// The channel of all releases, or of this waiter alone; `None`: waiters get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     /// The channel that tells the client that it is next in the queue; `None`: there is no queue.
-    fn turn_channel(&self, claim: &Claim) -> Option<String> {
-        let _ = claim;
+    fn turn_channel(&self, _claim: &Claim) -> Option<String> {
         None
     }
 
@@ -87,27 +64,23 @@ pub(crate) trait RedisKind: Sync {
     fn renewal(&self, claim: &Claim) -> Option<Command>;
 
     /// Sent after a release was answered: the server need not remember that release any more.
-    fn forgetting(&self, claim: &Claim) -> Option<Command> {
-        let _ = claim;
+    fn forgetting(&self, _claim: &Claim) -> Option<Command> {
         None
     }
 
     /// The end of the client's place in the queue; `None`: there is no queue.
-    fn leaving_line(&self, claim: &Claim) -> Option<Command> {
-        let _ = claim;
+    fn leaving_line(&self, _claim: &Claim) -> Option<Command> {
         None
     }
 
     /// The check of a cached hold. `own_listeners`: how many listeners for its release are this client's.
     /// `None`: this kind is not cached.
-    fn look_kept(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
-        let _ = (claim, own_listeners);
+    fn look_kept(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }
 
     /// Passes the lock on in one step; `None`: a lock of this kind is released, and asked for again.
-    fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
-        let _ = (from, to);
+    fn hand_off(&self, _from: &Claim, _to: &Claim) -> Option<Command> {
         None
     }
 
@@ -119,38 +92,40 @@ pub(crate) trait RedisKind: Sync {
     /// `own_listeners`: how many of the notified clients are this one. `rights` learns what the reply says
     /// about the queue.
     fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Answer<Release> {
-        let _ = rights;
+        rights.learn(reply);
         replies::released(reply, own_listeners)
     }
 
     /// How many of the clients that a release notifies are this one; zero where the reply counts none.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
-        let _ = (server, claim);
-        0
+        let is_counted = claim.kind.has_line() || deferrable(claim.kind) == Deferrable::Releases;
+        i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
     fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         let command = self.acquisition(claim, count, call.server.connections.link());
         // A re-entry makes no hold that a replica could forget.
-        let reply = match call.server.replicas.filter(|_| count == 1 && self.awaits_replicas()) {
-            Some(replicas) => {
-                let undo = self.removal(claim, 0);
-                replicas.ask(&call.server.connections, command, undo, self.expected(), call.deadline)?
-            }
-            None => call.ask(&command, self.expected())?,
-        };
-        replies::attempted(&reply, claim.wants_fence)
+        let is_new = count == 1 && !claim.kind.is_counted();
+        let undo = is_new.then(|| self.removal(claim, 0));
+        replies::attempted(&call.ask_for_hold(command, undo, expected(claim.kind))?, claim.wants_fence)
     }
 
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {
-        let command = self.removal(claim, left);
-        let reply = call.ask(&command, self.expected())?;
-        self.released(&reply, self.own_listeners(call.server, claim), &call.server.line_rights)
+        // A latch and a condition's notification are not given back.
+        if claim.kind.is_counted() && deferrable(claim.kind) == Deferrable::Neither {
+            return Ok(NOTHING_HELD);
+        }
+        let reply = call.ask(&self.removal(claim, left), expected(claim.kind))?;
+        let listeners = self.own_listeners(call.server, claim);
+        let released = self.released(&reply, listeners, &call.server.line_rights)?;
+        if let Some(forgetting) = self.forgetting(claim) {
+            call.server.connections.post(forgetting, call.deadline, None, drop);
+        }
+        Ok(released)
     }
 
     /// A renewal where scripts may not be used.
-    fn renew_without_scripts(&self, call: &RedisCall<'_>, claim: &Claim) -> Answer<bool> {
-        let _ = (call, claim);
+    fn renew_without_scripts(&self, _call: &RedisCall<'_>, _claim: &Claim) -> Answer<bool> {
         Err(unsupported("this kind of lock needs scripts"))
     }
 
@@ -160,22 +135,22 @@ pub(crate) trait RedisKind: Sync {
         replies::renewed(&call.ask(&command, Expected::Hash)?)
     }
 
-    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
-        let _ = (call, claim, what);
+    fn count(&self, _call: &RedisCall<'_>, _claim: &Claim, _what: &Counting) -> Answer<Option<i64>> {
         Err(unsupported("this kind of lock counts nothing"))
     }
 
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>>;
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Answer<Option<Snapshot>> {
+        Err(unsupported(NO_HOLDER))
+    }
 
     /// `false`: there is none.
-    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool>;
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Answer<bool> {
+        Err(unsupported(NO_HOLDER))
+    }
 }
+
+const NO_HOLDER: &str = "what is counted has no holder";
 
 pub(super) fn unsupported(words: &'static str) -> Failure {
     Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
-}
-
-/// For kinds without a holder.
-pub(super) fn no_holder<T>() -> Answer<T> {
-    Err(unsupported("what is counted has no holder"))
 }

@@ -3,30 +3,21 @@
 use std::borrow::Cow;
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Answer;
-use crate::seam::{Claim, HoldNote, Release, Snapshot, Turn};
+use crate::seam::{Answer, Claim, HoldNote, Snapshot, Turn};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
+use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::reply::{Expected, Tagged};
+use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     ACQUIRE, Command, FORCE, HAND_OFF, INSPECT, LEAVE_LINE, LOOK_KEPT, RELEASE, RENEW, RING_ACQUIRE, Script,
 };
-use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
+use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
 /// The plain lock, and the fenced one.
 pub(crate) struct MutexKind;
 
 impl RedisKind for MutexKind {
-    fn deferrable(&self) -> Deferrable {
-        Deferrable::AttemptsAndReleases
-    }
-
-    fn is_batched(&self) -> bool {
-        true
-    }
-
     fn channel(&self, claim: &Claim) -> Option<String> {
         Some(keys::channel(claim.name.key()))
     }
@@ -91,15 +82,6 @@ impl RedisKind for MutexKind {
 
     fn guarded(&self) -> Option<&'static Script> {
         Some(&RING_ACQUIRE)
-    }
-
-    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Answer<Release> {
-        rights.learn(reply);
-        replies::released(reply, own_listeners)
-    }
-
-    fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
-        i64::from(server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {

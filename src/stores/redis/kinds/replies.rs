@@ -77,7 +77,7 @@ pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
 }
 
 /// A release of which `listeners` subscriptions were notified, `own_listeners` of them this client's.
-pub(super) fn freed(listeners: i64, own_listeners: i64) -> Release {
+pub(crate) fn freed(listeners: i64, own_listeners: i64) -> Release {
     let others = match listeners {
         NEXT_WAS_TOLD => Others::Next,
         _ => Others::listening(u32::try_from(listeners - own_listeners).unwrap_or(0)),
@@ -89,9 +89,9 @@ fn known(holder: String) -> String {
     if holder.is_empty() {
         return "another owner (this user may not read whom)".to_owned();
     }
-    // Anything else may be anybody's, and a secret.
-    let is_owner = Owner::is_one(holder.strip_suffix(":write").unwrap_or(&holder));
-    if is_owner { holder } else { "something that is no owner of a lock".to_owned() }
+    // The field of a writer has an ending. Anything else may be anybody's, and a secret.
+    let owner = holder.strip_suffix(":write").unwrap_or(&holder);
+    if Owner::is_one(owner) { owner } else { "something that is no owner of a lock" }.to_owned()
 }
 
 /// The reply of a renewal: whether the owner holds it.

@@ -2,48 +2,26 @@
 
 use std::time::Duration;
 
-use redis::{ServerError, Value};
+use redis::Value;
 
 use crate::ident::{LockName, Owner};
-use crate::seam::capabilities::PLAIN_POLL;
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release, Snapshot};
 use crate::stores::redis::conn::dialog::Dialog;
-use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, unsupported};
+use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::{
-    Expected, Tagged, accepted, decoded, is_unknown_command, owner_text, refusal, ttl, unexpected,
+    Expected, Tagged, accepted, decoded, owner_text, refusal, ttl, unexpected,
 };
 use crate::stores::redis::script::{
     Command, RING_TOKEN_ACQUIRE, Script, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW,
 };
-use crate::stores::redis::server::{CompareAndDelete, LineRights, RedisCall};
+use crate::stores::redis::server::{LineRights, RedisCall};
 use crate::time::millis;
 
 /// The lock by token.
 pub(super) struct TokenKind;
 
 impl RedisKind for TokenKind {
-    fn poll_every(&self) -> (Duration, Duration) {
-        PLAIN_POLL
-    }
-
-    fn needs_scripts(&self) -> bool {
-        false
-    }
-
-    /// It is one key.
-    fn fits_cluster(&self, _key: &str) -> bool {
-        true
-    }
-
-    fn expected(&self) -> Expected {
-        Expected::Token
-    }
-
-    fn deferrable(&self) -> Deferrable {
-        Deferrable::Neither
-    }
-
     fn channel(&self, _claim: &Claim) -> Option<String> {
         None
     }
@@ -118,24 +96,6 @@ impl RedisKind for TokenKind {
         if call.server.scripts {
             let command = self.removal(claim, 0);
             return freed(&call.ask(&command, Expected::Token)?);
-        }
-        while let Some(command) = call.server.compare_and_delete.command() {
-            match accepted(
-                call.server.connections.call(&CompareAndDelete::on(command, lock, &token), call.deadline)?,
-            ) {
-                Ok(Value::Int(0)) => {
-                    return call.server.connections.dialog(call.deadline, |dialog| {
-                        Ok(Release::NotHeld { holder: holder(dialog, lock)? })
-                    });
-                }
-                Ok(Value::Int(_)) => return Ok(Release::Freed { others: Others::Nobody }),
-                Ok(other) => return decoded(Err(unexpected(&other))),
-                // Unknown to the server, or not allowed to this user: then the other way.
-                Err(error) if is_unknown_command(&error) || error.code() == "NOPERM" => {
-                    call.server.compare_and_delete.rule_out(command);
-                }
-                Err(error) => return Err(refused(&error)),
-            }
         }
         call.server.connections.dialog(call.deadline, |dialog| {
             Ok(remove(dialog, lock, &token)?
@@ -295,9 +255,5 @@ fn holder(dialog: &mut Dialog<'_>, lock: &str) -> Answer<Option<String>> {
 }
 
 fn accept(reply: Value) -> Answer<Value> {
-    accepted(reply).map_err(|error| refused(&error))
-}
-
-fn refused(error: &ServerError) -> Failure {
-    Failure::Refused(refusal(error, Expected::Token))
+    accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Token)))
 }

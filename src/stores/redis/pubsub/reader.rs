@@ -14,7 +14,7 @@ use crate::stores::redis::conn::connection::unread;
 use crate::stores::redis::conn::ledger::some_age;
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
-use crate::stores::redis::pubsub::subscriber::{Awaited, PubSubState, RedisPubSub, Subscriber};
+use crate::stores::redis::pubsub::{Awaited, PubSubState, RedisPubSub, Subscriber};
 use crate::stores::redis::reply::{Expected, is_passing, refusal};
 use crate::stores::redis::script::Command;
 use crate::time::Clock;

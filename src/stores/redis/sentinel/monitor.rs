@@ -4,7 +4,6 @@
 //! each second in case the message is lost. Its news goes to `Sentinels`, which ends the connections to the
 //! old master.
 
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -206,11 +205,5 @@ impl Post {
             self.next = Clock::System.after(self.back_off);
             self.back_off = (self.back_off * 2).min(BACK_OFF.1);
         }
-    }
-}
-
-impl fmt::Debug for SentinelMonitor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookout").finish_non_exhaustive()
     }
 }

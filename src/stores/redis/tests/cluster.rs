@@ -294,7 +294,7 @@ fn sharded_messages_are_refused_where_the_server_knows_none() {
         connect(way).unwrap();
     }
     for way in [ClusterPubSub::Sharded, ClusterPubSub::Both] {
-        assert_eq!(connect(way).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(connect(way).err().unwrap().kind(), ErrorKind::Unsupported);
     }
 }
 

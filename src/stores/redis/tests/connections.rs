@@ -24,7 +24,7 @@ use crate::time::Clock;
 const MOST: Duration = Duration::from_secs(5);
 
 fn refused(options: &ServerOptions) -> Error {
-    RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap_err()
+    RedisStore::connect(options, Arc::new(Reporter::new(None))).err().unwrap()
 }
 
 fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {

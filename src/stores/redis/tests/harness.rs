@@ -18,7 +18,7 @@ use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind};
 use crate::stores::redis::RedisStore;
-use crate::stores::redis::format::format_key;
+use crate::stores::redis::about::format_key;
 use crate::time::{Clock, Moment};
 
 /// A private server on a Unix socket in a folder of its own; stopped when dropped.

@@ -11,7 +11,7 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{Kind, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::address::RedisAddress;
-use crate::stores::redis::pubsub::subscriber::Subscriber;
+use crate::stores::redis::pubsub::Subscriber;
 use crate::stores::redis::tests::fake::{Act, Fake};
 use crate::stores::redis::tests::harness::{Said, Server, Wakeups, claim, eventually, granted, open, soon};
 use crate::sync::Waker;
@@ -321,12 +321,12 @@ const SHORT: Duration = Duration::from_millis(40);
 /// A subscriber on a server that answers so, which gives a connection up after such a silence.
 fn impatient(fake: &Fake, silence: Duration) -> Arc<Subscriber> {
     let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
-    crate::stores::redis::pubsub::subscriber(
+    Subscriber::of(
         address,
         Arc::new(Reporter::new(None)),
         Duration::from_secs(5),
         silence,
-        &[crate::stores::redis::pubsub::subscriber::PLAIN],
+        &[crate::stores::redis::pubsub::PLAIN],
     )
 }
 
@@ -487,12 +487,12 @@ fn more_than_a_socket_takes_at_once_is_subscribed_to_as_soon_as_there_is_room() 
 /// Megabytes of subscriptions. The reading thread's own looks come too late to help.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
     let (address, late) = (Arc::new(RedisAddress::new(options).unwrap()), Duration::from_secs(60));
-    let subscriber = crate::stores::redis::pubsub::subscriber(
+    let subscriber = Subscriber::of(
         address,
         Arc::new(Reporter::new(None)),
         late,
         late,
-        &[crate::stores::redis::pubsub::subscriber::PLAIN],
+        &[crate::stores::redis::pubsub::PLAIN],
     );
     let (waker, _woken) = waker();
     let channel = |number| format!("{number}:{}", "x".repeat(60_000));
@@ -525,9 +525,8 @@ fn a_subscription_that_was_to_end_soon_lingers_for_who_comes_anew() {
     let server = Server::start(&[]);
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
     let (linger, reporter) = (Duration::from_secs(3_600), Arc::new(Reporter::new(None)));
-    let modes = &[crate::stores::redis::pubsub::subscriber::PLAIN];
-    let subscriber =
-        crate::stores::redis::pubsub::subscriber(address, reporter, linger, Duration::from_secs(60), modes);
+    let modes = &[crate::stores::redis::pubsub::PLAIN];
+    let subscriber = Subscriber::of(address, reporter, linger, Duration::from_secs(60), modes);
     let (waker, _woken) = waker();
     let listen = || subscriber.listen(CHANNEL, &waker).unwrap();
     let first = listen();

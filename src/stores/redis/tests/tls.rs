@@ -111,7 +111,7 @@ fn openssl(folder: &Path, args: &[&str]) {
 }
 
 fn refused(options: &ServerOptions) -> Error {
-    RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap_err()
+    RedisStore::connect(options, Arc::new(Reporter::new(None))).err().unwrap()
 }
 
 #[test]

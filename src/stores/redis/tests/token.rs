@@ -122,7 +122,6 @@ fn a_token_lock_cannot_be_re_entered() {
     });
 }
 
-/// Redis before 8.4 and Valkey before 9 have no command that compares and deletes.
 #[test]
 fn a_change_by_somebody_else_between_look_and_delete_is_seen() {
     let server = Server::start(&[]);

@@ -1,0 +1,194 @@
+//! What is counted: semaphores, with and without leases, latches, and conditions.
+//!
+//! A number is in a string key, as Redisson keeps it. It cannot be set to what it shall be, as a hold count can,
+//! so each change is made under the id of its request and is not made again for [`REQUEST_LASTS`].
+//!
+//! A condition has its waiters, in order; those of them alive; those notified that have not noticed yet. Java's
+//! `newCondition` throws, so the keys are ours alone. Waiters join while they hold the lock, and those who
+//! notify hold it too, so none is notified before it waits; and a notification that its waiter does not live to
+//! notice, or leaves behind, goes to the next.
+
+use std::time::Duration;
+
+use crate::seam::{Answer, Claim, Counting, PLACE_LASTS, REQUEST_LASTS, Release};
+use crate::stores::redis::keys::{self, Part};
+use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
+use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
+use crate::stores::redis::reply::{Expected, Tagged};
+use crate::stores::redis::script::{
+    COUNTER, Command, LATCH_ATTEMPT, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_RELEASE,
+    PERMITS_RENEW, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script,
+};
+use crate::stores::redis::server::{LineRights, RedisCall};
+use crate::time::millis;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CountedKind {
+    /// Permits that nobody owns. A request that took some is remembered, so that it can be repeated and
+    /// undone.
+    Semaphore,
+    /// Permits with ids, each of which ends by itself.
+    Permits,
+    /// Granted to everybody while the count is zero. A waiter that passes it takes nothing.
+    Latch,
+    /// The notifications of a condition.
+    Condition,
+}
+
+impl RedisKind for CountedKind {
+    fn channel(&self, claim: &Claim) -> Option<String> {
+        let key = claim.name.key();
+        Some(match self {
+            CountedKind::Semaphore | CountedKind::Permits => keys::permits_channel(key),
+            CountedKind::Latch => keys::latch_channel(key),
+            // Each waiter has a channel of its own.
+            CountedKind::Condition => format!("{}{}", condition_channels(key), claim.owner),
+        })
+    }
+
+    fn acquisition(&self, claim: &Claim, _count: u32, _link: u32) -> Command {
+        let key = claim.name.key();
+        match self {
+            CountedKind::Semaphore => {
+                let command = SEMAPHORE_ACQUIRE.on(&[key, &request_key(claim)]);
+                command.arg(claim.units).arg(millis(REQUEST_LASTS))
+            }
+            CountedKind::Permits => {
+                with_ids(permits(&PERMITS_ACQUIRE, claim).arg(millis(claim.lease)), claim)
+            }
+            CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
+            CountedKind::Condition => {
+                let command = condition(&SIGNAL_ATTEMPT, claim).arg(claim.owner);
+                command.arg(millis(PLACE_LASTS)).arg(condition_channels(key))
+            }
+        }
+    }
+
+    fn removal(&self, claim: &Claim, _left: u32) -> Command {
+        let key = claim.name.key();
+        match self {
+            CountedKind::Semaphore => {
+                let way = if claim.is_granted { "release" } else { "undo" };
+                let command = SEMAPHORE_RELEASE.on(&[key, &request_key(claim)]).arg(claim.units);
+                command.arg(millis(REQUEST_LASTS)).arg(way).arg(keys::permits_channel(key))
+            }
+            CountedKind::Permits => with_ids(permits(&PERMITS_RELEASE, claim), claim),
+            // Nothing was taken that could be given back, so this only asks.
+            CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
+            CountedKind::Condition => change(claim, "leave"),
+        }
+    }
+
+    fn renewal(&self, claim: &Claim) -> Option<Command> {
+        let out = keys::permits_out(claim.name.key());
+        let renewal = || with_ids(PERMITS_RENEW.on(&[&out]).arg(millis(claim.lease)), claim);
+        (*self == CountedKind::Permits).then(renewal)
+    }
+
+    fn forgetting(&self, claim: &Claim) -> Option<Command> {
+        (*self == CountedKind::Semaphore).then(|| forgetting(claim))
+    }
+
+    fn released(&self, reply: &Tagged, own_listeners: i64, _rights: &LineRights) -> Answer<Release> {
+        match self {
+            CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
+            CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),
+            // A notification, once noticed, is nobody's.
+            CountedKind::Condition => replies::counted(reply).map(|_notified| NOTHING_HELD),
+        }
+    }
+
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
+        use CountedKind::{Condition, Permits};
+        let ask = |which: &str| permits(&PERMITS_COUNT, claim).arg(which);
+        let command = match (self, what) {
+            (Condition, Counting::Notify { all: false }) => change(claim, "one"),
+            (Condition, Counting::Notify { all: true }) => change(claim, "all"),
+            (Condition, Counting::Enlist) => change(claim, "enlist"),
+            (Condition, _) => return Err(unsupported("a condition has no number")),
+            (Permits, Counting::Ask) => ask("free"),
+            (Permits, Counting::AskOut) => ask("out"),
+            (Permits, Counting::AskAll) => ask("all"),
+            (Permits, Counting::GiveBackAll(ids)) => by_id(claim, "give_back", 0, ids),
+            (Permits, Counting::Lease(id, lease)) => {
+                by_id(claim, "lease", millis(*lease), std::slice::from_ref(id))
+            }
+            (Permits, Counting::AskLease(id)) => by_id(claim, "ask", 0, std::slice::from_ref(id)),
+            (Permits, Counting::GiveBack(id)) => {
+                let command = permits(&PERMITS_RELEASE, claim).arg(&id[..]);
+                let released = replies::released(&call.ask(&command, Expected::Nothing)?, 0)?;
+                return Ok(Some(i64::from(matches!(released, Release::Freed { .. }))));
+            }
+            (_, Counting::Ask) => self.counter(claim, "ask", 0, None),
+            (_, Counting::SetUp { to, lease }) => self.counter(claim, "set_up", i64::from(*to), *lease),
+            (_, Counting::Add(amount)) => self.counter(claim, "add", *amount, None),
+            (_, Counting::AddIfSetUp(amount)) => self.counter(claim, "add_if_set_up", *amount, None),
+            (_, Counting::SetTo(count)) => self.counter(claim, "set_to", i64::from(*count), None),
+            (_, Counting::Drain) => self.counter(claim, "drain", 0, None),
+            (_, Counting::CountDown) => self.counter(claim, "count_down", 0, None),
+            (_, Counting::Delete) => self.counter(claim, "delete", 0, None),
+            (_, Counting::Forget) => {
+                call.server.connections.post(forgetting(claim), call.deadline, None, drop);
+                return Ok(None);
+            }
+            (_, Counting::Notify { .. } | Counting::Enlist) => {
+                return Err(unsupported("a counter notifies nobody"));
+            }
+            (_, _by_id) => return Err(unsupported("these permits have no ids")),
+        };
+        replies::counted(&call.ask(&command, Expected::Nothing)?)
+    }
+}
+
+impl CountedKind {
+    /// A question about the number, or a change of it. Only a kind whose permits have ids names their key: a
+    /// user's rights need not go further.
+    fn counter(&self, claim: &Claim, word: &str, amount: i64, lease: Option<Duration>) -> Command {
+        let (key, is_latch) = (claim.name.key(), *self == CountedKind::Latch);
+        let (request, out) = (request_key(claim), keys::permits_out(key));
+        let keys = [key, &request, &out];
+        let keys = if *self == CountedKind::Permits { &keys[..] } else { &keys[..2] };
+        let channel = if is_latch { keys::latch_channel(key) } else { keys::permits_channel(key) };
+        let command = COUNTER.on(keys).arg(word).arg(amount).arg(lease.map_or(0, millis));
+        command.arg(millis(REQUEST_LASTS)).arg(u8::from(is_latch)).arg(channel)
+    }
+}
+
+/// Has the server forget a request that was answered and will not be sent again.
+fn forgetting(claim: &Claim) -> Command {
+    Command::new("DEL").arg(request_key(claim))
+}
+
+/// The key of the result of a request.
+fn request_key(claim: &Claim) -> String {
+    keys::command(claim.name.key(), &claim.owner.to_string())
+}
+
+fn permits(script: &'static Script, claim: &Claim) -> Command {
+    let key = claim.name.key();
+    script.on(&[key, &keys::permits_out(key)]).arg(keys::permits_channel(key))
+}
+
+fn with_ids(command: Command, claim: &Claim) -> Command {
+    (0..claim.units).fold(command, |command, index| command.arg(&claim.owner.permit(index)[..]))
+}
+
+fn by_id(claim: &Claim, what: &str, lease_ms: u64, ids: &[[u8; 16]]) -> Command {
+    let command = permits(&PERMITS_BY_ID, claim).arg(what).arg(lease_ms);
+    ids.iter().fold(command, |command, id| command.arg(&id[..]))
+}
+
+fn change(claim: &Claim, what: &str) -> Command {
+    let command = condition(&SIGNAL_CHANGE, claim).arg(what).arg(claim.owner);
+    command.arg(millis(PLACE_LASTS)).arg(condition_channels(claim.name.key()))
+}
+
+fn condition(script: &'static Script, claim: &Claim) -> Command {
+    let parts = [Part::ConditionQueue, Part::ConditionHeartbeats, Part::ConditionNotified];
+    let [queue, heartbeats, notified] = &parts.map(|part| keys::before(part, claim.name.key()));
+    script.on(&[queue, heartbeats, notified])
+}
+
+fn condition_channels(condition: &str) -> String {
+    keys::before(Part::ConditionChannel, condition) + ":"
+}
