@@ -35,7 +35,6 @@ pub(crate) struct Capabilities<'a> {
     /// between them.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) homes: Option<&'a dyn Homes>,
-    pub(crate) pipeline: Option<&'a dyn Pipeline>,
     pub(crate) batches: Option<&'a dyn Batches>,
     pub(crate) majority: Option<&'a dyn Majority>,
     pub(crate) sessions: Option<&'a dyn Sessions>,
@@ -69,7 +68,6 @@ impl Default for Capabilities<'_> {
             cleaned_up_at_a_time: |_| 1,
             poll_every: |kind| if kind.is_token() { PLAIN_POLL } else { SAFETY_POLL },
             homes: None,
-            pipeline: None,
             batches: None,
             majority: None,
             sessions: None,
@@ -98,16 +96,15 @@ pub(crate) trait Homes: Send + Sync {
     fn home(&self, name: &LockName) -> u32;
 }
 
-/// Requests whose answers are read later, so that several stores can be asked at the same time.
-pub(crate) trait Pipeline: Send + Sync {
+/// Requests whose answers are read later, so that several stores can be asked at the same time, and those for
+/// several locks at once.
+pub(crate) trait Batches: Send + Sync {
     /// As [`attempt`](super::Store::attempt).
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>>;
 
     /// As [`release`](super::Store::release).
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
-}
 
-pub(crate) trait Batches: Send + Sync {
     /// Locks with the same number can be taken and released by one request. `None`: this one cannot. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
@@ -210,28 +207,28 @@ pub(crate) enum KeptLook {
     Lost,
 }
 
-/// A store without a pipeline is asked at once.
+/// A store without [`Batches`] is asked at once.
 pub(crate) fn begin_attempt(
     store: &dyn Store,
     claim: &Claim,
     count: u32,
     deadline: Moment,
 ) -> Box<dyn Pending<Attempt>> {
-    match store.capabilities().pipeline {
-        Some(pipeline) => pipeline.begin_attempt(claim, count, deadline),
+    match store.capabilities().batches {
+        Some(batches) => batches.begin_attempt(claim, count, deadline),
         None => Box::new(Answered(store.attempt(claim, count, deadline))),
     }
 }
 
-/// A store without a pipeline is asked at once.
+/// A store without [`Batches`] is asked at once.
 pub(crate) fn begin_release(
     store: &dyn Store,
     claim: &Claim,
     left: u32,
     deadline: Moment,
 ) -> Box<dyn Pending<Release>> {
-    match store.capabilities().pipeline {
-        Some(pipeline) => pipeline.begin_release(claim, left, deadline),
+    match store.capabilities().batches {
+        Some(batches) => batches.begin_release(claim, left, deadline),
         None => Box::new(Answered(store.release(claim, left, deadline))),
     }
 }

@@ -65,15 +65,13 @@ pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Mo
         if store.check_name(asked, name).is_err() {
             continue;
         }
-        match store.inspect(asked, name, nobody, deadline) {
+        match store.inspect(asked, name, nobody, deadline).map_err(Failure::into_error) {
             Ok(Some(snapshot)) => return Ok(snapshot.described(asked, name)),
             Ok(None) => {}
-            Err(Failure::Refused(error) | Failure::Unknown(error))
-                if error.kind() == ErrorKind::WrongType =>
-            {
+            Err(error) if error.kind() == ErrorKind::WrongType => {
                 kind = ObjectKind::Foreign { what: "something else".to_owned() };
             }
-            Err(Failure::Refused(error) | Failure::Unknown(error)) => return Err(Failure::Refused(error)),
+            Err(error) => return Failure::refused(error),
         }
     }
     Ok(Inspection::new(name.given(), kind))

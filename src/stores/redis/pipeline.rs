@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ident::{FencingToken, LockName};
-use crate::seam::capabilities::{Batches, Pipeline};
+use crate::seam::capabilities::Batches;
 use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store, named};
 use crate::stores::redis::kinds::kind::{Deferrable, deferrable, expected};
 use crate::stores::redis::kinds::{self, replies};
@@ -35,7 +35,7 @@ impl RedisStore {
     }
 }
 
-impl Pipeline for RedisStore {
+impl Batches for RedisStore {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
         let kind = kinds::of(claim.kind);
         let is_alone = self.server.replicas.is_some() || self.server.connections.is_asking();
@@ -58,9 +58,7 @@ impl Pipeline for RedisStore {
         let read = move |reply| kind.released(&tagged(reply, expected)?, own_listeners, &rights);
         self.begin("unlock", claim, kind.removal(claim, left), deadline, read)
     }
-}
 
-impl Batches for RedisStore {
     fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
         // One server: the slot does not matter.
         let server = &self.server;

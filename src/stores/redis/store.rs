@@ -195,7 +195,6 @@ impl Store for RedisStore {
             can_expire_in: true,
             queues: Kind::is_in_order,
             cleaned_up_at_a_time: if self.settles_doubts { several::at_a_time } else { |_| 1 },
-            pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
             lines: Some(self),

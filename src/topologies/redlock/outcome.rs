@@ -123,11 +123,7 @@ impl Redlock {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
             // Requests that may have been carried out are seen to already.
-            return match answer {
-                Err(Failure::Unknown(error)) => Err(Failure::Refused(error.with_known_outcome().on(name))),
-                Err(Failure::Refused(error)) => Err(Failure::Refused(error.on(name))),
-                done @ Ok(_) => done,
-            };
+            return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();
         if !got_some || !claim.waits {

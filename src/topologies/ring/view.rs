@@ -95,8 +95,7 @@ pub(super) fn under<T>(
             Ok(Marked::Under(done)) => return Ok(Ok(done)),
             // Nothing was done: asked again once the node bears the mark.
             Ok(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
-            Err(Failure::Refused(error)) => return Ok(Err(Failure::Refused(error))),
-            Err(Failure::Unknown(error)) => return Ok(Err(Failure::Unknown(error))),
+            Err(failure) => return Ok(Err(failure)),
         }
         if Clock::System.now() >= deadline {
             return Err(not_answering());

@@ -24,7 +24,7 @@ use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
 use crate::refused::Refused;
 use crate::room::CrowdMap;
-use crate::seam::capabilities::{Batches, ConnectionWatch, Keeping, KeptLook, Lines, Pipeline};
+use crate::seam::capabilities::{Batches, ConnectionWatch, Keeping, KeptLook, Lines};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
     Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, Pending, Release, Sink,
@@ -397,7 +397,6 @@ impl Store for ClusterStore {
         Capabilities {
             can_expire_in: true,
             queues: Kind::is_in_order,
-            pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
             lines: Some(self),
@@ -520,7 +519,7 @@ impl Inspect for ClusterStore {
     }
 }
 
-impl Pipeline for ClusterStore {
+impl Batches for ClusterStore {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
         let sent = claim.clone();
         let begin = move |store: &RedisStore| store.begin_attempt(&sent, count, deadline);
@@ -531,9 +530,7 @@ impl Pipeline for ClusterStore {
         let sent = claim.clone();
         self.begin("unlock", &claim.name, deadline, move |store| store.begin_release(&sent, left, deadline))
     }
-}
 
-impl Batches for ClusterStore {
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
         let is_one = is_batched(kind) && self.scripts && !self.waits_for_replicas;
         is_one.then(|| u32::from(slot(name.key())))

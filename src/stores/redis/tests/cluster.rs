@@ -14,7 +14,7 @@ use crate::config::{ClusterPubSub, ServerOptions};
 use crate::error::ErrorKind;
 use crate::hosts::Hosts;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::Pipeline;
+use crate::seam::capabilities::Batches;
 use crate::seam::{Answer, Attempt, Failure, Inspect, Kind, Release, Sink, Store};
 use crate::stores::redis::cluster::ClusterStore;
 use crate::stores::redis::cluster::slots::slot;

@@ -10,7 +10,7 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::observe::reporter::Reporter;
 use crate::seam::Inspect;
-use crate::seam::capabilities::{ConnectionWatch, Pipeline};
+use crate::seam::capabilities::{Batches, ConnectionWatch};
 use crate::seam::{Answer, Attempt, Failure, Handoff, Kind, Release, Sink, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::script::Command;

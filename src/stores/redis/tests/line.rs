@@ -589,8 +589,8 @@ fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
             assert!(matches!(answer.unwrap().done(), Release::Freed { .. }));
         }),
         ("begun", |store, claim| {
-            let pipeline = store.capabilities().pipeline.unwrap();
-            pipeline.begin_release(claim, 0, soon()).wait().done();
+            let batches = store.capabilities().batches.unwrap();
+            batches.begin_release(claim, 0, soon()).wait().done();
         }),
         ("of several", |store, claim| {
             let batches = store.capabilities().batches.unwrap();
