@@ -15,8 +15,8 @@ pub(super) fn of(kind: Kind) -> &'static dyn MemoryKind {
         Kind::Mutex | Kind::Fenced => &HeldKind::Plain,
         Kind::Fair => &HeldKind::Fair,
         Kind::Token => &HeldKind::Token,
-        Kind::Read => &Mode::Read,
-        Kind::Write => &Mode::Write,
+        Kind::Read => &RwKind(Mode::Read),
+        Kind::Write => &RwKind(Mode::Write),
         Kind::Semaphore => &CountedKind::Semaphore,
         Kind::Permits => &CountedKind::Permits,
         Kind::Latch => &CountedKind::Latch,
@@ -163,14 +163,17 @@ fn with_parties<T>(
     result
 }
 
-impl MemoryKind for Mode {
+/// A half of a read-write lock.
+struct RwKind(Mode);
+
+impl MemoryKind for RwKind {
     fn channel(&self, claim: &Claim) -> Option<String> {
         Some(rw_channel(claim.name.key()))
     }
 
     fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         with_parties(turn, &claim.name, |parties, turn| {
-            Ok(match parties.attempt(*self, claim, count, turn.now) {
+            Ok(match parties.attempt(self.0, claim, count, turn.now) {
                 Ok(()) => Attempt::granted(turn.fence(claim.name.key(), claim.wants_fence)),
                 Err(attempt) => attempt,
             })
@@ -179,8 +182,8 @@ impl MemoryKind for Mode {
 
     fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release {
         with_parties(turn, &claim.name, |parties, turn| {
-            let lets_readers_in = parties.stop_waiting(*self, claim);
-            let release = parties.release(*self, claim, left);
+            let lets_readers_in = parties.stop_waiting(self.0, claim);
+            let release = parties.release(self.0, claim, left);
             if lets_readers_in || matches!(release, Release::Freed { .. }) {
                 turn.notify(&rw_channel(claim.name.key()));
             }
@@ -190,13 +193,13 @@ impl MemoryKind for Mode {
 
     fn renew(&self, turn: &mut Turn<'_>, claim: &Claim) -> bool {
         with_parties(turn, &claim.name, |parties, turn| {
-            parties.prolong(*self, claim, turn.now.plus(claim.lease))
+            parties.prolong(self.0, claim, turn.now.plus(claim.lease))
         })
     }
 
     fn force(&self, turn: &mut Turn<'_>, name: &LockName) -> bool {
         with_parties(turn, name, |parties, turn| {
-            let was_held = parties.force(*self);
+            let was_held = parties.force(self.0);
             if was_held {
                 turn.notify(&rw_channel(name.key()));
             }

@@ -14,14 +14,15 @@ use crate::inspect::Mode;
 use crate::seam::{Claim, Kind, ListensFor};
 use counted::CountedKind;
 use kind::RedisKind;
+use rw::RwKind;
 
 /// The module of a kind.
 pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     match kind {
         Kind::Mutex | Kind::Fenced => &mutex::MutexKind,
         Kind::Fair => &fair::FairKind,
-        Kind::Read => &Mode::Read,
-        Kind::Write => &Mode::Write,
+        Kind::Read => &RwKind(Mode::Read),
+        Kind::Write => &RwKind(Mode::Write),
         Kind::Token => &token::TokenKind,
         Kind::Semaphore => &CountedKind::Semaphore,
         Kind::Permits => &CountedKind::Permits,

@@ -15,6 +15,9 @@ use crate::stores::redis::script::{
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
+/// A half.
+pub(super) struct RwKind(pub(super) Mode);
+
 fn word(half: Mode) -> &'static str {
     match half {
         Mode::Read => "read",
@@ -22,7 +25,7 @@ fn word(half: Mode) -> &'static str {
     }
 }
 
-impl RedisKind for Mode {
+impl RedisKind for RwKind {
     fn channel(&self, claim: &Claim) -> Option<String> {
         Some(keys::rw_channel(claim.name.key()))
     }
@@ -33,21 +36,21 @@ impl RedisKind for Mode {
         let (waiting, counter) = (waiting(claim), keys::fence_counter(lock));
         let keys = [lock, &marker, waiting.as_deref().unwrap_or(lock), &counter];
         let keys = if claim.wants_fence { &keys[..] } else { &keys[..3] };
-        let command = RW_ACQUIRE.on(keys).arg(word(*self)).arg(claim.owner);
+        let command = RW_ACQUIRE.on(keys).arg(word(self.0)).arg(claim.owner);
         let alive_ms = if claim.waits { millis(PLACE_LASTS) } else { 0 };
         command.arg(count).arg(millis(claim.lease)).arg(alive_ms)
     }
 
     fn removal(&self, claim: &Claim, left: u32) -> Command {
         let lock = claim.name.key();
-        let command = RW_RELEASE.on(&[lock]).arg(word(*self)).arg(claim.owner).arg(left);
+        let command = RW_RELEASE.on(&[lock]).arg(word(self.0)).arg(claim.owner).arg(left);
         let command = command.arg(millis(claim.lease)).arg(keys::in_braces(lock));
         command.arg(waiting(claim).unwrap_or_default()).arg(keys::in_parts(Part::RwChannel, lock))
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
         let (lock, lease_ms) = (claim.name.key(), millis(claim.lease));
-        Some(match self {
+        Some(match self.0 {
             Mode::Read => {
                 let command = RW_RENEW.on(&[lock]).arg(claim.owner).arg(lease_ms);
                 command.arg(markers(&claim.name, claim.owner))
@@ -61,13 +64,13 @@ impl RedisKind for Mode {
     }
 
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
-        let command = RW_INSPECT.on(&[name.key()]).arg(word(*self)).arg(owner).arg(markers(name, owner));
+        let command = RW_INSPECT.on(&[name.key()]).arg(word(self.0)).arg(owner).arg(markers(name, owner));
         replies::inspected(&call.ask(&command, Expected::Hash)?)
     }
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
-        let command = RW_FORCE.on(&[lock]).arg(word(*self)).arg(keys::rw_channel(lock));
+        let command = RW_FORCE.on(&[lock]).arg(word(self.0)).arg(keys::rw_channel(lock));
         replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }
