@@ -100,6 +100,15 @@ fn transfers_in_all_directions_at_once_lose_nothing() {
 }
 
 #[test]
+fn a_path_is_locked_with_all_below_it_and_nothing_beside_it() {
+    for output in outputs("path_locks", &[]) {
+        says(&output, &["library/east/shelf/box: locked", "library/east: locked", "library: locked"]);
+        says(&output, &["library/east/desk: free", "library/west: free", "and the box within: true"]);
+        says(&output, &["afterwards library: free"]);
+    }
+}
+
+#[test]
 fn two_accounts_in_the_wrong_order_are_a_deadlock_that_is_told_and_broken() {
     for output in outputs("transfer_wrong_order", &[]) {
         says(
