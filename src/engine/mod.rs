@@ -32,10 +32,6 @@ pub(crate) mod stuck;
 mod timer;
 mod watchdog;
 
-#[cfg(not(leasehold_shuttle))]
-#[cfg(test)]
-mod lock;
-
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
 mod model;

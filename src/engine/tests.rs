@@ -3,6 +3,7 @@
 mod answers;
 mod kept;
 mod later;
+mod machine;
 mod odds;
 mod rare;
 mod turns;

@@ -1,6 +1,6 @@
 //! The events of the machine, and the effects that its driver carries out.
 
-use crate::engine::lock::state::{Number, Thread, TicketId};
+use crate::engine::tests::machine::state::{Number, Thread, TicketId};
 use crate::time::Moment;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Deliberate mistakes: each breaks one rule of the machine or of its driver, from outside.
 
 use super::world::NOW;
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 
 /// A rule of the machine or its driver that a world breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

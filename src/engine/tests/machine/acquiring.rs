@@ -1,6 +1,6 @@
 //! From the wish for a lock to a hold: waiters, attempts, and hand-offs received.
 
-use crate::engine::lock::{
+use crate::engine::tests::machine::{
     Attempt, CachedFor, Check, Counted, Effect, Handed, Hold, Number, Reply, Slice, Slot, Step, Thread,
     Ticket, TicketId, Word,
 };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::mistakes::Mistake;
 use super::store::{Request, Store};
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 use crate::time::Moment;
 
 pub(super) const NOW: Moment = moment(64);

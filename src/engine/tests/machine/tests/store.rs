@@ -1,6 +1,6 @@
 //! The store of a small world, and the requests to it.
 
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 use crate::time::Moment;
 
 /// A request on a connection.

@@ -1,6 +1,6 @@
 //! From the end of a level to a free lock: hand-offs sent, releases, and their answers.
 
-use crate::engine::lock::{Effect, Hold, Number, Released, Reply, Slot, Step, Ticket, Word};
+use crate::engine::tests::machine::{Effect, Hold, Number, Released, Reply, Slot, Step, Ticket, Word};
 use crate::time::Moment;
 
 impl Step<'_> {

@@ -1,12 +1,12 @@
 //! Deadlines, renewals, checks of cached holds, and losses.
 
-use crate::engine::lock::{
+use crate::engine::tests::machine::{
     CachedFor, Check, Checked, Effect, Hold, Machine, Number, Renewed, Rules, Slot, Step,
 };
 use crate::time::Moment;
 
 impl Machine {
-    /// When [`Time`](crate::engine::lock::Event::Time) has to come at the latest.
+    /// When [`Time`](crate::engine::tests::machine::Event::Time) has to come at the latest.
     pub(crate) fn next(&self, rules: &Rules) -> Moment {
         match self.slot {
             Slot::Held(hold) => hold.until.min(renewal(&hold)).min(self.check_due(&hold)),

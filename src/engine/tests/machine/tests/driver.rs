@@ -3,7 +3,7 @@
 use super::mistakes::Mistake;
 use super::store::Request;
 use super::world::{Action, At, Cleaning, Client, KEEPER, NOW, NUMBERS, Setup, TICK, User, World};
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 
 impl World {
     pub(super) fn apply(&mut self, setup: &Setup, action: Action) -> Result<(), String> {
