@@ -292,7 +292,10 @@ impl LockClient {
         if is_forked() {
             return Owner::new(self.engine.id, NOBODY);
         }
-        Owner::new(self.engine.id, self.engine.next_number(&ThreadMark::current(), &mut None))
+        Owner::new(
+            self.engine.id,
+            self.engine.next_number(&self.engine.store.capabilities(), &ThreadMark::current(), &mut None),
+        )
     }
 
     /// The reentrant lock of this name: Redisson's `RLock`. Nothing is acquired: see [`RedisLock`].

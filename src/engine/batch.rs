@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
 use crate::engine::handoff::{HandoffResult, Releaser};
@@ -16,7 +15,6 @@ use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
-use crate::observe::spans::WaitSpan;
 use crate::seam::fallbacks::{begin_attempt, begin_release};
 use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, Release};
 use crate::time::Moment;
@@ -114,13 +112,13 @@ impl<'a> BatchRequest<'a> {
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
         for (place, BatchItem { engine, want }) in group {
             let claim = engine.lease_to_ask(want).and_then(|asked| {
-                let span = WaitSpan::open(want.name.given(), want.kind.label());
-                let request = Request::new(engine, want, asked, thread, engine.clock.now());
-                let request = match number {
-                    Some(number) => request.under(number),
-                    None => request,
+                let capabilities = engine.store.capabilities();
+                let waiting = Waiting::new(engine, capabilities, want, asked, thread, engine.clock.now());
+                let waiting = waiting.asking_once(or_none);
+                let mut waiting = match number {
+                    Some(number) => waiting.under(number),
+                    None => waiting,
                 };
-                let mut waiting = Waiting::new(request, span).asking_once(or_none);
                 Ok((waiting.next_claim()?, waiting))
             });
             match claim {

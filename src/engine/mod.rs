@@ -161,8 +161,14 @@ impl Engine {
         }
     }
 
-    pub(crate) fn claim(&self, kind: Kind, name: &Arc<LockName>, number: u64, lease: Duration) -> Claim {
-        let Capabilities { lines, homes, .. } = self.store.capabilities();
+    pub(crate) fn claim(
+        &self,
+        capabilities: &Capabilities<'_>,
+        (kind, name): (Kind, &Arc<LockName>),
+        number: u64,
+        lease: Duration,
+    ) -> Claim {
+        let Capabilities { lines, homes, .. } = *capabilities;
         // One id for all kinds but those with a line: the halves of a read-write lock, say, are to have one
         // owner.
         let is_refused = kind.has_line() && lines.is_some_and(Lines::is_refused);
@@ -214,8 +220,13 @@ impl Engine {
 
     /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet
     /// meet something under the one it has.
-    pub(crate) fn next_number(&self, thread: &ThreadMark, unbound: &mut Option<u64>) -> u64 {
-        let unspent = self.store.capabilities().majority.map_or(0, Majority::first_unspent_number);
+    pub(crate) fn next_number(
+        &self,
+        capabilities: &Capabilities<'_>,
+        thread: &ThreadMark,
+        unbound: &mut Option<u64>,
+    ) -> u64 {
+        let unspent = capabilities.majority.map_or(0, Majority::first_unspent_number);
         if let Some(number) = unbound {
             if *number < unspent {
                 *number = unbound_number();

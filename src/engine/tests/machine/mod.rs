@@ -30,7 +30,9 @@ pub(crate) use crate::engine::tests::machine::event::{
     Attempt, Checked, Counted, Effect, Event, Handed, Released, Renewed, Reply,
 };
 use crate::engine::tests::machine::state::{CachedFor, Check, Slice, Slot, Ticket};
-pub(crate) use crate::engine::tests::machine::state::{Hold, Inputs, Machine, Number, Rules, Thread, TicketId, Word};
+pub(crate) use crate::engine::tests::machine::state::{
+    Hold, Inputs, Machine, Number, Rules, Thread, TicketId, Word,
+};
 
 impl Machine {
     /// The effects of an event.
