@@ -14,9 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockNode};
-use crate::engine::Engine;
+use crate::engine::{Engine, MANY_CLIENTS};
 use crate::engine::acquire::terms::Backoff;
-use crate::engine::many::MANY_CLIENTS;
 use crate::engine::store::StoreCell;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::cleanup::{Cleanup, RETRY_LEAST, RETRY_MOST};
-use crate::engine::core::Core;
+use crate::engine::core::{Cleanup, Core, RETRY_LEAST, RETRY_MOST};
 use crate::engine::deadlock::Finder;
 use crate::engine::hold::Hold;
 use crate::engine::pace::{CleanupPace, longer};

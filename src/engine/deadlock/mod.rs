@@ -17,8 +17,6 @@ pub(crate) mod graph;
 mod model;
 mod pace;
 mod reading;
-mod shown;
-pub(crate) mod told;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

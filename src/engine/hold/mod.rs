@@ -6,11 +6,9 @@
 
 pub(crate) mod caching;
 pub(crate) mod entry;
-mod given_up;
 pub(crate) mod grant;
 mod listeners;
 mod loss;
-mod own_hash;
 mod phase;
 mod renewal;
 mod state;
