@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockNode};
-use crate::engine::{Engine, MANY_CLIENTS};
 use crate::engine::acquire::terms::Backoff;
 use crate::engine::store::StoreCell;
+use crate::engine::{Engine, MANY_CLIENTS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::health::{Health, Wakeups};

@@ -126,7 +126,7 @@ impl Core {
 
     /// The waits of this client that have lasted for long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
-        self.registry.stuck(now, self.told.after, wall_ms(), &self.options.under)
+        self.registry.stuck(self.id, (now, wall_ms()), self.told.after, &self.options.under)
     }
 
     // ---- claims in doubt

@@ -101,16 +101,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::deadlock::graph::ring_of;
-    use crate::engine::deadlock::reading::own_wait;
-    use crate::engine::queue::{Ticket, Told};
+    use crate::engine::deadlock::graph::{Thread, Wait, ring_of};
     use crate::engine::stuck::{OwnHold, OwnWait};
     use crate::seam::{Family, Kind};
     use crate::stores::memory::MemoryStore;
     use crate::time::{Clock, Moment};
 
+    fn here() -> ClientId {
+        ClientId::of_text(&["here"])
+    }
+
     /// Two threads of this client, each of which holds the lock that the other waits for.
     fn crossed() -> Stuck {
+        let client = here();
         let hold = |key: &str, number, thread| OwnHold {
             key: key.to_owned(),
             family: Family::Lock,
@@ -123,16 +126,19 @@ mod tests {
             ends: false,
         };
         let wait = |key: &str, id, number, thread| OwnWait {
-            told: Told { id, at_ms: id },
-            thread,
+            wait: Wait {
+                thread: Thread { client, id: thread },
+                id,
+                key: key.to_owned(),
+                kind: Kind::Mutex,
+                number,
+                at_ms: id,
+                takes_again: false,
+                writers_first: false,
+            },
             thread_name: "".into(),
-            key: key.to_owned(),
-            kind: Kind::Mutex,
-            number,
             since: Moment::from_nanos(0),
-            takes_again: false,
-            writers_first: false,
-            ticket: Arc::new(Ticket::default()),
+            ticket: Arc::default(),
         };
         Stuck {
             waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],
@@ -145,11 +151,11 @@ mod tests {
     /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and
     /// `change` says what is not as before then. Other processes are not seen.
     fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
-        let (store, clock, id) = (MemoryStore::new().open(), Clock::System, ClientId::random());
+        let (store, clock, id) = (MemoryStore::new().open(), Clock::System, here());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));
         let asked = Asked { store: &store, id, clock: &clock, sees_others: false, deadline, each };
         let own = begin();
-        let ring = ring_of(&mut Reading::new(&asked, &own), &own_wait(id, &own.waits[0])).unwrap();
+        let ring = ring_of(&mut Reading::new(&asked, &own), &own.waits[0].wait).unwrap();
         let times = Cell::new(0);
         let stuck = || {
             let mut stuck = begin();
@@ -179,7 +185,7 @@ mod tests {
         assert_eq!(rings_where(&another_number(waits)), 0, "the owner is no more the thread that waits");
         let another_wait = |time: usize, stuck: &mut Stuck| {
             if time == waits {
-                stuck.waits[1].told.id = 103;
+                stuck.waits[1].wait.id = 103;
             }
         };
         assert_eq!(rings_where(&another_wait), 0, "the thread was out of its wait");
@@ -195,7 +201,7 @@ mod tests {
     fn a_writer_waits_for_a_reader_of_its_own_client() {
         let reads = || {
             let mut stuck = crossed();
-            stuck.waits[0].kind = Kind::Write;
+            stuck.waits[0].wait.kind = Kind::Write;
             stuck.holds[1].family = Family::Read;
             stuck
         };
