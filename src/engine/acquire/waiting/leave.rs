@@ -68,7 +68,7 @@ impl Waiting<'_> {
         let call = engine.calls.begin().detached();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
-                // Given up first, so that a later grant under the number is not counted on: see `judge`.
+                // Given up first, so that a later grant under the number is not counted on: see `window_of`.
                 if is_threads {
                     entry.given_up.add(left.owner.number());
                     mark.retire(left.owner.number());

@@ -20,9 +20,9 @@ impl Waiting<'_> {
     /// The claim of this caller, as it waits now. Made anew for each attempt: the number may have been given
     /// up since the last.
     pub(super) fn claim(&mut self) -> Claim {
-        let Waiting { engine, call, capabilities, .. } = *self;
-        let number = engine.next_number(&capabilities, self.thread, &mut self.unbound);
-        let claim = engine.claim(&capabilities, (call.kind, call.name), number, self.lease);
+        let Waiting { engine, call, .. } = *self;
+        let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
+        let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
         let Terms { writers_first, max_hold, .. } = call.terms;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
