@@ -27,7 +27,7 @@ pub(crate) enum Event {
     Counted {
         number: Number,
         sent: Moment,
-        answer: Counted,
+        answer: Said,
     },
     /// A thread ends a level, by `unlock` or by a dropped guard.
     End {
@@ -53,16 +53,16 @@ pub(crate) enum Event {
     HandoffAnswer {
         ticket: TicketId,
         sent: Moment,
-        answer: Handed,
+        answer: Said,
     },
     ReleaseAnswer {
         number: Number,
-        answer: Released,
+        answer: Said,
     },
     RenewAnswer {
         number: Number,
         sent: Moment,
-        answer: Renewed,
+        answer: Said,
     },
     CheckAnswer {
         number: Number,
@@ -86,32 +86,12 @@ pub(crate) enum Attempt {
     Unknown,
 }
 
+/// What the store says of a number: it held the lock, it did not, nothing changed, or nothing came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Counted {
-    Granted,
-    NotHeld,
-    Unknown,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Handed {
-    Granted,
-    NotHeld,
+pub(crate) enum Said {
+    Yes,
+    No,
     Refused,
-    Unknown,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Released {
-    Freed,
-    NotHeld,
-    Unknown,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Renewed {
-    Held,
-    NotHeld,
     Unknown,
 }
 

@@ -26,9 +26,7 @@ mod state;
 mod tests;
 mod timing;
 
-pub(crate) use crate::engine::tests::machine::event::{
-    Attempt, Checked, Counted, Effect, Event, Handed, Released, Renewed, Reply,
-};
+pub(crate) use crate::engine::tests::machine::event::{Attempt, Checked, Effect, Event, Reply, Said};
 use crate::engine::tests::machine::state::{CachedFor, Check, Slice, Slot, Ticket};
 pub(crate) use crate::engine::tests::machine::state::{
     Hold, Inputs, Machine, Number, Rules, Thread, TicketId, Word,

@@ -79,7 +79,7 @@ impl Mistake {
                 effects.retain(|effect| !matches!(effect, Effect::Retire { .. }));
                 machine.retired.clear();
             }
-            (Mistake::ReceiverKeepsNumber, Event::HandoffAnswer { answer: Handed::Unknown, .. }) => {
+            (Mistake::ReceiverKeepsNumber, Event::HandoffAnswer { answer: Said::Unknown, .. }) => {
                 let is_retired = |effect: &Effect| matches!(effect, Effect::Retire { .. });
                 if let Some(last) = effects.iter().rposition(is_retired) {
                     effects.remove(last);
