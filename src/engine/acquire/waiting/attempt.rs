@@ -85,8 +85,8 @@ impl Waiting<'_> {
         match answer {
             Ok(Attempt::Granted { fence, in_line }) => {
                 let Some(window) = window else { return self.granted_too_late(claim, sent) };
-                self.reset_retry_budget();
                 if op == ATTEMPT {
+                    self.reset_retry_budget();
                     self.note_ration(true, sent);
                     self.leave_line_by_grant(); // a hand-off knows nothing of the store's queue
                 }
