@@ -155,12 +155,11 @@ impl Engine {
         let claim = hold.claim();
         let ask = || {
             let (rest, deadline) = (ends.since(self.clock.now()), self.one_command());
-            self.ask("release", || match rest.is_zero() {
-                true => self
-                    .store
-                    .release(&claim, 0, deadline)
-                    .map(|ended| matches!(ended, Release::Freed { .. })),
-                false => self.store.expire_in(&claim, rest, deadline),
+            self.ask("release", || {
+                if !rest.is_zero() {
+                    return self.store.expire_in(&claim, rest, deadline);
+                }
+                self.store.release(&claim, 0, deadline).map(|ended| matches!(ended, Release::Freed { .. }))
             })
         };
         let (is_held, in_doubt) = self.repeat(hold, give_up, ask)?;

@@ -42,7 +42,7 @@ impl Waiting<'_> {
         if call.limit == WaitLimit::Once {
             self.tell_given_up(&ended);
         } else if matches!(ended, Ok(None)) {
-            self.report.span.gave_up(&GaveUpReason::Busy, self.report.attempts); // the caller goes on by itself
+            self.span.gave_up(&GaveUpReason::Busy, self.attempts); // the caller goes on by itself
         }
         ended.map_err(|error| error.during(call.action).on(call.name.given()))
     }
@@ -76,7 +76,7 @@ impl Waiting<'_> {
         let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
         let window = if is_granted { self.window_of(&claim, sent) } else { None };
         if op == ATTEMPT {
-            self.report.attempts = self.report.attempts.saturating_add(1);
+            self.attempts = self.attempts.saturating_add(1);
             self.is_answered = answer.is_ok();
         }
         if window.is_none() {
@@ -102,8 +102,8 @@ impl Waiting<'_> {
                     self.end_writing_in_time(&granted.hold);
                 }
                 self.tell_asked(op, sent, None);
-                let (attempts, coming) = (self.report.attempts, self.report.coming);
-                engine.tell_granted(call, &granted.hold, (self.begun, attempts, coming), &self.report.span);
+                let wait = (self.begun, self.attempts, self.coming);
+                engine.tell_granted(call, &granted.hold, wait, &self.span);
                 Ok(Step::Granted(granted))
             }
             Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
@@ -113,7 +113,7 @@ impl Waiting<'_> {
             Ok(Attempt::Busy { retry_after }) => {
                 self.reset_retry_budget();
                 self.note_ration(false, sent);
-                self.report.coming = None;
+                self.coming = None;
                 self.end_lookout();
                 self.listening.listen_for(ListensFor::Releases);
                 let now = engine.clock.now();
@@ -151,8 +151,8 @@ impl Waiting<'_> {
         let poll = random_between((self.capabilities.poll_every)(self.call.kind));
         match self.call.terms.backoff {
             // A place in the store's queue does not last longer.
-            Some(backoff) if self.store_queues() => backoff.pause(self.report.attempts).min(poll),
-            Some(backoff) => backoff.pause(self.report.attempts),
+            Some(backoff) if self.store_queues() => backoff.pause(self.attempts).min(poll),
+            Some(backoff) => backoff.pause(self.attempts),
             None => poll,
         }
     }
@@ -208,7 +208,7 @@ impl Waiting<'_> {
             Handoff::Granted { fence } => Attempt::granted(fence),
             Handoff::Lost => Attempt::Lost,
         });
-        self.report.coming = Some((sent, true));
+        self.coming = Some((sent, true));
         let step = self.answered(HANDOFF, claim, sent, answer);
         // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be.
         // Before that the releaser's thread may not ask under it again. Pairs with `Entry::held_here`.

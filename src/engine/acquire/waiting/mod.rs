@@ -19,7 +19,6 @@ use std::time::Duration;
 use self::listening::{Listening, Lookout};
 use self::manner::Manner;
 use self::rest::Rest;
-use self::tell::Report;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::retry::RetryBudget;
@@ -69,7 +68,12 @@ pub(crate) struct Waiting<'a> {
     rest: Rest,
     parker: Option<Parker>,
     retry_budget: RetryBudget,
-    report: Report,
+    span: WaitSpan,
+    attempts: u32,
+    /// It has slept for the lock, and the observers know.
+    is_waiting: bool,
+    /// Since when the lock is on its way here, and whether from a thread of this client.
+    coming: Option<(Moment, bool)>,
 }
 
 /// The result of one step of a waiter.
@@ -116,7 +120,10 @@ impl<'a> Waiting<'a> {
             rest: Rest::default(),
             parker: None,
             retry_budget: RetryBudget::default(),
-            report: Report::new(WaitSpan::open(call.name.given(), call.kind.label())),
+            span: WaitSpan::open(call.name.given(), call.kind.label()),
+            attempts: 0,
+            is_waiting: false,
+            coming: None,
         }
     }
 
@@ -388,7 +395,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     /// Leaves the store's queue, on every way out: a waiter without the lock is in nobody's way.
     fn drop(&mut self) {
-        if self.report.is_waiting {
+        if self.is_waiting {
             self.engine.reporter.counters.end_wait();
         }
         self.leave_queue();

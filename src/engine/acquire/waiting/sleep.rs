@@ -194,7 +194,7 @@ impl Waiting<'_> {
         let Some((since, others)) = call.entry.state().contended else { return };
         // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody
         // gets ahead.
-        if others == Others::Listen(1) && self.report.attempts > 0 || others == Others::Next {
+        if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }
         let age = engine.clock.now().since(since);

@@ -4,25 +4,8 @@ use super::Waiting;
 use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::event::{Event, GaveUpReason};
-use crate::observe::spans::WaitSpan;
 use crate::park;
 use crate::time::Moment;
-
-/// The facts of a wait that its observers hear.
-pub(super) struct Report {
-    /// It has slept for the lock, and the observer knows.
-    pub(super) is_waiting: bool,
-    /// Since when the lock is on its way here, and whether from a thread of this client.
-    pub(super) coming: Option<(Moment, bool)>,
-    pub(super) attempts: u32,
-    pub(super) span: WaitSpan,
-}
-
-impl Report {
-    pub(super) fn new(span: WaitSpan) -> Report {
-        Report { is_waiting: false, coming: None, attempts: 0, span }
-    }
-}
 
 /// The reason for which a waiter woke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +29,7 @@ impl Waiting<'_> {
 
     /// A call that is about to sleep for the first time.
     pub(super) fn tell_waiting(&self) {
-        if !self.report.is_waiting {
+        if !self.is_waiting {
             let (name, kind) = (self.call.name.given(), self.call.kind.label());
             self.engine.reporter.tell(|observer| observer.event(&Event::Waiting { name, kind }));
         }
@@ -54,7 +37,7 @@ impl Waiting<'_> {
 
     /// From now on a release here can hand it the lock: who sees it among the waiters may count on that.
     pub(super) fn count_waiter(&mut self) {
-        if !std::mem::replace(&mut self.report.is_waiting, true) {
+        if !std::mem::replace(&mut self.is_waiting, true) {
             self.engine.reporter.counters.begin_wait(self.call.name.given());
         }
     }
@@ -75,7 +58,7 @@ impl Waiting<'_> {
             WokenBy::Interrupt => {}
         }
         let is_message = woken == WokenBy::Message;
-        self.report.coming = is_message.then(|| (self.engine.clock.now(), false));
+        self.coming = is_message.then(|| (self.engine.clock.now(), false));
         woken
     }
 
@@ -95,10 +78,9 @@ impl Waiting<'_> {
             Err(error) => GaveUpReason::Failed(error),
         };
         self.engine.reporter.counters.note_given_up();
-        self.report.span.gave_up(&reason, self.report.attempts);
+        self.span.gave_up(&reason, self.attempts);
         if self.engine.reporter.is_observed() {
-            let (name, kind, attempts) =
-                (self.call.name.given(), self.call.kind.label(), self.report.attempts);
+            let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);
             let waited = self.engine.clock.now().since(self.begun);
             let event = Event::GaveUp { name, kind, waited, attempts, reason };
             self.engine.reporter.tell(|observer| observer.event(&event));
