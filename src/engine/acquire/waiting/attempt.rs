@@ -47,7 +47,6 @@ impl Waiting<'_> {
         ended.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
-    /// The claim of the next attempt.
     pub(crate) fn next_claim(&mut self) -> Result<Claim> {
         let claim = self.claim();
         self.would_wait_for_own_writing(&claim)?;
@@ -200,7 +199,6 @@ impl Waiting<'_> {
         engine.watch(&writing);
     }
 
-    /// Reads the answer of a hand-off to this thread.
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Step> {
         let (claim, sent) = (handoff.to.clone(), handoff.sent);
         // As an attempt of the new owner's is answered.

@@ -57,9 +57,7 @@ pub(crate) struct Waiting<'a> {
     all_ask: bool,
     /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
     queued: Option<Claim>,
-    /// The home that the last attempt went to.
     home: u32,
-    /// Whether the last request was answered.
     is_answered: bool,
     /// Whether a message was the reason for the last attempt.
     is_by_message: bool,
@@ -76,7 +74,6 @@ pub(crate) struct Waiting<'a> {
     coming: Option<(Moment, bool)>,
 }
 
-/// The result of one step of a waiter.
 enum Step {
     Granted(Granted),
     /// Sleep until then, if nothing wakes before.
@@ -383,7 +380,6 @@ impl<'a> Waiting<'a> {
         self.last(step)
     }
 
-    /// The result of the only attempt.
     fn last(&mut self, step: Step) -> Result<Option<Granted>> {
         match step {
             Step::Granted(granted) => Ok(Some(granted)),

@@ -7,21 +7,17 @@ use crate::observe::event::{Event, GaveUpReason};
 use crate::park;
 use crate::time::Moment;
 
-/// The reason for which a waiter woke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WokenBy {
     /// A message: the lock may have been released elsewhere.
     Message,
     /// Something in this process: the queue, a hand-off, a release, the end of the client; or nothing.
     Here,
-    /// Its time had come.
     Time,
-    /// The caller's interrupt.
     Interrupt,
 }
 
 impl Waiting<'_> {
-    /// A request was sent at `sent`, and answered.
     pub(super) fn tell_asked(&self, op: &'static str, sent: Moment, error: Option<&Error>) {
         let engine = self.engine;
         engine.reporter.tell_request(op, sent, &engine.clock, error);
@@ -42,7 +38,6 @@ impl Waiting<'_> {
         }
     }
 
-    /// Says what ended a sleep, and counts it.
     pub(super) fn note_woken(&mut self, ended: park::Woken) -> WokenBy {
         let woken = match ended {
             park::Woken::Signal if self.listening.has_message() => WokenBy::Message,
@@ -68,7 +63,6 @@ impl Waiting<'_> {
         self.engine.reporter.tell(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
     }
 
-    /// A call that ended without the lock.
     pub(super) fn tell_given_up(&self, ended: &Result<Option<Granted>>) {
         let reason = match ended {
             Ok(Some(_)) => return,
