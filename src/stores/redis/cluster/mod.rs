@@ -188,7 +188,7 @@ impl ClusterStore {
 
     fn send<T>(&self, place: &SlotPlace, send: impl Fn(&RedisStore) -> Answer<T>) -> Answer<T> {
         if place.asking {
-            send(&*self.topology.asking(&place.node).map_err(Failure::Refused)?)
+            send(&self.topology.asking(&place.node).map_err(Failure::Refused)?)
         } else {
             send(&place.node.store)
         }
