@@ -3,6 +3,7 @@
 mod answers;
 mod kept;
 mod later;
+mod machine;
 mod odds;
 mod rare;
 mod turns;
@@ -440,7 +441,8 @@ fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers()
     let engine =
         Engine::start(options, Clock::Manual(clock.clone()), seam, Arc::new(Reporter::new(None))).unwrap();
     let begun = engine.clock.now();
-    let claim = engine.claim(Kind::Semaphore, &name(), 7, Duration::from_secs(30));
+    let claim =
+        engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name()), 7, Duration::from_secs(30));
     thread::scope(|scope| {
         let add = || engine.count("add_permits", &claim, &Counting::Add(1)).unwrap_err();
         let adding = thread::Builder::new().spawn_scoped(scope, add).unwrap();

@@ -294,7 +294,7 @@ fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiti
         takes_again: false,
         writers_first: false,
     });
-    let stuck = || engine.registry.stuck(engine.clock.now(), Duration::ZERO, 0, &[]).waits.len();
+    let stuck = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
     assert_eq!(stuck(), 1);
     assert!(held.hold.begin_release());
     assert_eq!(stuck(), 0);
