@@ -175,7 +175,7 @@ fn a_server_that_stands_still_costs_one_command_timeout() {
 #[test]
 fn a_grant_whose_answer_does_not_come_is_undone() {
     let Some(server) = shared() else { return };
-    let client = connected(|| server.options().command_timeout(ms(1_500)).retry_timeout(LONG).build());
+    let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let name = fresh("late");
     client.get_lock(&name).lock().unwrap();
     client.get_lock(&name).unlock().unwrap();

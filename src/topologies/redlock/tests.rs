@@ -30,7 +30,7 @@ fn redlock() -> (Redlock, [Arc<Scripted>; 3]) {
         VotingNode::new("a server".to_owned(), None, Box::new(open))
     };
     let nodes = servers.iter().map(node).collect();
-    let (timeout, reporter) = (Duration::from_millis(20), Arc::new(Reporter::new(None)));
+    let (timeout, reporter) = (Duration::from_millis(200), Arc::new(Reporter::new(None)));
     (Redlock::connect(nodes, timeout, Duration::from_secs(1), &reporter).unwrap(), servers)
 }
 
