@@ -248,11 +248,9 @@ pub(crate) struct RunArgs {
     /// option that is a warning.
     #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
-    /// Whether the holder leads, and how often a candidate asks that does not listen: `elect` sets them.
+    /// Whether the holder leads: `elect` sets it.
     #[arg(skip)]
     pub(crate) leads: bool,
-    #[arg(skip)]
-    pub(crate) poll: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -290,10 +288,6 @@ pub(crate) struct ElectArgs {
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) terms: Terms,
-    /// Asks so often whether the office is free, instead of listening for it: with one connection and few requests,
-    /// for the candidates of a large fleet. A third of the lease adds that much to a takeover at most.
-    #[arg(long, value_name = "TIME", value_parser = interval, help_heading = "Waiting")]
-    pub(crate) poll: Option<Duration>,
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{AcquireOptions, Backoff, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
+use leasehold::{AcquireOptions, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
 use serde_json::json;
 
 use crate::args::RunArgs;
@@ -147,8 +147,6 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let options = client.lock_builder(name);
     let options = if args.want.fair { options.fair() } else { options };
     let options = if args.leads { options.election() } else { options };
-    let options =
-        args.poll.into_iter().fold(options, |options, pause| options.spin(Backoff::constant(pause)));
     // The store too says when it ends, to those who look.
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }

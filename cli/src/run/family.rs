@@ -22,6 +22,9 @@ use signal_hook::consts::SIGKILL;
 use crate::clock::Moment;
 
 pub(super) const POLL: Duration = Duration::from_millis(5);
+/// Further off than any lease.
+#[cfg(target_os = "linux")]
+const LONGEST: Duration = Duration::from_secs(1 << 31);
 
 pub(super) fn adopt_orphans() {
     #[cfg(target_os = "linux")]
@@ -108,22 +111,17 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
 }
 
 /// Timers that continue this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
-pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<(nix::sys::timer::Timer, Duration)>);
+pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
-    /// A stop discards signals that are under way, and with them all that their timers would still send: on a busy machine,
-    /// whose processor this process has waited for longer than the first timer, the next one continues it.
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
         // The timer of a signal that nobody handles does not go on after its first.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
-        let timer = |millis| {
-            let goes_on = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
-            let timer = nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok()?;
-            Some((timer, Duration::from_millis(millis)))
-        };
-        Awake([300, 700, 1500].into_iter().filter_map(timer).collect())
+        let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
+        let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
+        Awake((0..3).filter_map(timer).collect())
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -131,13 +129,18 @@ impl Awake {
         Awake()
     }
 
-    /// This process runs: no signal is due before a while.
-    pub(super) fn put_off(&mut self) {
+    /// This process runs, and has to run again at `due`: no signal comes before a while.
+    ///
+    /// A stop discards a signal that is on its way, and ends the timer that sent it. On a busy machine the first timer's may be
+    /// on its way for long, so the others send theirs when there is something to do.
+    pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
-        for (timer, first) in &mut self.0 {
+        for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {
             use nix::sys::timer::{Expiration, TimerSetTimeFlags};
-            let (first, each) = ((*first).into(), Duration::from_millis(100).into());
-            timer.set(Expiration::IntervalDelayed(first, each), TimerSetTimeFlags::empty()).ok();
+            const EACH: Duration = Duration::from_millis(100);
+            let first = late.map_or(3 * EACH, |late| due.since(Moment::now()) + Duration::from_millis(late));
+            let times = Expiration::IntervalDelayed(first.clamp(EACH, LONGEST).into(), EACH.into());
+            timer.set(times, TimerSetTimeFlags::empty()).ok();
         }
     }
 }

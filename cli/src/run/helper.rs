@@ -82,7 +82,7 @@ pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
 fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     signals::outlive_signals()?;
     let mut awake = Awake::new();
-    awake.put_off();
+    awake.put_off(Moment::NEVER);
     family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
@@ -219,7 +219,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn run(mut self, events: &Receiver<Event>) {
         loop {
-            self.awake.put_off();
+            self.awake.put_off(self.next());
             self.act(Moment::now());
             if let Some(report) = self.ended.filter(|_| self.is_over()) {
                 return self.conclude(report);

@@ -28,7 +28,7 @@ use crate::run::acquire::Refusal;
 use crate::run::inherited::Inherited;
 use crate::run::office::{Office, Stage};
 use crate::run::signals::Caught;
-use crate::run::supervisor::Task;
+use crate::run::supervisor::{RELEASE_AFTER_SIGNAL, Task};
 use crate::say::Say;
 use crate::store;
 
@@ -67,7 +67,6 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         max_hold: None,
         strict: args.strict,
         leads: true,
-        poll: args.poll,
         command: args.command.clone(),
     };
     let say = Say::new(common);
@@ -139,8 +138,13 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 office: None,
             };
             let end = supervisor::supervise(&task, guard, caught, say);
+            let words = format!("it is unknown for how long {name} counts as run");
+            let fields = json!({"name": name});
+            let last_words = move || say.notice("release_unknown", &words, &fields);
+            // Without a thread a signal waits for the store.
+            caught.end_by_signal(RELEASE_AFTER_SIGNAL, last_words).ok();
             if !end.was_never_begun {
-                record(client, guard, end.exit, Moment::now().since(begun), caught, say);
+                record(client, guard, end.exit, Moment::now().since(begun), say);
             }
             told::ended(name, begun.since(asked), begun, end.exit, say);
             if matches!(end.exit, Exit::Command(1..) | Exit::Signal(_)) {
@@ -183,8 +187,8 @@ const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the comma
 
 /// Records how the run ended, for `show` and `serve`, while the job is still this owner's. A lost one may be
 /// another's by now.
-fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, caught: &Caught, say: Say) {
-    if matches!(exit, Exit::Lost(_)) || caught.is_hurried() {
+fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, say: Say) {
+    if matches!(exit, Exit::Lost(_)) {
         return;
     }
     if let Err(error) = client.record_run(guard, exit.code(), took) {

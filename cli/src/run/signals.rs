@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::Interrupt;
-use leasehold::crossbeam_channel::{Receiver, Sender, select, unbounded};
+use leasehold::crossbeam_channel::{Receiver, Sender, after, select, unbounded};
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, kill_current_process_group};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::exit::Exit;
-use crate::run::family;
+use crate::run::{end_as_interrupted, family};
 use crate::run::inherited::{Inherited, ignored};
 use crate::say::Say;
 
@@ -137,6 +137,21 @@ impl Caught {
                 },
             }
         }
+    }
+
+    /// From here on a signal that is to end the program does so after `more`, unless the program has ended by then: no
+    /// command is left that could hear it. `last_words` says what is left undone.
+    pub(super) fn end_by_signal(&self, more: Duration, last_words: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let signals = self.signals.clone();
+        std::thread::Builder::new().name("ends".to_owned()).spawn(move || {
+            let Some(signal) = signals.iter().find(|signal| ends(*signal)) else { return };
+            after(more).recv().ok();
+            last_words();
+            let exit = Exit::Signal(signal);
+            end_as_interrupted(exit);
+            std::process::exit(exit.code().into());
+        })?;
+        Ok(())
     }
 
     pub(crate) fn is_hurried(&self) -> bool {

@@ -34,7 +34,7 @@ use crate::store;
 
 /// How long a release is waited for once a signal asks this program to end: one that is answered at all takes
 /// less.
-const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
+pub(super) const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Task<'a> {
     pub(crate) name: &'a str,

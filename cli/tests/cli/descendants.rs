@@ -233,11 +233,13 @@ fn a_signal_ends_a_run_that_connects_at_once() {
 /// Also one that comes after the command's end and before the run knows of that, which no command hears.
 #[test]
 fn a_signal_ends_a_release_that_the_server_does_not_answer() {
-    for is_known in [true, false] {
+    let run = &["run", "-q", "--lease", "120s", "hung"][..];
+    let once = &["once", "-q", "--at-least", "1ms", "--at-most", "120s", "hung"][..];
+    for (words, is_known) in [(run, true), (run, false), (once, true), (once, false)] {
         let server = Server::start();
         let file = server.path("ends");
         let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done";
-        let mut run = server.leasehold(&["run", "-q", "--lease", "120s", "hung", "--", "sh", "-c", script]);
+        let mut run = server.leasehold(&[words, &["--", "sh", "-c", script]].concat());
         run.env("LEASEHOLD_COMMAND_TIMEOUT", "40s").env("LEASEHOLD_RETRY_TIMEOUT", "100s");
         let mut run = Run::start(run.arg(&file));
         eventually("the command runs", || file.exists());
@@ -252,7 +254,7 @@ fn a_signal_ends_a_release_that_the_server_does_not_answer() {
             if is_known { children(run.pid()).is_empty() } else { is_dead(command) }
         });
         let before = now();
-        assert_eq!(run.terminate(), Some(128 + 15));
+        assert_eq!(run.terminate(), Some(128 + 15), "{words:?}");
         assert!(now() - before < 20_000_000_000, "not while the release is waited for");
         signal(server.pid(), Signal::CONT);
     }

@@ -173,21 +173,22 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     assert!(!said().contains("newer"), "{}", said());
 }
 
-/// For fleets: a connection for messages is one more each, and a place in line is looked at each second.
+/// The others have one connection each, and ask each third of a lease.
 #[test]
-fn a_candidate_that_polls_has_one_connection() {
+fn of_a_fleet_three_candidates_stand_in_line_and_listen() {
     let server = Server::start();
-    let mut leader = Run::start(&mut server.connected(&["elect", "led", "--", "sleep", "60"]));
-    eventually("it leads", || server.keys() == ["led"]);
-    let own = |name: &str| {
-        let clients = server.ask(&["CLIENT", "LIST"]);
-        clients.lines().filter(|line| line.contains(&format!("name=leasehold-cli:{name} "))).count()
+    let led = || std::fs::read_to_string(server.path("led")).unwrap_or_default().lines().count();
+    let candidate = || {
+        let command = ["elect", "-q", "led", "--", "sh", "-c", "echo >> \"$0\"; exec sleep 600"];
+        Run::start(server.connected(&command).arg(server.path("led")))
     };
-    let words = ["elect", "--label", "polls", "--poll", "1s", "led", "--", "sh", "-c", "exit 6"];
-    let mut polls = Run::start(&mut server.connected(&words));
-    eventually("it is connected", || own("polls") > 0);
-    crate::world::pause(1500);
-    assert_eq!(own("polls"), 1);
+    let mut leader = candidate();
+    eventually("it leads", || led() == 1);
+    let _others: Vec<Run> = (0..6).map(|_| candidate()).collect();
+    eventually("six wait", || server.outcome(&["clients"]).1.matches("waits for led").count() == 6);
+    let stand = || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":3");
+    let listen = || server.ask(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("cmd=subscribe")).count();
+    eventually("three listen", || stand() && listen() == 3);
     leader.terminate();
-    assert_eq!(polls.wait().code(), Some(6));
+    eventually("one of them leads, and another has its place", || led() == 2 && stand() && listen() == 3);
 }

@@ -47,8 +47,9 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
         }
     };
     loop {
-        awake.put_off();
-        let left = until.minus(args.before).since(Moment::now());
+        let due = until.minus(args.before);
+        awake.put_off(due);
+        let left = due.since(Moment::now());
         if left.is_zero() {
             tell();
         }

@@ -41,7 +41,6 @@ impl HoldArgs {
             max_hold: None,
             strict: false,
             leads: false,
-            poll: None,
             command: Vec::new(),
         }
     }
