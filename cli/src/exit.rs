@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 pub(crate) const SIGINT: i32 = 2;
 
-/// How the program ends; `help.rs` has what each code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Success,

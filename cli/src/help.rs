@@ -53,7 +53,6 @@ the command's: The command ended by itself.
 127: The command is not there.
 128 + n: Signal n ended the command, the wait or watch.";
 
-/// As the table of docs/command-line.md has them.
 const ENVIRONMENT: &str = "\
 LEASEHOLD_URL: The store's URL.
 LEASEHOLD_TLS_CA: The authorities to trust, a PEM file.

@@ -35,7 +35,7 @@ use crate::args::{Action, Cli};
 use crate::exit::Exit;
 use crate::say::Say;
 
-/// Threads that list thousands of locks do not queue at it, as they do at the one of musl.
+/// musl's own allocator makes threads queue, as they do when thousands of locks are listed.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -51,7 +51,6 @@ fn main() -> ExitCode {
     };
     let asks_no_store =
         matches!(cli.action, Action::Release(_) | Action::Completions { .. } | Action::Man { .. });
-    // `doctor` counts them.
     if !asks_no_store && !matches!(cli.action, Action::Doctor(_)) {
         for warning in secret::warnings(&cli.common) {
             Say::new(&cli.common).notice("warning", &warning, &serde_json::json!({}));
@@ -79,7 +78,6 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Help and version are no failure; all else is one of usage.
 pub(crate) fn usage(error: clap::Error) -> Exit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         drop(error.print()); // nobody may be reading

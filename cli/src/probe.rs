@@ -10,12 +10,11 @@ const LIMIT: Duration = Duration::from_secs(1);
 fn hello() -> Vec<u8> {
     // A record of a handshake; a ClientHello of 43 bytes. 32 of these need not be random here.
     let head = [0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
-    // No session, the ciphers, no compression.
     let tail = [0, 0, 4, 0xc0, 0x2f, 0xc0, 0x30, 1, 0];
     [&head[..], &[7; 32], &tail].concat()
 }
 
-/// The schemes without and with TLS, and their port. Databases agree on TLS after they are connected.
+/// Databases agree on TLS after they are connected.
 const SCHEMES: [(&str, &str, u16); 5] = [
     ("redis", "rediss", 6379),
     ("redis-sentinel", "rediss-sentinel", 26379),
@@ -24,7 +23,6 @@ const SCHEMES: [(&str, &str, u16); 5] = [
     ("zk", "zks", 2181),
 ];
 
-/// The fault in words, if the server speaks TLS and the URL does not, or the other way round.
 pub(crate) fn mismatch(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();

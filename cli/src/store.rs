@@ -1,5 +1,4 @@
-//! The client of the store that the environment or `--url` names, and what an error of it means for the exit
-//! code.
+//! The client of the store that `--url`, the environment or a file names, and what its errors mean for the exit code.
 
 use std::error::Error as _;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -17,13 +16,11 @@ use crate::run::signals::Caught;
 use crate::say::{Say, without_numbers};
 use crate::secret;
 
-/// Connects for a look, which writes nothing of the client, or says why not.
 fn connect(common: &Common, say: Say) -> Result<LockClient, Exit> {
     open(common, None, say, |builder| builder.directory(false))
         .map_err(|error| unconnected(common, &error, say))
 }
 
-/// Connects for a look, asks, and ends the client.
 pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
     let say = Say::new(common);
     let client = match connect(common, say) {
@@ -51,7 +48,6 @@ pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
     explain(error, say)
 }
 
-/// Connects, unless a signal comes before: it is not to wait for a server that does not answer.
 pub(crate) fn open_unless(
     caught: &Caught,
     common: &Common,
@@ -89,7 +85,6 @@ pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuild
     }
 }
 
-/// For how long a store that is away at the start is waited for.
 pub(crate) fn waited_for(asked: &Patience) -> Duration {
     if asked.no_wait {
         Duration::ZERO
@@ -110,7 +105,6 @@ pub(crate) fn environment() -> &'static Settings {
     &READ.0
 }
 
-/// The same, with the options that all actions have.
 pub(crate) fn settings(common: &Common) -> Settings {
     builder(common).unwrap_or_default().settings()
 }
@@ -134,7 +128,6 @@ fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     Ok(builder)
 }
 
-/// Servers allow neither spaces nor much else in a client's name.
 fn client_name(label: Option<&str>) -> String {
     let label: String = label
         .unwrap_or_default()
@@ -145,7 +138,6 @@ fn client_name(label: Option<&str>) -> String {
     if label.is_empty() { "leasehold-cli".to_owned() } else { format!("leasehold-cli:{label}") }
 }
 
-/// Says what went wrong and what to do, and with which code the program ends.
 pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     let (exit, mut advice) = meaning(error.kind());
     let mut words = text(error);
@@ -169,7 +161,6 @@ pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     say.failure(&words, exit, &format!("{:?}", error.kind()))
 }
 
-/// An error in the words of those who run commands: without the library's name of the action, with its cause.
 pub(crate) fn text(error: &Error) -> String {
     let mut words = error.lock_name().map(|name| format!("{name}: ")).unwrap_or_default();
     words += error.detail();
@@ -189,7 +180,6 @@ pub(crate) fn text(error: &Error) -> String {
     OF_THE_LIBRARY.iter().fold(words, |words, (theirs, ours)| words.replace(theirs, ours))
 }
 
-/// The library's methods in its texts, and what does the same here.
 const OF_THE_LIBRARY: [(&str, &str); 5] = [
     (": call try_set_permits first", ""),
     (", or by password()", ", or in LEASEHOLD_PASSWORD"),
@@ -198,7 +188,6 @@ const OF_THE_LIBRARY: [(&str, &str); 5] = [
     ("tls_identity", "--cert"),
 ];
 
-/// The exit code of a kind of error, and what to do about it.
 pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     match kind {
         ErrorKind::InvalidInput => (Exit::Usage, ""),
@@ -237,13 +226,11 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Ends the client, which takes what it has in the store out of it; a store that does not answer is not
-/// waited for.
+/// Ends the client, which takes its own entries out of the store. A store that does not answer is not waited for.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }
 
-/// As [`finish`], by a time of the caller's.
 pub(crate) fn finish_within(client: LockClient, within: Duration) {
     let (done, is_done) = leasehold::crossbeam_channel::bounded::<()>(0);
     let ending = std::thread::Builder::new().name("shutdown".to_owned()).spawn(move || {
@@ -255,11 +242,9 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
     }
 }
 
-/// Writes the library's warnings to standard error.
 struct Warnings(Say);
 
-/// Parts of warnings about a set-up, which are the same at each run until somebody changes it. The others say what
-/// happened.
+/// Parts of warnings about a set-up, which come at each run until somebody changes it.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 

@@ -1,7 +1,4 @@
-//! `doctor`: a set-up, checked from end to end.
-//!
-//! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and
-//! released.
+//! `doctor`: a set-up, checked from end to end. Servers of Redis are asked beside the library.
 
 mod other;
 mod redis;
@@ -78,7 +75,6 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     }
 }
 
-/// The servers of Redis that keep the locks. `None`: it is another store.
 fn places(common: &Common, given: &Settings) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {
     let (access, limit) = (Access::of(given.clone()), given.command_timeout);
     if common.url.is_some() || given.urls.is_empty() {
@@ -133,9 +129,7 @@ fn on_redis(
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
     const ADVICE: &str = "`leasehold show NAME` says whose it is, `leasehold force NAME --yes` ends it; Redisson takes such with lease -1 and no watchdog";
-    /// Without `--all`.
     const PATIENCE: Duration = Duration::from_secs(10);
-    /// The number of locks that are named to people, and to programs.
     const NAMED: (usize, usize) = (5, 100);
     let Ok(client) = built else { return Finding::not_checked(CHECK, "there is no client") };
     let (end, mut is_cut) = (Moment::now().plus(PATIENCE), false);
@@ -185,7 +179,6 @@ fn deadlocks(client: &LockClient) -> Finding {
     }
 }
 
-/// Acquires a lock that nobody else uses, and releases it: all of it works, or it does not.
 fn trial(built: &leasehold::Result<LockClient>, name: &str) -> Finding {
     let client = match built {
         Ok(client) => client,
@@ -228,7 +221,6 @@ impl Latency {
             all.push(Moment::now().since(begun));
         }
         all.sort();
-        // The smallest that `percent` in a hundred do not exceed.
         let at = |percent: usize| {
             all.get((all.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
         };

@@ -101,7 +101,6 @@ fn table(report: &mut Report, client: &LockClient) {
     report.add(found.with("table", name).with("other_tables", others));
 }
 
-/// Open transactions and the like, for which the database keeps each version of a lock's row.
 fn old_versions(report: &mut Report, client: &LockClient) {
     const ADVICE: &str = "End that transaction or drop the slot, and bound transactions (idle_in_transaction_session_timeout in PostgreSQL): as long as it is there, each use of a lock makes later ones slower";
     const AGE: Duration = Duration::from_secs(60);
@@ -114,7 +113,6 @@ fn old_versions(report: &mut Report, client: &LockClient) {
     });
 }
 
-/// A lock is acquired and released. In a database its token tells the server's time.
 fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
     let (begun, before) = (Moment::now(), wall());
     let guard = match client.get_fenced_lock(NAME).try_acquire_owned() {
@@ -159,7 +157,6 @@ fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
     false
 }
 
-/// Says of the checks that Redis alone has why they are not made here.
 fn not_here(report: &mut Report, store: Store) {
     let (persistence, leftovers) = match store {
         Store::Server => ("as the database is set; docs/stores.md", "rows end by themselves"),

@@ -10,14 +10,11 @@ use crate::doctor::{Latency, latency_finding, lease_finding, rights, spell};
 
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The seconds by which two clocks may differ before it is worth a word.
 const CLOCKS_AGREE: f64 = 1.0;
 
-/// A script that returns its argument at once, to see whether scripts run and how long an answer takes.
 const SCRIPT: &str = "return ARGV[1]";
 
 pub(super) struct Asked<'a> {
-    /// The lock whose rights are checked, with the client's prefix.
     pub(super) name: &'a str,
     /// A name that only this run has; below the other, so that the same rights count.
     pub(super) own_name: String,
@@ -29,7 +26,6 @@ pub(super) struct Asked<'a> {
 const REST: [&str; 9] =
     ["rights", "persistence", "eviction", "replicas", "clock", "scripts", "pub/sub", "latency", "lease"];
 
-/// Checks a server. Says whether its user may do nothing at all there.
 pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bool {
     let begun = Moment::now();
     let connected = place.connect(asked.limit).and_then(|mut wire| {
@@ -254,7 +250,6 @@ fn replicas(info: &HashMap<String, String>) -> Finding {
     found.with("replicas", count)
 }
 
-/// The server's clock less ours, as sure as the fastest of a few answers makes it.
 fn clock(wire: &mut Wire) -> Finding {
     let mut best: Option<(Duration, f64)> = None;
     for _ in 0..5 {
@@ -278,8 +273,7 @@ fn clock(wire: &mut Wire) -> Finding {
     }
 }
 
-/// `ahead`: seconds that the server's clock is ahead of this machine's; `unsure`: so much it may be more or
-/// less.
+/// `ahead`: seconds that the server's clock is ahead of this machine's, `unsure` more or less.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",
@@ -313,7 +307,6 @@ fn scripts(report: &mut Report, wire: &mut Wire) -> Option<String> {
     runs.then_some(hash)
 }
 
-/// Whether a message that is published comes back, on the channel of a lock that only this run has.
 fn messages(wire: &mut Wire, place: &Place, asked: &Asked<'_>) -> Finding {
     const CHECK: &str = "pub/sub";
     const ADVICE: &str = "Waiters notice a release only by polling: allow PUBLISH and SUBSCRIBE on the channels of docs/permissions.md";

@@ -15,12 +15,10 @@ use crate::store::{explain, text};
 
 pub(super) enum Refusal {
     Busy,
-    /// This signal ended the wait.
     Signal(i32),
     Failed(Exit),
 }
 
-/// Acquires the lock; says too how long it is held without a renewal.
 pub(super) fn acquire(
     client: &LockClient,
     args: &RunArgs,
@@ -70,7 +68,6 @@ pub(super) fn acquire(
     }
 }
 
-/// The advice for a store that cannot keep the kind of lock that was asked for.
 fn way_out(args: &RunArgs) -> &'static str {
     if args.want.fair {
         "--fair needs Redis, etcd or ZooKeeper: without it the lock excludes as well, and serves those who wait in no promised order"
@@ -83,10 +80,8 @@ fn way_out(args: &RunArgs) -> &'static str {
     }
 }
 
-/// How long the lock is held without a renewal; `None` if it is lost already.
-///
-/// A grant whose answer came late has less at first: the command is started when the first renewal has made
-/// up for it, not to be ended as soon as it runs.
+/// How long the lock is held without a renewal; `None` if it is lost already. A grant whose answer came late has less at
+/// first: the command starts after the first renewal, not to be ended as soon as it runs.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
@@ -106,8 +101,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// Whether renewals come. The store ends a lock with its longest hold too (see [`lock`]), and if that is no
-/// longer than a lease, there is nothing to renew.
+/// The store ends a lock with its longest hold too (see [`lock`]): one no longer than a lease is not renewed.
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store
@@ -136,7 +130,6 @@ fn asked(wait: Wait, interrupt: &Interrupt) -> AcquireOptions {
     }
 }
 
-/// Fenced wherever there is a fence: the command is given it.
 fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let name = &args.name;
     if args.want.read || args.want.write {
@@ -147,7 +140,6 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let options = client.lock_builder(name);
     let options = if args.want.fair { options.fair() } else { options };
     let options = if args.leads { options.election() } else { options };
-    // The store too says when it ends, to those who look.
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
@@ -178,6 +170,5 @@ fn permit(
 
 enum Permitted {
     Asked(Option<OwnedGuard>),
-    /// The number is another's.
     No(Exit),
 }

@@ -1,10 +1,9 @@
-//! The process between the one with the lock and the command: the command's parent, which ends it in time
-//! whatever becomes of the process with the lock.
+//! The helper: the process between the supervisor, which has the lock, and the command, which it ends in time whatever becomes
+//! of the supervisor.
 //!
-//! It knows nothing of locks. Each `until` that it hears says until when the lock is surely held. Less the
-//! margin, that is when the command is dead at the latest, with all processes that
-//! [descend from it](super::family). Stopped or killed, the supervisor sends nothing more, and so the same
-//! clock that all processes of the machine read decides.
+//! The helper knows nothing of locks. Each [`Order::Until`] says until when the lock is surely held. Less the margin, that is
+//! when the command and all that [descends from it](super::family) is dead. A supervisor that is stopped or killed sends
+//! nothing more, and the clock that all processes of the machine read decides.
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};
@@ -51,10 +50,8 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     }
 }
 
-/// Runs the command in this process, which the system kills when the helper dies.
-///
-/// Otherwise a helper that is killed before it has reported the command's start would leave a command behind
-/// of which nobody knows.
+/// Runs the command in this process, which the system kills when the helper dies: else a helper that is killed before it has
+/// reported the command's start would leave a command of which nobody knows.
 pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
@@ -98,8 +95,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     if Moment::now() >= until.minus(args.margin) {
         return link::send(&stream, &Report::Late);
     }
-    // Readable when the lock is lost. The command inherits this end of it, and only the other is closed by
-    // its exec.
+    // Readable when the lock is lost. The command inherits this end; its exec closes only the other.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
     let cgroup = Cgroup::make(std::process::id());
@@ -138,7 +134,6 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The input that the command is to have. This process's own is the socket.
 fn receive_input(stream: &UnixStream) -> std::io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -155,8 +150,7 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(link::send(stream, &report));
 }
 
-/// The watch over the command. However it ends, the helper is told: a command whose end nobody sees would be
-/// renewed for ever.
+/// Reports the command's end, however the watch ends: a lock whose command nobody watches would be renewed for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -197,7 +191,6 @@ enum Stage {
         kill_at: Moment,
     },
     Killed,
-    /// The lock is lost, and the command goes on: it is so that it was asked for.
     Tolerated,
 }
 
@@ -206,13 +199,11 @@ struct Keeper<'a> {
     awake: Awake,
     family: Family,
     stream: &'a UnixStream,
-    /// Closed to tell the command that the lock is lost.
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
     /// The command was asked to end: all that it has started is to end too.
     is_asked: bool,
-    /// How the command ended, of whose processes others may still live.
     ended: Option<Report>,
 }
 
@@ -234,8 +225,7 @@ impl Keeper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The thread that reads orders holds a sender, and so does the one that watches until it
-                // reports the end.
+                // The reader of orders holds a sender, and so does the watch until it reports the end.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -273,7 +263,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// TERM now; KILL after the grace, and before the lock can be another's.
     fn terminate(&mut self, now: Moment) {
         self.loses = None;
         tell(self.stream, Report::Ending);
@@ -324,8 +313,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// The command ended. By itself it leaves what it started as it is; asked to end, that has a grace, and
-    /// then ends too.
+    /// A command that ends by itself leaves what it started; one that was asked to end has that end within the grace.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
         let now = Moment::now();
@@ -338,7 +326,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// Whether nothing is left to be waited for, once the command itself has ended.
     fn is_over(&self) -> bool {
         match self.stage {
             Stage::Running | Stage::Tolerated => true,
@@ -346,7 +333,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// Reports how the command ended. If it had to end, so had all of its processes.
     fn conclude(self, report: Report) {
         if self.stage == Stage::Killed {
             for pid in self.family.survivors() {

@@ -1,9 +1,7 @@
-//! The treatment of signals that this program was started with: what it needs is set anew, and the command
-//! gets the old one.
+//! The treatment of signals that this program was started with: it sets what it needs, and the command gets the old one.
 //!
-//! Some start programs with signals blocked, or with SIGCHLD ignored, under which the end of a child is not
-//! reported to anybody. Real-time signals are not kept blocked for the command, and SIGPIPE has its default
-//! there, since Rust's runtime replaces what was before `main`.
+//! Some start programs with signals blocked, or with SIGCHLD ignored, which hides the end of a child. Real-time signals are
+//! not kept blocked for the command, and SIGPIPE has its default there, since Rust's runtime replaces what was before `main`.
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
 use serde::{Deserialize, Serialize};

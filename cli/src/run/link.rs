@@ -13,30 +13,23 @@ use crate::clock::Moment;
 pub(super) enum Order {
     /// Until this instant the lock is surely held, if nothing else is heard.
     Until(Moment),
-    /// The lock is lost: somebody else may hold it now.
     Gone,
     /// The command was asked to end (TERM): what it leaves behind is to end with it.
     Asked,
 }
 
-/// From the helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
     /// The command runs; its number is its process group's too.
     Started(i32),
-    /// The command cannot be run: the system's number of the error.
     Failed(i32),
-    /// The command was not started: the time was over.
     Late,
-    /// A signal stopped the command.
     Stopped(i32),
-    /// The helper ends the command.
     Ending,
     Exited(i32),
     Signaled(i32),
     /// The end of the command could not be seen, so it was ended.
     Unwatched,
-    /// This process of the command could not be ended in time.
     Survivor(i32),
 }
 
@@ -44,7 +37,6 @@ pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Res
     stream.write_all(format!("{}\n", serde_json::to_string(message)?).as_bytes())
 }
 
-/// Reads messages until the other side is gone; each is given to `each`, which says whether to go on.
 pub(super) fn receive<M: DeserializeOwned>(stream: UnixStream, mut each: impl FnMut(M) -> bool) {
     for line in BufReader::new(stream).lines() {
         let Ok(line) = line else { return };

@@ -52,13 +52,11 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     })
 }
 
-/// Before anything is asked of the store: a command that could not be ended in time.
 fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit> {
     let words = times::why_too_short(asked, terms)?;
     Some(say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage))
 }
 
-/// Runs a command while this process leads, and stands again when that is over.
 pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     let mut candidate = RunArgs {
         name: args.name.clone(),
@@ -181,12 +179,10 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
     })
 }
 
-/// The way out where a store has no `once`.
 const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
                        `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
 
-/// Records how the run ended, for `show` and `serve`, while the job is still this owner's. A lost one may be
-/// another's by now.
+/// Records how the run ended, while the job is still this owner's: a lost one may be another's by now.
 fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, say: Say) {
     if matches!(exit, Exit::Lost(_)) {
         return;
@@ -197,7 +193,6 @@ fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, s
     }
 }
 
-/// Says whether a job that is not run here runs, or has run.
 fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
     if !say.is_quiet()
         && let (Ok(shown), Ok(Some(last))) = (client.inspect(name), client.last_run(name))
@@ -214,8 +209,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
     told::busy(client, name, "runs already", code, say)
 }
 
-/// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by
-/// this owner until `--at-least` is over, and nobody renews it.
+/// Gives back a job whose command was never started: until `--at-least` is over this owner keeps the lock, unrenewed.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
     // Longer than the request may take: until then it is nobody else's.
@@ -229,7 +223,6 @@ fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     }
 }
 
-/// Connects, again for as long as `away` if the store is away; the exit code if that cannot be, or a signal came.
 fn connect(
     common: &Common,
     lease: Option<Duration>,
@@ -268,7 +261,6 @@ fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuil
     }
 }
 
-/// Catches signals, opens the office, connects, and ends the client.
 fn with_client(
     common: &Common,
     lease: Option<Duration>,

@@ -1,5 +1,4 @@
-//! The processes that this program starts of itself. Each has its role as the first argument, and its [`Part`] as the second, as
-//! JSON.
+//! The processes that this program starts of itself. The first argument is the role, the second the [`Part`] as JSON.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -18,15 +17,12 @@ use crate::say::Say;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Part {
-    /// Runs the command for the process that holds the lock, and ends it in time.
     Helper(HelperArgs),
     Become(BecomeArgs),
     Keep(KeepArgs),
-    /// Sends the shell its signal when the lock is not kept.
     Lookout(LookoutArgs),
 }
 
-/// Does what the first two arguments say, if they are one of these parts.
 pub(crate) fn part() -> Option<Exit> {
     let mut words = std::env::args_os().skip(1);
     let (role, part) = (words.next()?, words.next()?);
@@ -43,7 +39,6 @@ pub(crate) fn part() -> Option<Exit> {
 }
 
 impl Part {
-    /// For those who look at the list of processes.
     fn role(&self) -> &'static str {
         match self {
             Part::Helper(_) => "helper",
@@ -53,7 +48,6 @@ impl Part {
         }
     }
 
-    /// This program as this part, before it is started.
     pub(super) fn program(self) -> std::io::Result<Command> {
         // Also when the program's file has been replaced meanwhile.
         let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
@@ -63,7 +57,6 @@ impl Part {
     }
 }
 
-/// Written by `run`, read by its helper.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct HelperArgs {
     pub(crate) say: Say,
@@ -73,7 +66,6 @@ pub(crate) struct HelperArgs {
     pub(crate) inherited: Inherited,
 }
 
-/// Written by the helper, read by the process that becomes the command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BecomeArgs {
     pub(crate) say: Say,
@@ -82,26 +74,21 @@ pub(crate) struct BecomeArgs {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// Written by `hold`, read by the process that keeps the lock. The rest comes over its socket, since the
-/// command that was typed may hold a password.
+/// The rest comes over its socket, since the command that was typed may hold a password.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
     /// For those who look at the list of processes.
     pub(crate) name: String,
-    /// The process for which the lock is kept, and when it began.
     pub(crate) pid: i32,
     pub(crate) began: u64,
-    /// The file of its socket.
     pub(crate) place: PathBuf,
 }
 
-/// Written by the process that keeps the lock, read by its lookout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LookoutArgs {
     pub(crate) pid: i32,
     pub(crate) began: u64,
     pub(crate) place: PathBuf,
     pub(crate) signal: i32,
-    /// How long before the end of the lock's time the signal is sent.
     pub(crate) before: Duration,
 }

@@ -21,8 +21,7 @@ use crate::say::Say;
 /// Signals that end the wait for a lock, and are passed on to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Whether a signal is to end the program. The others end a wait for the lock only: there they have no other
-/// meaning.
+/// Other signals end a wait for the lock only: they have no other meaning there.
 fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
@@ -41,8 +40,7 @@ pub(crate) struct Caught {
     hurried: AtomicBool,
 }
 
-/// The children of this process: one that it has started, and orphans that it got as the first process of a
-/// container, or as the one that [adopts](family::adopt_orphans) them.
+/// The children of this process: one that it has started, and orphans that it [adopts](family::adopt_orphans).
 #[derive(Default)]
 struct Wards {
     /// It is waited for elsewhere. Locked while it is started, so that it is never taken for an orphan.
@@ -57,9 +55,8 @@ impl Wards {
 }
 
 impl Caught {
-    /// Catches from now on all signals that end a wait, but those that are ignored already (`nohup`).
-    ///
-    /// SIGCHLD is caught also where it was ignored: there the system reports the end of a child to nobody.
+    /// Catches all signals that end a wait, but those that are ignored already (`nohup`). SIGCHLD is caught also where it was
+    /// ignored: there the system reports the end of a child to nobody.
     pub(crate) fn start(inherited: Inherited) -> io::Result<Caught> {
         let ignored = ignored();
         let caught = FORWARDED.iter().filter(|signal| !is_in(ignored, **signal)).chain([&SIGCHLD]);
@@ -107,8 +104,8 @@ impl Caught {
         })
     }
 
-    /// Does what may wait for the store, on a thread of its own. After a signal that ends the program it is
-    /// waited for no longer than `more`: then the thread is left behind, and ends with the program.
+    /// Does what may wait for the store on a thread of its own. A signal that ends the program waits for it for `more` at
+    /// most, and leaves the thread behind.
     pub(crate) fn unless_signaled<T: Send + 'static>(
         &self,
         what: &str,
@@ -122,8 +119,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal counts, also beside an outcome: nobody else hears of
-                        // it.
+                        // Without more time the signal counts, also beside an outcome: nobody else hears of it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -158,7 +154,6 @@ impl Caught {
         self.hurried.load(Ordering::SeqCst)
     }
 
-    /// Starts a child, which the caller waits for. There is one at a time.
     pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let mut own = self.wards.own.lock().unwrap_or_else(PoisonError::into_inner);
         let child = command.spawn()?;
@@ -166,19 +161,16 @@ impl Caught {
         Ok(child)
     }
 
-    /// Reaps the child that was started, and then what it hid.
     pub(super) fn wait(&self, child: &mut Child) {
         drop(child.wait());
         *self.wards.own.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.wards.reap();
     }
 
-    /// Whether a signal has come that is to end the program, be it by its command.
     pub(crate) fn is_asked_to_end(&self) -> bool {
         self.asked_to_end.load(Ordering::SeqCst) != 0
     }
 
-    /// A wait begins again, after this pause. The signal that ends it already, if one has come.
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
         // Those that came until now were for the command.
         while self.signals.try_recv().is_ok() {}
@@ -200,8 +192,7 @@ impl Caught {
     }
 }
 
-/// Keeps signals that are sent to all of a service's processes from ending this one, which ends when its
-/// command has.
+/// Signals to all processes of a service do not end this one, which ends after its command.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {

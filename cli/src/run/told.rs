@@ -18,7 +18,6 @@ const FIRST: Duration = Duration::from_secs(1);
 /// The next look at who has the lock; another line is written only for another holder.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Says who has the lock while it is waited for, until this value is dropped.
 pub(super) struct Waiting {
     _stop: Sender<()>,
 }

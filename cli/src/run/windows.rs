@@ -34,7 +34,6 @@ fn refused(common: &Common, action: &str) -> Exit {
     )
 }
 
-/// Nothing: the exit code says that an interrupt ended the program.
 pub(crate) fn end_as_interrupted(_exit: Exit) {}
 
 pub(crate) mod hold {
@@ -45,7 +44,6 @@ pub(crate) mod hold {
     pub(crate) use super::hold_args as args;
 
     pub(crate) mod place {
-        /// Nothing is noted here, so each text counts as new.
         pub(crate) fn is_first(_text: &str) -> bool {
             true
         }
@@ -61,7 +59,6 @@ pub(crate) mod hold {
 }
 
 pub(crate) mod inherited {
-    /// The treatment of signals that this program was started with: there is none.
     #[derive(Debug)]
     pub(crate) struct Inherited;
 
@@ -94,7 +91,6 @@ pub(crate) mod signals {
             Ok(Caught { signals })
         }
 
-        /// Does what may wait for the store, on a thread of its own, which is left behind by a signal.
         pub(crate) fn unless_signaled<T: Send + 'static>(
             &self,
             what: &str,

@@ -1,14 +1,11 @@
 //! The names by which this server may be asked.
 //!
-//! A page of somebody else's can give its own name a loopback address (DNS rebinding) and then read what a
-//! server there answers, as if that were its own. Its requests have that name in `Host`, so names that are
-//! not known are refused.
+//! Another's page can give its own name a loopback address (DNS rebinding), and read what a server there answers. Its requests
+//! have that name in `Host`, so unknown names are refused.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The host in the form in which hosts are compared; `None` if it is none.
-///
-/// The port is left out: behind a tunnel it is another one, and whoever rebinds a name chooses the port too.
+/// Without the port: behind a tunnel it is another one, and whoever rebinds a name chooses the port too.
 pub(crate) fn name(host: &str) -> Option<String> {
     let host = host.trim();
     let name = match host.strip_prefix('[') {
@@ -36,8 +33,6 @@ fn is_port(text: &str) -> bool {
         || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// Whether a request may name this host: a loopback one, the address that the connection came to, or one of
-/// `given`.
 pub(crate) fn is_known(host: &str, local: SocketAddr, given: &[String]) -> bool {
     let Some(name) = name(host) else { return false };
     let is_here = |address: IpAddr| address.is_loopback() || address == local.ip().to_canonical();

@@ -12,25 +12,20 @@ use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::say::Say;
 
-/// The most connections that are served at a time, each by a thread of its own.
 const MOST_CONNECTIONS: usize = 64;
 const MOST_BYTES: usize = 8 * 1024;
 const MOST_HEADERS: usize = 64;
 /// For the whole request, however it is cut up.
 const TO_ASK: Duration = Duration::from_secs(5);
-/// For the whole answer.
 const TO_TAKE: Duration = Duration::from_secs(10);
-/// For the client to close after it has the answer.
 const TO_CLOSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// Without the query.
     pub(crate) path: String,
     /// `None` from a client of HTTP/1.0, which need not say it. Browsers always do.
     pub(crate) host: Option<String>,
-    /// The address that it came to.
     pub(crate) local: SocketAddr,
 }
 
@@ -38,7 +33,6 @@ pub(crate) struct Request {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
-    /// More headers, each with its end of line.
     pub(crate) headers: String,
     pub(crate) body: String,
 }
@@ -91,8 +85,7 @@ pub(crate) fn announce(address: SocketAddr, say: Say) {
     say.notice("serving", &words, &json!({"address": address.to_string()}));
 }
 
-/// The answer to a request that is none for a page. Monitors ask by HEAD, which gets the same as GET without
-/// the body.
+/// Monitors ask by HEAD, which gets the same as GET without the body.
 pub(crate) fn refusal(request: &Request) -> Option<Answer> {
     let refused = !matches!(request.method.as_str(), "GET" | "HEAD");
     refused.then(|| {
@@ -101,7 +94,6 @@ pub(crate) fn refusal(request: &Request) -> Option<Answer> {
     })
 }
 
-/// Answers whoever connects, until the process ends, by threads of its own.
 pub(crate) fn start(
     listener: TcpListener,
     answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
@@ -164,13 +156,11 @@ fn converse(mut stream: TcpStream, place: &InUse, answer: &dyn Fn(&Request) -> A
     Ok(())
 }
 
-/// The time until `end`, which is an error once it is over.
 fn left(end: Moment) -> io::Result<Duration> {
     let left = end.since(Moment::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads a request, or says what is wrong with it.
 fn request(stream: &mut TcpStream) -> io::Result<Result<Request, Answer>> {
     let local = stream.local_addr()?;
     let end = Moment::now().plus(TO_ASK);
@@ -198,7 +188,6 @@ fn request(stream: &mut TcpStream) -> io::Result<Result<Request, Answer>> {
     }
 }
 
-/// The request; nothing while there is only part of it.
 fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -223,7 +212,6 @@ fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
     Ok(Some(Request { method: head.method.unwrap_or_default().to_owned(), path, host, local }))
 }
 
-/// The connections that are open.
 #[derive(Default)]
 struct Connections {
     open: Mutex<Open>,
@@ -243,15 +231,13 @@ struct Connection {
     is_cut: bool,
 }
 
-/// A connection's place among those that are served, given up when this is dropped.
 struct InUse {
     connections: Arc<Connections>,
     number: u64,
 }
 
 impl Connections {
-    /// A place for the connection. If all are taken, the client that has been slow for the longest loses
-    /// its own.
+    /// If all places are taken, the client that has been slow for the longest loses its own.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();

@@ -25,7 +25,6 @@ use crate::serve::http::{Answer, Request};
 use crate::serve::listing::{Listing, Lists};
 use crate::store::{self, explain};
 
-/// How long a request waits for the store. Then it is answered with the last that is known.
 const WAIT: Duration = Duration::from_millis(2500);
 /// Any name does: it is asked for to see whether the store answers.
 const PROBE: &str = "leasehold";
@@ -37,14 +36,12 @@ pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
     })
 }
 
-/// Begins to serve, by threads that end with the process.
 fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
     let refused = |what: &str, error: &std::io::Error| say.error(&format!("{what}: {error}"), Exit::Internal);
     // A store that has no lists, or a user without rights, is known at once and not by an empty page.
     if let Some(Err(error)) = client.list(&args.pattern).next_page() {
         return Err(explain(&error, say));
     }
-    // So is a store without records of jobs.
     if let Some(error) = args.jobs.first().and_then(|job| client.last_run(job).err()) {
         return Err(explain(&error, say));
     }
@@ -90,8 +87,7 @@ impl Site {
         Ok(Site { hosts: args.hosts.clone(), locks, health, policy: policy() })
     }
 
-    /// The newest list, and why the store cannot be used. A long list is no trouble: the store is up when it
-    /// answers one request.
+    /// A long list is no trouble: the store is up when it answers one request.
     fn seen(&self) -> (Seen<Listing>, Option<Trouble>) {
         let trouble = self.health.get(WAIT).trouble();
         let wait = if trouble.is_some() { Duration::ZERO } else { WAIT };
@@ -126,7 +122,6 @@ impl Site {
         }
     }
 
-    /// While the store is in trouble the last locks that are known come with the status of an error.
     fn locks(&self) -> Answer {
         let (seen, trouble) = self.seen();
         let trouble = trouble.or(seen.failure);
@@ -151,7 +146,6 @@ impl Site {
     }
 }
 
-/// Says on standard error when the store goes away and when it is back, not at each try.
 struct Reports {
     say: Say,
     failed: bool,
@@ -172,7 +166,6 @@ impl Reports {
 
 const HTML: &str = include_str!("page.html");
 
-/// The script and the style of the page and no others, nothing from elsewhere, and in no frame.
 fn policy() -> String {
     let (script, style) = (hash("<script>", "</script>"), hash("<style>", "</style>"));
     format!(

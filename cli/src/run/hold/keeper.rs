@@ -1,8 +1,7 @@
-//! The process that keeps a lock for a shell: it acquires, renews, releases, and answers `release`.
+//! The keeper of a lock for a shell: acquires, renews, releases, and answers `release`.
 //!
-//! It is in a session of its own and has none of the shell's files open, so that neither a substitution nor a
-//! terminal waits for it. Signals that are sent to all processes of a service leave it alone: it ends after
-//! its shell.
+//! The keeper has a session of its own and none of the shell's files open, so that no substitution and no terminal waits for
+//! it. Signals to all processes of a service leave it alone: it ends after its shell.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
@@ -52,8 +51,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
     }
 }
 
-/// Closes what the shell had open beside input, output and errors: a pipe among it would not end before this
-/// process does.
+/// A pipe among what the shell had open would not end before this process does.
 fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -62,7 +60,6 @@ fn close_inherited() {
     }
 }
 
-/// Writes nothing more to what the shell reads or shows.
 fn fall_silent() {
     if let Ok(nothing) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         nix::unistd::dup2_stderr(nothing).ok();
@@ -81,8 +78,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // Each step that can fail comes before the request for the lock, and before the lookout, which takes the end
-    // of this process for a loss.
+    // All that can fail comes before the request, and before the lookout, which takes the end of this process for a loss.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
@@ -235,7 +231,6 @@ impl Keeper<'_> {
     }
 
     fn until(&self) -> Moment {
-        // The clock first: the instant may be earlier than the window's end, never later.
         let now = Moment::now();
         now.plus(self.guard.remaining())
     }

@@ -1,8 +1,5 @@
-//! The process beside the one that keeps a lock: it sends the shell its signal in time, also when that one is
-//! stopped or killed.
-//!
-//! As the [helper](crate::run::helper) of a command it knows nothing of locks: it hears until when the lock
-//! is surely held, and the clock of the machine decides.
+//! The lookout beside a keeper: sends the shell its signal in time, also when the keeper is stopped or killed. As the
+//! [helper](crate::run::helper) it knows nothing of locks: it hears until when the lock is surely held.
 
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +18,6 @@ use crate::run::link::{self, Order};
 use crate::run::parts::{LookoutArgs, Part};
 use crate::run::signals::{self, Caught};
 
-/// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
@@ -59,7 +55,6 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                // Nobody renews the lock any more, and nobody answers at the file.
                 tell();
                 place::remove(&args.place);
                 return Ok(());
@@ -98,7 +93,6 @@ impl Lookout {
         self.ended.clone()
     }
 
-    /// Tells it until when the lock is held, when that has changed, and lets it go on if it was stopped.
     pub(super) fn beat(&mut self, until: Moment) {
         family::wake(&self.process);
         // One that is not sent is made up for by the next.

@@ -49,8 +49,6 @@ impl HoldArgs {
 /// The time that a keeper has to say that it has heard. It does at once, unless somebody has stopped it.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Acquires a lock, prints the handle, and leaves a process behind that keeps the lock while the shell lives.
-///
 /// A signal ends this process as it would any. The keeper sees its end, and gives up the wait or the lock.
 pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
     let say = Say::new(common);
@@ -90,7 +88,6 @@ fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::R
     let answer: Value = serde_json::from_str(&line).unwrap_or_default();
     let Some(handle) = answer.get("handle").and_then(Value::as_str) else {
         keeper.wait()?;
-        // It has said why.
         return Ok(code_of(&answer).unwrap_or_else(|| {
             say.error("the process that is to keep the lock was ended by somebody", Exit::Internal)
         }));
