@@ -80,13 +80,11 @@ fn an_absent_store_has_69_a_wrong_password_77() {
     let (code, said) = outcome(leasehold(&["run", "name", "--", "true"]).env("LEASEHOLD_URL", url));
     assert_eq!(code, 77, "{said}");
     assert!(!said.contains("S3CR3T"), "{said}");
-    // No store was named at all.
     let (code, said) = outcome(&mut leasehold(&["run", "name", "--", "true"]));
     assert_eq!(code, 64);
     assert!(said.contains("LEASEHOLD_URL"), "{said}");
 }
 
-/// As when the store is restarted at the minute for which a job is planned.
 #[test]
 fn a_command_waits_for_a_store_that_restarts() {
     for words in [
@@ -201,7 +199,6 @@ fn as_many_run_as_there_are_permits() {
     assert_eq!(server.outcome(&["run", "-n", "--permits", "2", "slots", "--", "true"]).0, 0);
 }
 
-/// More than it allows would run beside it.
 #[test]
 fn another_number_of_permits_is_refused_until_changed() {
     let server = Server::start();
@@ -243,8 +240,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_has_lock_and_input_and_no_other_files() {
     let server = Server::start();
-    // No pipe in it: a shell has both ends of one open while it starts what reads from it. And another
-    // command behind `ls`, so that the shell does not become `ls`, which has the folder open.
+    // A shell has both ends of a pipe open while it starts the reader. Without `echo` it would become `ls`, which has the
+    // folder open.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -272,7 +269,6 @@ fn a_url_among_the_arguments_stays_out_of_environments() {
     let server = Server::start();
     let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
     server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
-    // As an argument: it goes no further.
     let (code, said) = outcome(&mut leasehold(&[
         "--url",
         &secret,
@@ -395,7 +391,6 @@ fn a_lock_is_shown_and_ended_by_force() {
     let shown = show();
     let owner = shown["holders"][0]["owner"].as_str().unwrap().to_owned();
     assert!(shown["held"] == true && shown["remaining_seconds"].as_f64().unwrap() <= 2.0, "{shown}");
-    // Without --yes the holder is named, and keeps it.
     let (code, said) = server.outcome(&["force", "held"]);
     assert!(code == 64 && said.contains(&owner) && said.contains("--yes"), "{said}");
     assert_eq!(show()["held"], true);
@@ -455,8 +450,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
     let (code, said) = server.outcome(&["ls", "lock:*"]);
     assert_eq!((code, said.matches("\nlock:").count() as u64), (0, locks));
     assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
-    // Each command is about one lock, or goes a few hundred keys further. On average it is short, also where
-    // the system interrupts some of them.
+    // On average a command is short, also where the system interrupts some.
     let stats = server.ask(&["INFO", "commandstats"]);
     for (command, least, most_micros) in [("evalsha", locks, 3_000.0), ("scan", locks / 500, 10_000.0)] {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap();
@@ -490,7 +484,6 @@ fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
     assert!(listed.contains("stock on ") && !listed.ends_with(" 0"), "{said}");
     assert!(shown.iter().any(|line| line.starts_with("$ leasehold show leasehold-demo:{")), "{said}");
     assert!(shown.iter().any(|line| line.trim_start().starts_with("waits, 1.: ")), "{said}");
-    // The counters of tokens stay on purpose.
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -509,7 +502,6 @@ fn a_lock_of_readers_is_ended_by_force() {
     }
 }
 
-/// Others print the words of a holder about itself.
 #[test]
 fn what_a_holder_says_of_itself_moves_no_terminal() {
     let server = Server::start();
@@ -538,7 +530,6 @@ fn what_a_holder_says_of_itself_moves_no_terminal() {
     }
 }
 
-/// Renewals cannot make up for it: a hold that is no longer than a lease has none.
 #[test]
 fn a_slow_grant_of_a_short_hold_counts() {
     let server = Server::start();

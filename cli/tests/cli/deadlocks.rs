@@ -15,12 +15,10 @@ use crate::site::Site;
 use crate::top::Top;
 use crate::world::{Server, eventually, outcome};
 
-/// Two clients, each of which holds what the other waits for, while `work` runs.
 fn deadlocked(server: &Server, work: impl FnOnce()) {
     ring_of(server, &["orders:1", "stock:2"], work);
 }
 
-/// A client for each of these locks, which holds it and waits for the next one's, while `work` runs.
 fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
     let client = |label: &str| {
         let builder =
@@ -90,13 +88,11 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
     assert!(said.contains("no threads wait for each other"), "{code} {said}");
 }
 
-/// Two scripts, each of which gets its first lock in one way and waits for the other's in another, until `said` of
-/// both and `work` are done.
+/// Two scripts that get their first locks and wait for each other's, until both have said so and `work` is done.
 fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let mut running = scripts.map(|script| {
-        // Each says that it has its first lock, and goes on when the other has.
         let mut script = script.replace("leasehold", program);
         for (word, line) in [
             ("MEET1", "touch one; until [ -e two ]; do sleep 0.02; done"),
@@ -206,7 +202,6 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
         for part in ["2 threads wait for each other", "takes orders:1", "has waited", "for stock:2"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // Arrows with their heads, each with the name of a lock.
         assert_eq!(page.value("document.querySelectorAll('#deadlocks path').length"), 4);
         assert_eq!(page.value("document.querySelectorAll('#deadlocks text.lock').length"), 2);
         assert_eq!(page.complaints, Vec::<String>::new());

@@ -46,7 +46,6 @@ fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
     assert_eq!(*stamps(&file).last().unwrap(), last, "it wrote on");
 }
 
-/// A child of root, of which a user sees the number alone: `/proc` hides the rest.
 #[test]
 fn a_hidden_process_is_not_called_ended() {
     let server = Server::start();
@@ -82,7 +81,6 @@ fn a_hidden_process_is_not_called_ended() {
     assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
 }
 
-/// One run whose work is done by a process in a session of its own. The number of that process.
 fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> (Run, u32) {
     let stamper = Stamper { file, ignores_term: false, once: false };
     let run = Run::start(child.under(&stamper, &mut server.leasehold(&["run", "-q", name])));
@@ -124,7 +122,6 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
     }
 }
 
-/// As without the program.
 #[test]
 fn a_command_that_ends_by_itself_leaves_what_it_started() {
     let server = Server::start();
@@ -174,7 +171,6 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     holder.terminate();
 }
 
-/// Nobody else does, where this program is the first process of a container.
 #[test]
 fn as_the_first_process_of_a_container_orphans_are_reaped() {
     let server = Server::start();
@@ -205,7 +201,6 @@ fn without_proc_it_is_said_what_is_missing() {
         return;
     }
     let mut container = Command::new("unshare");
-    // The list of processes is that of the outside.
     container.args(arguments).env("LEASEHOLD_URL", server.url());
     container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "hidden", "--", "true"]);
     let (code, said) = outcome(&mut container);

@@ -48,7 +48,6 @@ fn a_leader_that_lost_stands_again() {
     eventually("its command was ended, and another began", || {
         children(leader.pid()).first().is_some_and(|now| *now != helper && !children(*now).is_empty())
     });
-    // Its second term ends with a signal, and then it stands no more.
     leader.terminate();
     assert_eq!(server.keys(), Vec::<String>::new());
 }
@@ -91,7 +90,6 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
     drop(busy);
 }
 
-/// So both stand in one election.
 #[test]
 fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     let server = Server::start();
@@ -123,7 +121,6 @@ fn a_candidate_waits_for_a_store_that_is_away() {
     server.start_again();
     assert_eq!(run.wait().code(), Some(6));
     assert_eq!(said().lines().count(), 2, "{}", said());
-    // And a signal ends that wait.
     server.stop();
     let mut run = server.leasehold(&["elect", "led", "--", "true"]);
     let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
@@ -166,7 +163,6 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
         eventually("it reads the file again", || server.ask(&["CLIENT", "LIST"]).contains("user=user"));
         assert!(leads(), "{}", said());
     }
-    // One that has not changed is refused for good.
     server.ask(&["ACL", "SETUSER", "user", "resetpass", ">other"]);
     server.ask(&["CLIENT", "KILL", "USER", "user"]);
     assert_eq!(run.wait().code(), Some(77), "{}", said());

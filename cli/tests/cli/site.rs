@@ -38,7 +38,6 @@ impl Site {
         Site::with(&mut server.leasehold(&["--format", "json", "serve", "--listen", "127.0.0.1:0"]))
     }
 
-    /// By a command that writes JSON.
     pub(crate) fn with(command: &mut Command) -> Site {
         let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(process.stderr.take().unwrap());

@@ -14,8 +14,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::world::{Server, eventually};
 
-/// A terminal of a test's own: the end that is typed at and read, and the file that programs have for a
-/// terminal.
+/// The end of a terminal that is typed at and read, and the file that programs have for a terminal.
 pub(crate) fn pseudo_terminal() -> (File, PathBuf) {
     let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&main).unwrap();
@@ -38,8 +37,7 @@ impl Shell {
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        // Tests that run in the background have ignored interrupts, which all that they start would ignore
-        // too.
+        // Tests in the background have ignored interrupts, which all that they start would ignore too.
         let process = Command::new("env")
             .args("--default-signal setsid --ctty --wait bash --norc --noprofile --noediting -i".split(' '))
             .env("PS1", "ready> ")
@@ -70,7 +68,6 @@ impl Shell {
         self.terminal.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Waits until a text is shown behind what was waited for before.
     #[track_caller]
     fn shows(&mut self, text: &str) {
         let (shown, seen) = (Arc::clone(&self.shown), self.seen);
@@ -195,8 +192,7 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
     // It reads, which stops it, until the shell puts it in front.
     shell.types("$run one -- cat &\n");
     shell.shows("suspended");
-    // The message comes first, the stop second. The shell tells of the stop in the same words as of going on,
-    // so it is asked to go on when it has told.
+    // The shell tells of the stop in the words of going on, so it goes on when it has told.
     shell.types("until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n");
     shell.shows("isstopped");
     shell.shows("ready> ");
@@ -229,7 +225,6 @@ fn top_stops_and_goes_on_with_the_shells_job() {
     shell.types("\x1a");
     shell.shows("Stopped");
     shell.shows("ready> ");
-    // The terminal is the shell's again.
     shell.types("echo typed\n");
     shell.shows("typed\r\ntyped");
     shell.types("fg\n");

@@ -59,7 +59,6 @@ impl Top {
         lines.map(|line| line.trim_end().to_owned()).collect()
     }
 
-    /// Waits until a line holds all of these, one behind the other; that line.
     #[track_caller]
     pub(crate) fn shows(&self, words: &[&str]) -> String {
         let mut found = None;
@@ -126,7 +125,6 @@ fn token(line: &str) -> u64 {
     if last < 1000 { 0 } else { last }
 }
 
-/// A run that holds, or waits behind one that does.
 pub(crate) fn run(server: &Server, label: &str, arguments: &[&str]) -> Run {
     let mut command = server.leasehold(&["run", "-q", "--lease", "3s", "--label", label]);
     Run::start(command.args(arguments).args(["--", "sleep", "600"]))
@@ -155,7 +153,6 @@ fn the_screen_shows_who_holds_and_who_waits() {
     drop(readers);
     top.shows_no_more("report");
     drop(holder);
-    // The one that waited has a token of its own, not that of its predecessor.
     eventually("the next token is shown", || {
         let next = token(&top.shows(&["import", "second"]));
         assert_ne!(next, first);
@@ -217,8 +214,7 @@ fn a_question_about_one_holder_ends_no_other() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // Their ends are further apart than a list takes: what is left of each is as it was when its page was
-    // read.
+    // Their ends are further apart than a list takes: the times left are of when each page was read.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -249,7 +245,6 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["soonest end first"]);
     top.types("g");
     top.shows(&["job:1000"]);
-    // A narrow screen has other use for the column of the kinds.
     top.becomes(6, 80);
     top.shows_no_more("KIND");
     top.shows(&["job:0998"]);

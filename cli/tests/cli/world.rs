@@ -64,13 +64,11 @@ impl Server {
         panic!("the server does not start");
     }
 
-    /// Ends it at once, with all that it keeps.
     pub(crate) fn stop(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Starts an empty one where this one was.
     pub(crate) fn start_again(&mut self) {
         self.process =
             start_server(&server_program(), self.port, self.dir.path(), &[]).expect("its port is free still");
@@ -201,7 +199,6 @@ pub(crate) fn leasehold(arguments: &[&str]) -> Command {
     command
 }
 
-/// As [`leasehold`], ended with 124 when it takes longer than anything does here.
 pub(crate) fn leasehold_in_time(arguments: &[&str]) -> Command {
     let limit = LIMIT.as_secs().to_string();
     let mut command = program(&["timeout", &limit], arguments);
@@ -209,7 +206,6 @@ pub(crate) fn leasehold_in_time(arguments: &[&str]) -> Command {
     command
 }
 
-/// As [`leasehold`], with its standard input for its terminal.
 pub(crate) fn in_a_session_of_its_own(arguments: &[&str]) -> Command {
     program(&["setsid", "--ctty", "--wait"], arguments)
 }
@@ -225,7 +221,6 @@ fn program(before: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs to the end; the code, and what was said on both outputs.
 #[track_caller]
 pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -248,7 +243,6 @@ impl Run {
         self.0.try_wait().unwrap()
     }
 
-    /// Its code after TERM.
     #[track_caller]
     pub(crate) fn terminate(&mut self) -> Option<i32> {
         signal(self.pid(), Signal::TERM);
@@ -284,7 +278,6 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process has ended, be it that nobody has reaped it yet.
 pub(crate) fn is_dead(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.is_empty() || status.contains("State:\tZ")
@@ -294,8 +287,7 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that stamps a file with the clock each few milliseconds, until it is ended; one that ignores
-/// TERM also another, with the extension `term`, when it has one.
+/// A command that stamps a file with the clock each few milliseconds; one that ignores TERM, also a file `*.term` then.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
     pub(crate) ignores_term: bool,
@@ -303,13 +295,11 @@ pub(crate) struct Stamper<'a> {
 }
 
 impl Stamper<'_> {
-    /// Adds it as the command of a run.
     pub(crate) fn under<'c>(&self, run: &'c mut Command) -> &'c mut Command {
         let words = self.words(run);
         run.arg("--").args(words)
     }
 
-    /// Its command line, for a run that gets what else it needs.
     pub(crate) fn words(&self, run: &mut Command) -> Vec<OsString> {
         run.env(STAMPS, self.file);
         if self.ignores_term {
@@ -333,7 +323,6 @@ pub(crate) fn stamps(file: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// No test, unless a run has it as its command.
 #[test]
 fn stamps_as_a_command() {
     let Some(file) = std::env::var_os(STAMPS) else { return };
