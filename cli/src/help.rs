@@ -7,8 +7,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::Cli;
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
 const EXAMPLES: &str = "\
 run: leasehold run -n nightly-import ./import.sh

@@ -8,9 +8,8 @@ use leasehold::{ClientInfo, Holder, ListCost, ListedLock, ObjectKind};
 use serde_json::{Value, json};
 
 use crate::args::{Common, Format, LsArgs};
-use crate::exit::Exit;
 use crate::job::span;
-use crate::say::{Say, fitted, json_text, narrow_terminal, plain, print_line};
+use crate::say::{Exit, Say, fitted, json_text, narrow_terminal, plain, print_line};
 use crate::show::{holder_as_json, place, seconds};
 use crate::store::{self, explain};
 

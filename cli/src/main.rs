@@ -4,11 +4,9 @@
 mod args;
 mod clock;
 mod doctor;
-mod exit;
 mod help;
 mod job;
 mod list;
-mod probe;
 mod rings;
 #[cfg(unix)]
 mod run;
@@ -32,8 +30,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 
 use crate::args::{Action, Cli};
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
 /// musl's own allocator makes threads queue, as they do when thousands of locks are listed.
 #[cfg(target_env = "musl")]

@@ -1,6 +1,7 @@
-//! Messages on standard error, for people or as a JSON object a line.
+//! Messages on standard error, for people or as a JSON object a line, and exit codes.
 
 use std::io::Write;
+use std::process::ExitCode;
 
 use leasehold::crossbeam_channel::{Receiver, bounded};
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,57 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
 use crate::clock::{stamp, wall};
-use crate::exit::Exit;
 use crate::system::host_name;
+
+pub(crate) const SIGINT: i32 = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Success,
+    /// `doctor` found a fault; with `--strict`, also a warning. `show -q`: a lock that nobody holds.
+    Found,
+    Command(u8),
+    Signal(i32),
+    Busy(u8),
+    Lost(u8),
+    Survivor,
+    MaxHold,
+    ReleaseUnknown,
+    Unavailable,
+    NoPermission,
+    Usage,
+    NotALock,
+    Internal,
+    CannotRun,
+    NotFound,
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Success => 0,
+            Exit::Found => 1,
+            Exit::Command(code) | Exit::Busy(code) | Exit::Lost(code) => code,
+            Exit::Signal(signal) => u8::try_from(128 + signal).unwrap_or(255),
+            Exit::MaxHold => 124,
+            Exit::ReleaseUnknown => 80,
+            Exit::Survivor => 81,
+            Exit::Unavailable => 69,
+            Exit::NoPermission => 77,
+            Exit::Usage => 64,
+            Exit::NotALock => 65,
+            Exit::Internal => 70,
+            Exit::CannotRun => 126,
+            Exit::NotFound => 127,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Say {

@@ -6,10 +6,9 @@ use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mod
 use serde_json::{Value, json};
 
 use crate::args::{Common, ForceArgs, Format, PermitsArgs, ShowArgs};
-use crate::exit::Exit;
 use crate::job;
 use crate::rings;
-use crate::say::{Say, fitted, json_text, plain, print_line};
+use crate::say::{Exit, Say, fitted, json_text, plain, print_line};
 use crate::store::{self, explain};
 
 pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {

@@ -9,17 +9,15 @@ use serde_json::{Value, json};
 
 use crate::args::{Common, Format, WatchArgs};
 use crate::clock::{Moment, stamp, wall};
-use crate::exit::Exit;
-use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
-use crate::say::{Say, json_text, line, plain};
+use crate::say::{Exit, Say, json_text, line, plain};
 use crate::show::{placed, seconds};
 use crate::store::{self, explain};
 use crate::system;
 
 pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let say = Say::new(common);
-    let Ok(caught) = Caught::start(Inherited::take()) else {
+    let Ok(caught) = Caught::start() else {
         return say.error("signals cannot be caught", Exit::Internal);
     };
     let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));

@@ -16,12 +16,10 @@ use crate::clock::Moment;
 use crate::doctor::redis::Asked;
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::Access;
-use crate::exit::Exit;
 use crate::list::has_no_end;
-use crate::probe;
 use crate::rings;
 use crate::run::times;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store::{self, explain, meaning};
 
@@ -49,7 +47,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
             // A server that is too old or a replica can be asked more, and one behind a proxy.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
-                let words = probe::mismatch(&given.url).unwrap_or_else(|| store::text(error));
+                let words = store::mismatch(&given.url).unwrap_or_else(|| store::text(error));
                 report.add(Finding::fault("reach", words, advice));
                 report.close();
                 return exit;

@@ -7,10 +7,9 @@ use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::signals::Caught;
 use crate::run::told::Waiting;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::store::{explain, text};
 
 pub(super) enum Refusal {

@@ -25,14 +25,13 @@ use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 
 use crate::args::OnLost;
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::family::{self, Awake, Cgroup, Family, POLL, kill_group};
-use crate::run::link::{self, Order, Report};
-use crate::run::parts::{BecomeArgs, HelperArgs, Part};
+use crate::run::parts::{self, BecomeArgs, HelperArgs, Order, Part, Report};
 use crate::run::signals;
+use crate::say::Exit;
 
 /// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 enum Event {
     Order(Order),
@@ -88,12 +87,12 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     let (sender, events) = unbounded();
     let (orders, reading) = (sender.clone(), stream.try_clone()?);
     std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
-        link::receive(reading, |order| orders.send(Event::Order(order)).is_ok());
+        parts::receive(reading, |order| orders.send(Event::Order(order)).is_ok());
         drop(orders.send(Event::Orphaned));
     })?;
     let Ok(Event::Order(Order::Until(until))) = events.recv() else { return Ok(()) };
     if Moment::now() >= until.minus(args.margin) {
-        return link::send(&stream, &Report::Late);
+        return parts::send(&stream, &Report::Late);
     }
     // Readable when the lock is lost. The command inherits this end; its exec closes only the other.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -111,7 +110,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     drop((lost, command));
     let child = match started {
         Ok(child) => child,
-        Err(error) => return link::send(&stream, &Report::Failed(error.raw_os_error().unwrap_or(0))),
+        Err(error) => return parts::send(&stream, &Report::Failed(error.raw_os_error().unwrap_or(0))),
     };
     let number = i32::try_from(child.id()).unwrap_or(0);
     let Some(group) = Pid::from_raw(number) else { return Ok(()) };
@@ -147,7 +146,7 @@ fn receive_input(stream: &UnixStream) -> std::io::Result<OwnedFd> {
 }
 
 fn tell(stream: &UnixStream, report: Report) {
-    drop(link::send(stream, &report));
+    drop(parts::send(stream, &report));
 }
 
 /// Reports the command's end, however the watch ends: a lock whose command nobody watches would be renewed for ever.
@@ -187,9 +186,7 @@ fn watch(child: Pid, mut watched: Watched) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    Ending {
-        kill_at: Moment,
-    },
+    Ending { kill_at: Moment },
     Killed,
     Tolerated,
 }

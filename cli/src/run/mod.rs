@@ -4,8 +4,6 @@ mod acquire;
 mod family;
 mod helper;
 pub(crate) mod hold;
-pub(crate) mod inherited;
-mod link;
 mod office;
 pub(crate) mod parts;
 pub(crate) mod signals;
@@ -22,14 +20,12 @@ use serde_json::json;
 
 use crate::args::{Common, ElectArgs, OnceArgs, RunArgs, Terms, Want};
 use crate::clock::Moment;
-use crate::exit::{Exit, SIGINT};
 use crate::job::{self, State};
 use crate::run::acquire::Refusal;
-use crate::run::inherited::Inherited;
 use crate::run::office::{Office, Stage};
-use crate::run::signals::Caught;
+use crate::run::signals::{Caught, Inherited};
 use crate::run::supervisor::{RELEASE_AFTER_SIGNAL, Task};
-use crate::say::Say;
+use crate::say::{Exit, SIGINT, Say};
 use crate::store;
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -277,7 +273,7 @@ fn with_client(
     let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
     family::adopt_orphans();
-    let caught = match Caught::start(inherited) {
+    let caught = match Caught::with(inherited) {
         Ok(caught) => caught,
         Err(error) => {
             return say.error(&format!("signals cannot be caught: {error}"), Exit::Internal);

@@ -11,8 +11,7 @@ use std::time::Duration;
 use leasehold::LockClient;
 
 use crate::clock::Moment;
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::serve::fresh::Fresh;
 use crate::serve::http::{self, Answer, Request};
 

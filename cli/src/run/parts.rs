@@ -1,19 +1,23 @@
-//! The processes that this program starts of itself. The first argument is the role, the second the [`Part`] as JSON.
+//! The processes that this program starts of itself, and what they say to each other over sockets, one message a line. The first
+//! argument of each is its role, the second the [`Part`] as JSON.
 
 use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::args::OnLost;
-use crate::exit::Exit;
+use crate::clock::Moment;
 use crate::run::helper;
 use crate::run::hold::{keeper, lookout};
-use crate::run::inherited::Inherited;
-use crate::say::Say;
+use crate::run::signals::Inherited;
+use crate::say::{Exit, Say};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Part {
@@ -48,7 +52,7 @@ impl Part {
         }
     }
 
-    pub(super) fn program(self) -> std::io::Result<Command> {
+    pub(super) fn program(self) -> io::Result<Command> {
         // Also when the program's file has been replaced meanwhile.
         let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
         let mut command = Command::new(own);
@@ -91,4 +95,42 @@ pub(crate) struct LookoutArgs {
     pub(crate) place: PathBuf,
     pub(crate) signal: i32,
     pub(crate) before: Duration,
+}
+
+/// From the process with the lock. The end of the socket means that this process is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Until this instant the lock is surely held, if nothing else is heard.
+    Until(Moment),
+    Gone,
+    /// The command was asked to end (TERM): what it leaves behind is to end with it.
+    Asked,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// The command runs; its number is its process group's too.
+    Started(i32),
+    Failed(i32),
+    Late,
+    Stopped(i32),
+    Ending,
+    Exited(i32),
+    Signaled(i32),
+    /// The end of the command could not be seen, so it was ended.
+    Unwatched,
+    Survivor(i32),
+}
+
+pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(format!("{}\n", serde_json::to_string(message)?).as_bytes())
+}
+
+pub(super) fn receive<M: DeserializeOwned>(stream: UnixStream, mut each: impl FnMut(M) -> bool) {
+    for line in BufReader::new(stream).lines() {
+        let Ok(line) = line else { return };
+        if serde_json::from_str(&line).is_ok_and(|message| !each(message)) {
+            return;
+        }
+    }
 }

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use leasehold::Interrupt;
 use leasehold::crossbeam_channel::{Receiver, Sender, after, select, unbounded};
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal as Named, sigprocmask};
 use rustix::process::{Pid, Signal, kill_current_process_group};
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 
-use crate::exit::Exit;
 use crate::run::{end_as_interrupted, family};
-use crate::run::inherited::{Inherited, ignored};
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
 /// Signals that end the wait for a lock, and are passed on to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
@@ -57,7 +56,11 @@ impl Wards {
 impl Caught {
     /// Catches all signals that end a wait, but those that are ignored already (`nohup`). SIGCHLD is caught also where it was
     /// ignored: there the system reports the end of a child to nobody.
-    pub(crate) fn start(inherited: Inherited) -> io::Result<Caught> {
+    pub(crate) fn start() -> io::Result<Caught> {
+        Caught::with(Inherited::take())
+    }
+
+    pub(super) fn with(inherited: Inherited) -> io::Result<Caught> {
         let ignored = ignored();
         let caught = FORWARDED.iter().filter(|signal| !is_in(ignored, **signal)).chain([&SIGCHLD]);
         let mut signals = Signals::new(caught)?;
@@ -137,7 +140,11 @@ impl Caught {
 
     /// From here on a signal that is to end the program does so after `more`, unless the program has ended by then: no
     /// command is left that could hear it. `last_words` says what is left undone.
-    pub(super) fn end_by_signal(&self, more: Duration, last_words: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    pub(super) fn end_by_signal(
+        &self,
+        more: Duration,
+        last_words: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let signals = self.signals.clone();
         std::thread::Builder::new().name("ends".to_owned()).spawn(move || {
             let Some(signal) = signals.iter().find(|signal| ends(*signal)) else { return };
@@ -213,6 +220,56 @@ pub(crate) fn kill_own_group(signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         kill_current_process_group(signal).ok(); // it has this process at least
     }
+}
+
+/// The treatment of signals that this program was started with: it sets what it needs, and the command gets the old one.
+///
+/// Some start programs with signals blocked, or with SIGCHLD ignored, which hides the end of a child. Real-time signals are
+/// not kept blocked for the command, and SIGPIPE has its default there, since Rust's runtime replaces what was before `main`.
+///
+/// A bit for each signal, the first for signal 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inherited {
+    blocked: u64,
+    ignored: u64,
+}
+
+impl Inherited {
+    /// Reads them, and blocks nothing from now on. Before the first thread, so that all have it so.
+    pub(super) fn take() -> Inherited {
+        let mut before = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();
+        let blocked = before.iter().map(bit).fold(0, std::ops::BitOr::bitor);
+        Inherited { blocked, ignored: ignored() }
+    }
+
+    pub(super) fn restore(self) {
+        for signal in Named::iterator() {
+            // The others that were ignored have stayed so.
+            if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
+                set(signal, SigHandler::SigIgn);
+            }
+        }
+        set(Named::SIGPIPE, SigHandler::SigDfl);
+        let blocked = Named::iterator().filter(|signal| self.blocked & bit(*signal) != 0).collect();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&blocked), None).ok();
+    }
+}
+
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn bit(signal: Named) -> u64 {
+    1 << (signal as i32 - 1)
+}
+
+#[expect(unsafe_code, reason = "the only call that ignores a signal")]
+fn set(signal: Named, how: SigHandler) {
+    // SAFETY: `SigIgn` and `SigDfl` are no handlers, so no code of this process runs because of them.
+    unsafe { nix::sys::signal::signal(signal, how) }.ok();
 }
 
 fn is_in(mask: u64, signal: i32) -> bool {

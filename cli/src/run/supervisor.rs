@@ -18,16 +18,14 @@ use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, S
 
 use crate::args::{OnLost, Terms};
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::family::{self, Cgroup, Family, kill_group};
 use crate::run::hold::place;
-use crate::run::link::{self, Order, Report};
 use crate::run::office::{Office, Stage};
-use crate::run::parts::{HelperArgs, Part};
+use crate::run::parts::{self, HelperArgs, Order, Part, Report};
 use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
 use crate::run::times::{self, Times};
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store;
 
@@ -136,7 +134,7 @@ impl Helper {
         let reading = stream.try_clone()?;
         std::thread::Builder::new()
             .name("reports".to_owned())
-            .spawn(move || link::receive(reading, |report| sender.send(report).is_ok()))?;
+            .spawn(move || parts::receive(reading, |report| sender.send(report).is_ok()))?;
         Ok(Helper { process, stream, reports })
     }
 }
@@ -201,7 +199,7 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(link::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
                     }
                 },
                 default(self.times.tick) => {}
@@ -216,7 +214,7 @@ impl Supervisor<'_> {
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
             // One that is not sent is made up for by the next.
-            if link::send(&self.helper.stream, &Order::Until(until)).is_ok() {
+            if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
         }
@@ -347,7 +345,7 @@ impl Supervisor<'_> {
         self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
         if signal == SIGTERM {
             // As when a system ends a service: also for what has left the group, and nothing of it outlives the lock.
-            drop(link::send(&self.helper.stream, &Order::Asked));
+            drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
         kill_group(group, signal);

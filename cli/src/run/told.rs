@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 
 use crate::args::Want;
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::job::span;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::show::{self, holder_as_json, who};
 
 const FIRST: Duration = Duration::from_secs(1);

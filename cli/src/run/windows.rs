@@ -5,12 +5,8 @@
 #[path = "times.rs"]
 pub(crate) mod times;
 
-#[path = "hold/args.rs"]
-pub(crate) mod hold_args;
-
 use crate::args::{Common, ElectArgs, OnceArgs, RunArgs};
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
 pub(crate) fn run(common: &Common, _args: &RunArgs) -> Exit {
     refused(common, "run")
@@ -38,10 +34,8 @@ pub(crate) fn end_as_interrupted(_exit: Exit) {}
 
 pub(crate) mod hold {
     use super::refused;
-    use crate::args::Common;
-    use crate::exit::Exit;
-
-    pub(crate) use super::hold_args as args;
+    use crate::args::{Common, HoldArgs, ReleaseArgs};
+    use crate::say::Exit;
 
     pub(crate) mod place {
         pub(crate) fn is_first(_text: &str) -> bool {
@@ -49,23 +43,12 @@ pub(crate) mod hold {
         }
     }
 
-    pub(crate) fn hold(common: &Common, _args: &args::HoldArgs) -> Exit {
+    pub(crate) fn hold(common: &Common, _args: &HoldArgs) -> Exit {
         refused(common, "hold")
     }
 
-    pub(crate) fn release(common: &Common, _args: &args::ReleaseArgs) -> Exit {
+    pub(crate) fn release(common: &Common, _args: &ReleaseArgs) -> Exit {
         refused(common, "release")
-    }
-}
-
-pub(crate) mod inherited {
-    #[derive(Debug)]
-    pub(crate) struct Inherited;
-
-    impl Inherited {
-        pub(crate) fn take() -> Inherited {
-            Inherited
-        }
     }
 }
 
@@ -75,9 +58,7 @@ pub(crate) mod signals {
 
     use leasehold::crossbeam_channel::{Receiver, select, unbounded};
 
-    use crate::exit::{Exit, SIGINT};
-    use crate::run::inherited::Inherited;
-    use crate::say::Say;
+    use crate::say::{Exit, SIGINT, Say};
 
     /// Ctrl-C, Ctrl-Break and the end of the console, in order: each as SIGINT.
     pub(crate) struct Caught {
@@ -85,7 +66,7 @@ pub(crate) mod signals {
     }
 
     impl Caught {
-        pub(crate) fn start(_inherited: Inherited) -> io::Result<Caught> {
+        pub(crate) fn start() -> io::Result<Caught> {
             let (sender, signals) = unbounded();
             ctrlc::set_handler(move || sender.send(SIGINT).unwrap_or_default()).map_err(io::Error::other)?;
             Ok(Caught { signals })

@@ -1,7 +1,6 @@
 //! `serve`: who holds and who waits, for browsers and for Prometheus. It changes nothing on the store.
 
 pub(crate) mod fresh;
-pub(crate) mod hosts;
 pub(crate) mod http;
 mod listing;
 mod metrics;
@@ -16,10 +15,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::args::{Common, ServeArgs};
-use crate::exit::Exit;
-use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::serve::fresh::{Fresh, Seen, Trouble};
 use crate::serve::http::{Answer, Request};
 use crate::serve::listing::{Listing, Lists};
@@ -47,8 +44,7 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
     }
     let listener = http::listen(&args.listen, say)?;
     let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
-    let caught =
-        Caught::start(Inherited::take()).map_err(|error| refused("signals cannot be caught", &error))?;
+    let caught = Caught::start().map_err(|error| refused("signals cannot be caught", &error))?;
     let site = Site::start(client, args, say).map_err(|error| say.no_thread(&error))?;
     http::start(listener, move |request| site.answer(request), say)?;
     if let Some(words) = warning(address) {
@@ -95,7 +91,7 @@ impl Site {
     }
 
     fn answer(&self, request: &Request) -> Answer {
-        if request.host.as_ref().is_some_and(|host| !hosts::is_known(host, request.local, &self.hosts)) {
+        if request.host.as_ref().is_some_and(|host| !http::is_known(host, request.local, &self.hosts)) {
             return Answer::text(
                 421,
                 "this host is not known here; start the program with --host and its name",

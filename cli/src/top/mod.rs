@@ -14,10 +14,8 @@ use ratatui::crossterm::event::{self, Event, KeyEvent};
 
 use crate::args::{Common, Format, TopArgs};
 use crate::clock::Moment;
-use crate::exit::{Exit, SIGINT};
-use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
-use crate::say::Say;
+use crate::say::{Exit, SIGINT, Say};
 use crate::store::{self, explain};
 use crate::system;
 use crate::top::asks::{Answer, Asks};
@@ -31,7 +29,7 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
             Exit::Usage,
         );
     }
-    let Ok(caught) = Caught::start(Inherited::take()) else {
+    let Ok(caught) = Caught::start() else {
         return say.error("signals cannot be caught", Exit::Internal);
     };
     let interval = args.interval;

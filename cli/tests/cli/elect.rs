@@ -183,7 +183,8 @@ fn of_a_fleet_three_candidates_stand_in_line_and_listen() {
     let _others: Vec<Run> = (0..6).map(|_| candidate()).collect();
     eventually("six wait", || server.outcome(&["clients"]).1.matches("waits for led").count() == 6);
     let stand = || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":3");
-    let listen = || server.ask(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("cmd=subscribe")).count();
+    let listen =
+        || server.ask(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("cmd=subscribe")).count();
     eventually("three listen", || stand() && listen() == 3);
     leader.terminate();
     eventually("one of them leads, and another has its place", || led() == 2 && stand() && listen() == 3);

@@ -14,22 +14,19 @@ use leasehold::crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use leasehold::{HoldState, OwnedGuard};
 use serde_json::json;
 
-use crate::args::{Action, Cli, RunArgs};
+use crate::args::{Action, Cli, HoldArgs, RunArgs};
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::job::span;
 use crate::run::acquire::{self, Refusal};
 use crate::run::hold::LOST;
-use crate::run::hold::args::HoldArgs;
 use crate::run::hold::lookout::Lookout;
 use crate::run::hold::place::{self, Socket};
 use crate::run::hold::shell::Shell;
-use crate::run::inherited::Inherited;
 use crate::run::parts::{KeepArgs, LookoutArgs};
 use crate::run::signals::Caught;
 use crate::run::times::Times;
 use crate::run::{connect, told};
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::store;
 
 enum Event {
@@ -74,7 +71,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
         return Err(std::io::Error::other("the arguments are not those of hold"));
     };
     let say = Say::new(&common);
-    let caught = Caught::start(Inherited::take())?;
+    let caught = Caught::start()?;
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;

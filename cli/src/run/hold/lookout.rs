@@ -10,15 +10,13 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
 
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::family;
+use crate::run::helper::LOOK;
 use crate::run::hold::place;
 use crate::run::hold::shell::Shell;
-use crate::run::link::{self, Order};
-use crate::run::parts::{LookoutArgs, Part};
+use crate::run::parts::{self, LookoutArgs, Order, Part};
 use crate::run::signals::{self, Caught};
-
-const LOOK: Duration = Duration::from_millis(100);
+use crate::say::Exit;
 
 pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
     match look_out(args) {
@@ -34,7 +32,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
     let (sender, orders) = unbounded();
     std::thread::Builder::new()
         .name("orders".to_owned())
-        .spawn(move || link::receive(stream, |order: Order| sender.send(order).is_ok()))?;
+        .spawn(move || parts::receive(stream, |order: Order| sender.send(order).is_ok()))?;
     let (shell, mut until) = (Shell { pid: args.pid, began: args.began }, Moment::NEVER);
     let mut is_told = false;
     let mut tell = || {
@@ -78,7 +76,7 @@ impl Lookout {
         let (alive, ended) = unbounded();
         let reading = stream.try_clone()?;
         std::thread::Builder::new().name("lookout".to_owned()).spawn(move || {
-            link::receive(reading, |_: Order| true);
+            parts::receive(reading, |_: Order| true);
             drop(alive);
         })?;
         let mut command = Part::Lookout(args.clone()).program()?;
@@ -97,14 +95,14 @@ impl Lookout {
         family::wake(&self.process);
         // One that is not sent is made up for by the next.
         if until > self.until.plus(Duration::from_millis(1))
-            && link::send(&self.stream, &Order::Until(until)).is_ok()
+            && parts::send(&self.stream, &Order::Until(until)).is_ok()
         {
             self.until = until;
         }
     }
 
     pub(super) fn gone(&self) {
-        drop(link::send(&self.stream, &Order::Gone)); // else it sees that the time is over
+        drop(parts::send(&self.stream, &Order::Gone)); // else it sees that the time is over
     }
 
     pub(super) fn end(mut self, caught: &Caught) {

@@ -1,6 +1,5 @@
 //! `hold` and `release`: a lock in mid-script, kept by a process of its own for as long as the shell lives.
 
-pub(crate) mod args;
 pub(crate) mod keeper;
 pub(crate) mod lookout;
 pub(crate) mod place;
@@ -17,13 +16,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::args::{Common, Format, OnLost, RunArgs, Terms};
-use crate::exit::Exit;
-use crate::run::hold::args::{HoldArgs, ReleaseArgs};
+use crate::args::{Common, Format, HoldArgs, OnLost, ReleaseArgs, RunArgs, Terms};
 use crate::run::hold::shell::Shell;
 use crate::run::parts::{KeepArgs, Part};
 use crate::run::{family, refused};
-use crate::say::{Say, json_text};
+use crate::say::{Exit, Say, json_text};
 
 const LOST: u8 = 79;
 
