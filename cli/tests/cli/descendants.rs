@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::dead_before_next::{Child, DESCENDANTS};
 use crate::world::{
-    Run, Server, Stamper, children, eventually, is_dead, now, outcome, pause, signal, stamps,
+    Run, Server, Stamper, children, container, eventually, is_dead, now, outcome, pause, signal, stamps,
 };
 
 /// As the filter of an older container runtime does. 434 is the number of the call on every processor.
@@ -174,14 +174,8 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
 #[test]
 fn as_the_first_process_of_a_container_orphans_are_reaped() {
     let server = Server::start();
-    let arguments = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    let mut container = Command::new("unshare");
-    container.args(arguments).env("LEASEHOLD_URL", server.url());
-    let trial = Command::new("unshare").args(arguments).arg("true").status();
-    if !trial.is_ok_and(|status| status.success()) {
-        crate::world::skipped("this system allows no namespaces");
-        return;
-    }
+    let Some(mut container) = container(&["--mount-proc"]) else { return };
+    container.env("LEASEHOLD_URL", server.url());
     // Twenty orphans, each dead at once; the command then waits until none of them is a zombie.
     let script = "for i in $(seq 20); do (setsid true &); done; \
                   for i in $(seq 200); do grep -ls '^State:.Z' /proc/[0-9]*/status >/dev/null || exit 7; sleep 0.05; done; \
@@ -194,14 +188,9 @@ fn as_the_first_process_of_a_container_orphans_are_reaped() {
 #[test]
 fn without_proc_it_is_said_what_is_missing() {
     let server = Server::start();
-    let arguments = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"];
-    let trial = Command::new("unshare").args(arguments).arg("true").status();
-    if !trial.is_ok_and(|status| status.success()) {
-        crate::world::skipped("this system allows no namespaces");
-        return;
-    }
-    let mut container = Command::new("unshare");
-    container.args(arguments).env("LEASEHOLD_URL", server.url());
+    // The list of processes is that of the outside.
+    let Some(mut container) = container(&["--mount"]) else { return };
+    container.env("LEASEHOLD_URL", server.url());
     container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "hidden", "--", "true"]);
     let (code, said) = outcome(&mut container);
     assert_eq!(code, 70, "{said}");

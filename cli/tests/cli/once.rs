@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::secured::{Certificates, Secured};
 use crate::world::{Run, Server, eventually, outcome, stamps};
 
 const NOTE: &str = "echo $$ >> \"$0\"; ";
@@ -249,32 +250,17 @@ fn crontab(page: &str, block: &str) {
     assert!(jobs > 0, "{page}: {block}");
 }
 
-fn etcd(server: &Server) -> Option<(Run, String)> {
-    let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (clients, peers) = (format!("127.0.0.1:{}", port()), format!("http://127.0.0.1:{}", port()));
-    let mut command = std::process::Command::new("etcd");
-    command.arg("--data-dir").arg(server.path("etcd")).stderr(std::process::Stdio::null());
-    for option in ["--listen-client-urls", "--advertise-client-urls"] {
-        command.args([option, &format!("http://{clients}")]);
-    }
-    let process =
-        command.args(["--listen-peer-urls", &peers]).stdout(std::process::Stdio::null()).spawn().ok()?;
-    Some((Run(process), format!("etcd://{clients}")))
-}
-
 #[test]
 fn a_store_without_once_names_the_way_out() {
-    let server = Server::start();
-    let Some((_etcd, url)) = etcd(&server) else {
-        crate::world::skipped("etcd is not installed");
-        return;
-    };
-    let on_etcd = |arguments: &[&str]| outcome(server.leasehold(arguments).env("LEASEHOLD_URL", &url));
+    let certificates = Certificates::make();
+    let Some(etcd) = Secured::etcd(&certificates) else { return };
+    let on_etcd = |arguments: &[&str]| outcome(&mut certificates.program(&etcd.url("etcds", ""), arguments));
     eventually("etcd answers", || on_etcd(&["show", "job"]).0 == 0);
     let (code, said) = on_etcd(&["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"]);
     assert_eq!(code, 64, "{said}");
     assert!(said.contains("`leasehold run -n` there") && said.contains("`once` needs Redis"), "{said}");
-    let shown = server.path("shown");
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().join("shown");
     let program = env!("CARGO_BIN_EXE_leasehold");
     let script = format!("echo $LEASEHOLD_FENCE; {program} --format json show deploy > {}", shown.display());
     let (code, said) = on_etcd(&["run", "-q", "--fair", "deploy", "--", "sh", "-c", &script]);

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, children, eventually, is_dead, outcome, signal, stamps};
+use crate::world::{Run, Server, children, container, eventually, is_dead, outcome, signal, stamps};
 
 const SIGNALS: [(Signal, i32); 6] = [
     (Signal::INT, 2),
@@ -121,17 +121,10 @@ fn a_stopped_command_goes_on_without_job_control() {
 #[test]
 fn a_command_in_a_container_may_stop_and_goes_on() {
     let server = Server::start();
-    let arguments = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    let mut container = std::process::Command::new("unshare");
-    container.args(arguments).env("LEASEHOLD_URL", server.url());
-    let trial = std::process::Command::new("unshare").args(arguments).arg("true").status();
-    if !trial.is_ok_and(|status| status.success()) {
-        crate::world::skipped("this system allows no namespaces");
-        return;
-    }
+    let Some(mut container) = container(&["--mount-proc"]) else { return };
     let script =
         format!("{} run contained -- sh -c 'kill -TSTP $$; exit 4'", env!("CARGO_BIN_EXE_leasehold"));
-    let (code, said) = outcome(container.args(["sh", "-c", &script]));
+    let (code, said) = outcome(container.args(["sh", "-c", &script]).env("LEASEHOLD_URL", server.url()));
     assert_eq!(code, 4, "{said}");
 }
 

@@ -1,30 +1,50 @@
 //! A shell on a terminal of its own: Ctrl-C, Ctrl-Z, and who reads what is typed.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::world::{Server, eventually};
+use crate::world::{Run, Server, eventually};
 
-/// The end of a terminal that is typed at and read, and the file that programs have for a terminal.
-pub(crate) fn pseudo_terminal() -> (File, PathBuf) {
-    let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+/// Starts a program on a terminal of its own, of this size; the end that is typed at. A thread hands on what is written.
+pub(crate) fn on_terminal(
+    command: &mut Command,
+    (rows, columns): (u16, u16),
+    mut shows: impl FnMut(&[u8]) + Send + 'static,
+) -> (Run, File) {
+    let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&main).unwrap();
     unlockpt(&main).unwrap();
-    let name = ptsname(&main, Vec::new()).unwrap();
-    (File::from(main), PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes())))
+    let path = OsString::from_vec(ptsname(&main, Vec::new()).unwrap().into_bytes());
+    let terminal = File::from(main);
+    resize(&terminal, rows, columns);
+    let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    command.env("TERM", "xterm").stdin(side()).stdout(side()).stderr(side());
+    let run = Run(command.spawn().unwrap());
+    let mut reading = terminal.try_clone().unwrap();
+    thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = reading.read(&mut bytes) {
+            shows(&bytes[..count]);
+        }
+    });
+    (run, terminal)
+}
+
+pub(crate) fn resize(terminal: &File, ws_row: u16, ws_col: u16) {
+    tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
 }
 
 struct Shell {
-    process: Child,
+    _process: Run,
     terminal: File,
     shown: Arc<Mutex<String>>,
     seen: usize,
@@ -32,34 +52,21 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        let (terminal, path) = pseudo_terminal();
         // With notes of its own: a warning about the set-up comes once.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
-        let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
         // Tests in the background have ignored interrupts, which all that they start would ignore too.
-        let process = Command::new("env")
-            .args("--default-signal setsid --ctty --wait bash --norc --noprofile --noediting -i".split(' '))
-            .env("PS1", "ready> ")
-            .env("LEASEHOLD_URL", server.url())
-            .env("XDG_RUNTIME_DIR", run)
-            .env("TERM", "xterm")
-            .env("leasehold", env!("CARGO_BIN_EXE_leasehold"))
-            .env("run", format!("{} run", env!("CARGO_BIN_EXE_leasehold")))
-            .stdin(side())
-            .stdout(side())
-            .stderr(side())
-            .spawn()
-            .expect("env, of coreutils");
+        let mut bash = Command::new("env");
+        bash.args("--default-signal setsid --ctty --wait bash --norc --noprofile --noediting -i".split(' '));
+        bash.env("PS1", "ready> ").env("LEASEHOLD_URL", server.url()).env("XDG_RUNTIME_DIR", run);
+        let program = env!("CARGO_BIN_EXE_leasehold");
+        bash.env("leasehold", program).env("run", format!("{program} run"));
         let shown = Arc::<Mutex<String>>::default();
-        let (mut reading, shows) = (terminal.try_clone().unwrap(), Arc::clone(&shown));
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = reading.read(&mut bytes) {
-                shows.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
-            }
+        let shows = Arc::clone(&shown);
+        let (process, terminal) = on_terminal(&mut bash, (24, 80), move |bytes| {
+            shows.lock().unwrap().push_str(&String::from_utf8_lossy(bytes));
         });
-        let mut shell = Shell { process, terminal, shown, seen: 0 };
+        let mut shell = Shell { _process: process, terminal, shown, seen: 0 };
         shell.shows("ready> ");
         shell
     }
@@ -79,6 +86,12 @@ impl Shell {
         });
         self.seen += at.unwrap() + text.len();
     }
+
+    #[track_caller]
+    fn has_code(&mut self, code: u8) {
+        self.types("echo code $?\n");
+        self.shows(&format!("code {code}"));
+    }
 }
 
 impl Drop for Shell {
@@ -86,8 +99,6 @@ impl Drop for Shell {
         if thread::panicking() {
             eprintln!("{}", self.shown.lock().unwrap());
         }
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 
@@ -99,8 +110,7 @@ fn ctrl_c_ends_the_command_and_the_script_around_it() {
     shell.shows("running");
     shell.types("\x03");
     shell.shows("ready> ");
-    shell.types("echo code $?\n");
-    shell.shows("code 130");
+    shell.has_code(130);
     assert!(!shell.shown.lock().unwrap().contains("next"));
     assert_eq!(server.keys(), Vec::<String>::new());
 }
@@ -116,8 +126,7 @@ fn ctrl_c_ends_a_wait() {
     eventually("it waits", || server.ask(&["LLEN", "redisson_lock_queue:{one}"]).starts_with(":1"));
     shell.types("\x03");
     shell.shows("ready> ");
-    shell.types("echo code $?\n");
-    shell.shows("code 130");
+    shell.has_code(130);
     shell.types("kill %1; wait %1; echo over $?\n");
     shell.shows("over 143");
 }
@@ -141,8 +150,7 @@ fn a_command_stops_and_goes_on_with_the_shells_job() {
     shell.shows("again");
     shell.shows("again");
     shell.types("\x04");
-    shell.types("echo code $?\n");
-    shell.shows("code 0");
+    shell.has_code(0);
 }
 
 #[test]
@@ -158,8 +166,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
     shell.shows("Stopped");
     shell.types("kill %1; fg\n");
     shell.shows("hadit");
-    shell.types("echo code $?\n");
-    shell.shows("code 0");
+    shell.has_code(0);
 }
 
 /// Nobody renews the lock of a run that is suspended. Its helper is not, and ends the command.
@@ -181,8 +188,7 @@ fn a_run_suspended_past_its_lease_has_lost() {
     shell.shows("cats 0");
     shell.types("fg\n");
     shell.shows("ready> ");
-    shell.types("echo code $?\n");
-    shell.shows("code 79");
+    shell.has_code(79);
 }
 
 #[test]
@@ -201,8 +207,7 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
     shell.types("typed\n");
     shell.shows("typed\r\ntyped");
     shell.types("\x04");
-    shell.types("echo code $?\n");
-    shell.shows("code 0");
+    shell.has_code(0);
 }
 
 #[test]
@@ -231,8 +236,7 @@ fn top_stops_and_goes_on_with_the_shells_job() {
     shell.shows("q quit");
     shell.types("\x03");
     shell.shows("ready> ");
-    shell.types("echo code $?\n");
-    shell.shows("code 130");
+    shell.has_code(130);
 }
 
 #[test]

@@ -1,22 +1,19 @@
 //! `top` in a terminal of the test's own: what its screen shows, and what keys do.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Write;
 use std::num::NonZeroU16;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Child;
 use std::sync::{Arc, Mutex};
 
-use rustix::termios::{Winsize, tcsetwinsize};
-
-use crate::terminal::pseudo_terminal;
+use crate::terminal::{on_terminal, resize};
 use crate::world::{Run, Server, eventually, in_a_session_of_its_own};
 
 const ROWS: u16 = 16;
 const COLUMNS: u16 = 110;
 
 pub(crate) struct Top {
-    process: Child,
+    process: Run,
     terminal: File,
     pub(crate) screen: Arc<Mutex<vt100::Parser>>,
 }
@@ -27,20 +24,13 @@ impl Top {
     }
 
     pub(crate) fn sized(url: &str, arguments: &[&str], rows: u16, columns: u16) -> Top {
-        let (terminal, path) = pseudo_terminal();
-        resize(&terminal, rows, columns);
-        let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mut command = in_a_session_of_its_own(&[&["top"], arguments].concat());
-        command.env("LEASEHOLD_URL", url).env("TERM", "xterm");
-        let process = command.stdin(side()).stdout(side()).stderr(side()).spawn().expect("setsid");
         let screen = Arc::new(Mutex::new(vt100::Parser::new(size(rows), size(columns), 0)));
-        let (mut reading, shows) = (terminal.try_clone().unwrap(), Arc::clone(&screen));
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = reading.read(&mut bytes) {
-                shows.lock().unwrap().process(&bytes[..count]);
-            }
-        });
+        let shows = Arc::clone(&screen);
+        let (process, terminal) =
+            on_terminal(command.env("LEASEHOLD_URL", url), (rows, columns), move |bytes| {
+                shows.lock().unwrap().process(bytes);
+            });
         Top { process, terminal, screen }
     }
 
@@ -91,12 +81,7 @@ impl Top {
 
     #[track_caller]
     fn ends(&mut self) -> i32 {
-        let mut status = None;
-        eventually("top ends", || {
-            status = self.process.try_wait().unwrap();
-            status.is_some()
-        });
-        let status = status.unwrap();
+        let status = self.process.wait();
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 }
@@ -105,17 +90,11 @@ fn size(cells: u16) -> NonZeroU16 {
     NonZeroU16::new(cells).unwrap()
 }
 
-fn resize(terminal: &File, ws_row: u16, ws_col: u16) {
-    tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-}
-
 impl Drop for Top {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{:#?}", self.lines());
         }
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 

@@ -193,6 +193,20 @@ pub(crate) fn stock() -> Option<PathBuf> {
     Some(stock)
 }
 
+/// A command in namespaces of its own; none if this system allows none.
+pub(crate) fn container(arguments: &[&str]) -> Option<Command> {
+    let command = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]).args(arguments);
+        command
+    };
+    if !command().arg("true").status().is_ok_and(|status| status.success()) {
+        skipped("this system allows no namespaces");
+        return None;
+    }
+    Some(command())
+}
+
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
     let mut command = program(&[], arguments);
     command.stdin(Stdio::null());
