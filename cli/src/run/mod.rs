@@ -21,7 +21,6 @@ use serde_json::json;
 use crate::args::{Common, ElectArgs, OnceArgs, RunArgs, Terms, Want};
 use crate::clock::Moment;
 use crate::job::{self, State};
-use crate::run::acquire::Refusal;
 use crate::run::office::{Office, Stage};
 use crate::run::signals::{Caught, Inherited};
 use crate::run::supervisor::{RELEASE_AFTER_SIGNAL, Task};
@@ -315,11 +314,7 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
             told::ended(&args.name, waited, granted, exit, say);
             exit
         }
-        Err(Refusal::Busy) => {
-            told::busy(client, &args.name, "is busy", args.want.patience.conflict_exit_code, say)
-        }
-        Err(Refusal::Signal(signal)) => Exit::Signal(signal),
-        Err(Refusal::Failed(exit)) => exit,
+        Err(exit) => exit,
     }
 }
 

@@ -86,26 +86,31 @@ fn an_absent_store_has_69_a_wrong_password_77() {
 }
 
 #[test]
-fn a_command_waits_for_a_store_that_restarts() {
+fn a_command_waits_for_a_store_that_restarts_or_for_a_signal() {
     for words in [
         &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
         &["run", "name", "--", "sh", "-c", "exit 6"],
         &["run", "-w", "60", "name", "--", "sh", "-c", "exit 6"],
+        &["elect", "led", "--", "sh", "-c", "exit 6"],
         &["elect", "-w", "60", "--one-term", "led", "--", "sh", "-c", "exit 6"],
     ] {
         let mut server = Server::start();
         server.stop();
         let errors = server.path("errors");
-        let mut run = server.leasehold(words);
-        // A minute to wait for the lock is one to wait for the store.
-        if words.contains(&"-w") {
-            run.env("LEASEHOLD_RETRY_TIMEOUT", "1ms");
-        }
-        let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
         let said = || std::fs::read_to_string(&errors).unwrap();
-        eventually("it waits", || said().contains("the store is waited for"));
+        let waits = || {
+            let mut run = server.leasehold(words);
+            // A minute to wait for the lock is one to wait for the store.
+            run.env("LEASEHOLD_RETRY_TIMEOUT", if words.contains(&"-w") { "1ms" } else { "50s" });
+            let run = Run(run.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
+            eventually("it waits", || said().contains("the store is waited for"));
+            run
+        };
+        assert_eq!(waits().terminate(), Some(128 + 15), "{words:?}: {}", said());
+        let mut run = waits();
         server.start_again();
         assert_eq!(run.wait().code(), Some(6), "{words:?}: {}", said());
+        assert_eq!(said().matches("is waited for").count(), 1, "{}", said());
     }
 }
 
@@ -115,16 +120,7 @@ fn the_longest_hold_ends_the_command() {
     for arguments in [
         vec!["run", "--max-hold", "1s", "long", "--", "sleep", "60"],
         vec!["run", "--max-hold", "1s", "-x", "halves", "--", "sleep", "60"],
-        vec![
-            "run",
-            "--max-hold",
-            "1s",
-            "long",
-            "--",
-            "sh",
-            "-c",
-            "trap '' TERM; while :; do sleep 0.1; done",
-        ],
+        vec!["run", "--max-hold", "1s", "long", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"],
     ] {
         assert_eq!(server.outcome(&arguments).0, 124, "{arguments:?}");
     }

@@ -111,8 +111,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
-        let line = format!("leasehold_lock_line:{{{name}}}");
-        eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
+        eventually("the second waits", || server.in_line(&name) == 1);
         pairs.push((name, first, second, first_file, second_file));
     }
     let struck_at = now();

@@ -11,9 +11,10 @@ use leasehold::{Interrupt, LockClient};
 use serde_json::Value;
 
 use crate::browser::{self, Browser};
+use crate::doctor::doctor;
 use crate::site::Site;
 use crate::top::Top;
-use crate::world::{Server, eventually, outcome};
+use crate::world::{Server, eventually};
 
 fn deadlocked(server: &Server, work: impl FnOnce()) {
     ring_of(server, &["orders:1", "stock:2"], work);
@@ -53,16 +54,19 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
     });
 }
 
+#[track_caller]
+fn faulty(server: &Server) -> Value {
+    let (code, mut findings) = doctor(&server.url(), &[]);
+    let finding = findings.remove("deadlocks").unwrap();
+    assert_eq!((code, &finding["result"]), (1, &"fault".into()), "{finding}");
+    finding
+}
+
 #[test]
 fn doctor_and_show_name_each_thread_of_a_deadlock() {
     let server = Server::start();
     deadlocked(&server, || {
-        let mut doctor = server.leasehold(&["doctor", "-q", "--format", "json"]);
-        let (code, said) = outcome(&mut doctor);
-        assert_eq!(code, 1, "{said}");
-        let findings = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let finding = findings.into_iter().find(|finding| finding["check"] == "deadlocks").unwrap();
-        assert_eq!(finding["result"], "fault", "{finding}");
+        let finding = faulty(&server);
         let words = finding["message"].as_str().unwrap();
         for part in
             ["orders:1", "stock:2", "takes orders:1", "takes stock:2", &std::process::id().to_string()]
@@ -71,11 +75,8 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
         }
         let steps = finding["deadlocks"][0]["steps"].as_array().unwrap();
         assert_eq!(steps.len(), 2, "{finding}");
-        assert!(
-            steps
-                .iter()
-                .all(|step| step["pid"] == std::process::id() && step["waiting_for_seconds"].is_f64())
-        );
+        let waits = |step: &Value| step["pid"] == std::process::id() && step["waiting_for_seconds"].is_f64();
+        assert!(steps.iter().all(waits), "{finding}");
 
         let (code, said) = server.outcome(&["show", "orders:1"]);
         assert_eq!(code, 0, "{said}");
@@ -142,11 +143,7 @@ fn a_deadlock_of_two_commands_is_said_by_all() {
         "leasehold run b -- sh -c 'MEET2; leasehold run a -- true'",
     ];
     crossed(&server, scripts, || {
-        let (code, said) = server.outcome(&["doctor", "-q", "--format", "json"]);
-        assert_eq!(code, 1, "{said}");
-        let findings = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let finding = findings.into_iter().find(|finding| finding["check"] == "deadlocks").unwrap();
-        assert_eq!(finding["result"], "fault", "{finding}");
+        let finding = faulty(&server);
         assert_eq!(finding["deadlocks"][0]["steps"].as_array().unwrap().len(), 2, "{finding}");
         let (_, said) = server.outcome(&["show", "a"]);
         assert!(said.contains("maybe a deadlock of 2 threads"), "{said}");

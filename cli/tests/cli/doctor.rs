@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::world::{Server, eventually, leasehold, outcome, pause};
 
 #[track_caller]
-fn doctor(url: &str, arguments: &[&str]) -> (i32, HashMap<String, Value>) {
+pub(crate) fn doctor(url: &str, arguments: &[&str]) -> (i32, HashMap<String, Value>) {
     let mut command = command(url, &["--format", "json", "-q"]);
     let (code, said) = outcome(command.args(arguments));
     let findings = said.lines().map(|line| {

@@ -67,14 +67,12 @@ fn a_candidate_that_waits_again_ends_by_a_signal() {
     let mut first = candidate(&server, "first", &[]);
     eventually("the first leads", || leads(&server, "first"));
     let second = candidate(&server, "second", &[]);
-    eventually("the second waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
+    eventually("the second waits", || server.in_line("led") == 1);
     assert_eq!(server.outcome(&["force", "led", "--yes"]).0, 0);
     eventually("the second leads", || leads(&server, "second"));
-    eventually("the first waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
+    eventually("the first waits", || server.in_line("led") == 1);
     assert_eq!(first.terminate(), Some(128 + 15));
-    eventually("its place is given up", || {
-        server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":0")
-    });
+    eventually("its place is given up", || server.in_line("led") == 0);
     drop(second);
 }
 
@@ -97,35 +95,12 @@ fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
     let client = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = client.leader("led").unwrap();
-    eventually("the library's waits", || {
-        server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1")
-    });
+    eventually("the library's waits", || server.in_line("led") == 1);
     assert_eq!(candidate.term(), None);
     assert_eq!(leader.terminate(), Some(128 + 15));
     let event = candidate.events().recv_timeout(crate::world::LIMIT).unwrap();
     assert!(matches!(event, leasehold::LeaderEvent::Elected { .. }), "{event:?}");
     candidate.withdraw().unwrap();
-}
-
-#[test]
-fn a_candidate_waits_for_a_store_that_is_away() {
-    let mut server = Server::start();
-    server.stop();
-    let mut hasty = server.leasehold(&["elect", "-n", "led", "--", "true"]);
-    assert_eq!(outcome(&mut hasty).0, 69);
-    let errors = server.path("errors");
-    let mut run = server.leasehold(&["elect", "led", "--", "sh", "-c", "exit 6"]);
-    let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
-    let said = || std::fs::read_to_string(&errors).unwrap();
-    eventually("it waits", || said().contains("the store is waited for"));
-    server.start_again();
-    assert_eq!(run.wait().code(), Some(6));
-    assert_eq!(said().lines().count(), 2, "{}", said());
-    server.stop();
-    let mut run = server.leasehold(&["elect", "led", "--", "true"]);
-    let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
-    eventually("it waits", || said().contains("the store is waited for"));
-    assert_eq!(run.terminate(), Some(128 + 15));
 }
 
 #[test]
@@ -182,7 +157,7 @@ fn of_a_fleet_three_candidates_stand_in_line_and_listen() {
     eventually("it leads", || led() == 1);
     let _others: Vec<Run> = (0..6).map(|_| candidate()).collect();
     eventually("six wait", || server.outcome(&["clients"]).1.matches("waits for led").count() == 6);
-    let stand = || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":3");
+    let stand = || server.in_line("led") == 3;
     let listen =
         || server.ask(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("cmd=subscribe")).count();
     eventually("three listen", || stand() && listen() == 3);

@@ -101,6 +101,12 @@ impl Server {
         keys
     }
 
+    /// How many clients stand in line for a lock.
+    pub(crate) fn in_line(&self, name: &str) -> usize {
+        let answer = self.ask(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")]);
+        answer.trim().trim_start_matches(':').parse().unwrap()
+    }
+
     pub(crate) fn leasehold(&self, arguments: &[&str]) -> Command {
         let mut command = leasehold(arguments);
         command.env("LEASEHOLD_URL", self.url());

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::args::{Action, Cli, HoldArgs, RunArgs};
 use crate::clock::Moment;
 use crate::job::span;
-use crate::run::acquire::{self, Refusal};
+use crate::run::acquire;
 use crate::run::hold::LOST;
 use crate::run::hold::lookout::Lookout;
 use crate::run::hold::place::{self, Socket};
@@ -104,12 +104,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
                 answer_refusal(&caller, say.error(&words, Exit::Internal))
             })
         }
-        Err(Refusal::Busy) => answer_refusal(
-            &caller,
-            told::busy(&client, &hold.name, "is busy", hold.want.patience.conflict_exit_code, say),
-        ),
-        Err(Refusal::Signal(signal)) => answer_refusal(&caller, Exit::Signal(signal)),
-        Err(Refusal::Failed(exit)) => answer_refusal(&caller, exit),
+        Err(exit) => answer_refusal(&caller, exit),
     };
     store::finish(client);
     exit
