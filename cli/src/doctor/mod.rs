@@ -226,53 +226,61 @@ impl Latency {
     }
 }
 
-fn latency_finding(latency: &Latency) -> Finding {
-    let Latency { count, p50, p99, longest } = latency;
-    let words = format!(
-        "p50 {}, p99 {}, longest {}, of {count} round trips",
-        spell(*p50),
-        spell(*p99),
-        spell(*longest)
+fn reached(took: Duration) -> Finding {
+    Finding::fine("reach", format!("connected within {}", spell(took))).with("seconds", took.as_secs_f64())
+}
+
+fn add_latency(
+    report: &mut Report,
+    measured: Result<Latency, Finding>,
+    lease: Duration,
+    command_timeout: Duration,
+) {
+    let latency = match measured {
+        Ok(latency) => latency,
+        Err(finding) => {
+            report.add(finding);
+            return report.add(Finding::not_checked("lease", "the latency is not known"));
+        }
+    };
+    let Latency { count, p50, p99, longest } = &latency;
+    let [p50_words, p99_words, longest_words] = [p50, p99, longest].map(|span| spell(*span));
+    let words = format!("p50 {p50_words}, p99 {p99_words}, longest {longest_words}, of {count} round trips");
+    report.add(
+        Finding::fine("latency", words)
+            .with("round_trips", *count)
+            .with("p50_seconds", p50.as_secs_f64())
+            .with("p99_seconds", p99.as_secs_f64())
+            .with("longest_seconds", longest.as_secs_f64()),
     );
-    Finding::fine("latency", words)
-        .with("round_trips", *count)
-        .with("p50_seconds", p50.as_secs_f64())
-        .with("p99_seconds", p99.as_secs_f64())
-        .with("longest_seconds", longest.as_secs_f64())
+    report.add(lease_finding(lease, command_timeout, &latency));
 }
 
 /// A renewal is sent each third of the lease, and one may fail.
 fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
     const CHECK: &str = "lease";
     const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";
-    let p99 = latency.p99;
+    let (p99, outlasts) = (latency.p99, times::outlasts(lease, None));
+    let (asked, trip) = (spell(lease), spell(p99));
     let found = if lease < p99.saturating_mul(3) {
-        let words =
-            format!("a lease of {} is over before renewals come back: a p99 of {}", spell(lease), spell(p99));
+        let words = format!("a lease of {asked} is over before renewals come back: a p99 of {trip}");
         Finding::fault(CHECK, words, ADVICE)
     } else if lease < p99.saturating_mul(30) {
-        let words = format!(
-            "a lease of {} is short for a p99 of {}: few late answers end it",
-            spell(lease),
-            spell(p99)
-        );
+        let words = format!("a lease of {asked} is short for a p99 of {trip}: few late answers end it");
         Finding::warning(CHECK, words, ADVICE)
     } else if lease < command_timeout.saturating_mul(3) {
-        let (lease, limit) = (spell(lease), spell(command_timeout));
+        let limit = spell(command_timeout);
         let words =
-            format!("a lease of {lease} outlasts no renewal that hangs for the command time-out of {limit}");
+            format!("a lease of {asked} outlasts no renewal that hangs for the command time-out of {limit}");
         Finding::warning(CHECK, words, ADVICE)
     } else {
-        let outlasts = spell(times::outlasts(lease, None));
+        let away = spell(outlasts);
         let words = format!(
-            "{}, far more than a round trip: a command under it outlasts a store that is away for {outlasts}",
-            spell(lease)
+            "{asked}, far more than a round trip: a command under it outlasts a store that is away for {away}"
         );
         Finding::fine(CHECK, words)
     };
-    found
-        .with("lease_seconds", lease.as_secs_f64())
-        .with("outlasts_seconds", times::outlasts(lease, None).as_secs_f64())
+    found.with("lease_seconds", lease.as_secs_f64()).with("outlasts_seconds", outlasts.as_secs_f64())
 }
 
 fn spell(span: Duration) -> String {

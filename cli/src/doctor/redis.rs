@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::{Moment, wall};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::{Place, Refusal, Wire, list, pairs, text};
-use crate::doctor::{Latency, latency_finding, lease_finding, rights, spell};
+use crate::doctor::{Latency, add_latency, reached, rights, spell};
 
 const OLDEST: (u32, u32) = (6, 2);
 
@@ -46,10 +46,7 @@ pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bo
         }
     };
     let took = Moment::now().since(begun);
-    report.add(
-        Finding::fine("reach", format!("connected within {}", spell(took)))
-            .with("seconds", took.as_secs_f64()),
-    );
+    report.add(reached(took));
     let greeting = greeting.map(|answer| pairs(&answer)).unwrap_or_default();
     if !version(report, &mut wire, &greeting) {
         none_of(report, &["role"], "the server is too old");
@@ -75,16 +72,7 @@ pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bo
         Some(hash) => Latency::measure(|| wire.ask(&["EVALSHA", &hash, "0", "x"]).map(drop)),
         None => Latency::measure(|| wire.ask(&["TIME"]).map(drop)),
     };
-    match latency {
-        Ok(latency) => {
-            report.add(latency_finding(&latency));
-            report.add(lease_finding(asked.lease, asked.limit, &latency));
-        }
-        Err(refusal) => {
-            report.add(failed("latency", &refusal));
-            report.add(Finding::not_checked("lease", "the latency is not known"));
-        }
-    }
+    add_latency(report, latency.map_err(|refusal| failed("latency", &refusal)), asked.lease, asked.limit);
     has_none
 }
 

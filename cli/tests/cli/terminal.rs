@@ -87,10 +87,18 @@ impl Shell {
         self.seen += at.unwrap() + text.len();
     }
 
+    /// Types each text, and waits until all that belongs to it is shown.
+    #[track_caller]
+    fn goes(&mut self, steps: &[(&str, &[&str])]) {
+        for (typed, shown) in steps {
+            self.types(typed);
+            shown.iter().for_each(|text| self.shows(text));
+        }
+    }
+
     #[track_caller]
     fn has_code(&mut self, code: u8) {
-        self.types("echo code $?\n");
-        self.shows(&format!("code {code}"));
+        self.goes(&[("echo code $?\n", &[&format!("code {code}")])]);
     }
 }
 
@@ -102,14 +110,29 @@ impl Drop for Shell {
     }
 }
 
+/// A shell with a run in the background that holds `one`.
+fn beside_a_holder(server: &Server) -> Shell {
+    let mut shell = Shell::start(server);
+    shell.types("$run one -- sleep 60 &\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell
+}
+
+/// A shell in whose foreground a run of `cat` holds `one`, and has what was typed.
+fn with_cat(server: &Server, options: &str, shown: &[&str]) -> Shell {
+    let mut shell = Shell::start(server);
+    shell.goes(&[(&format!("$run {options} one -- cat\n"), shown)]);
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.goes(&[("typed\n", &["typed\r\ntyped"])]);
+    shell
+}
+
 #[test]
 fn ctrl_c_ends_the_command_and_the_script_around_it() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    shell.types("bash -c \"$run one -- sh -c 'echo run''ning; exec sleep 60'; echo ne''xt\"\n");
-    shell.shows("running");
-    shell.types("\x03");
-    shell.shows("ready> ");
+    let script = "bash -c \"$run one -- sh -c 'echo run''ning; exec sleep 60'; echo ne''xt\"\n";
+    shell.goes(&[(script, &["running"]), ("\x03", &["ready> "])]);
     shell.has_code(130);
     assert!(!shell.shown.lock().unwrap().contains("next"));
     assert_eq!(server.keys(), Vec::<String>::new());
@@ -118,54 +141,31 @@ fn ctrl_c_ends_the_command_and_the_script_around_it() {
 #[test]
 fn ctrl_c_ends_a_wait() {
     let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.types("$run one -- sleep 60 &\n");
-    eventually("it is held", || server.keys() == ["one"]);
-    shell.types("$run -v --fair one -- true\n");
-    shell.shows("asking for one");
+    let mut shell = beside_a_holder(&server);
+    shell.goes(&[("$run -v --fair one -- true\n", &["asking for one"])]);
     eventually("it waits", || server.ask(&["LLEN", "redisson_lock_queue:{one}"]).starts_with(":1"));
-    shell.types("\x03");
-    shell.shows("ready> ");
+    shell.goes(&[("\x03", &["ready> "])]);
     shell.has_code(130);
-    shell.types("kill %1; wait %1; echo over $?\n");
-    shell.shows("over 143");
+    shell.goes(&[("kill %1; wait %1; echo over $?\n", &["over 143"])]);
 }
 
 #[test]
 fn a_command_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.types("$run one -- cat\n");
-    eventually("it is held", || server.keys() == ["one"]);
-    shell.types("typed\n");
-    shell.shows("typed\r\ntyped");
-    shell.types("\x1a");
-    shell.shows("suspended");
-    shell.shows("Stopped");
-    shell.shows("ready> ");
-    shell.types("fg\n");
-    shell.shows("cat");
-    shell.types("again\n");
+    let mut shell = with_cat(&server, "", &[]);
+    shell.goes(&[("\x1a", &["suspended", "Stopped", "ready> "]), ("fg\n", &["cat"])]);
     // The terminal's echo, and the command's.
-    shell.shows("again");
-    shell.shows("again");
-    shell.types("\x04");
+    shell.goes(&[("again\n", &["again", "again"]), ("\x04", &[])]);
     shell.has_code(0);
 }
 
 #[test]
 fn a_wait_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.types("$run one -- sleep 60 &\n");
-    eventually("it is held", || server.keys() == ["one"]);
-    shell.types("$run -v one -- echo had''it\n");
-    shell.shows("asking for one");
+    let mut shell = beside_a_holder(&server);
+    shell.goes(&[("$run -v one -- echo had''it\n", &["asking for one"])]);
     eventually("it waits", || server.in_line("one") == 1);
-    shell.types("\x1a");
-    shell.shows("Stopped");
-    shell.types("kill %1; fg\n");
-    shell.shows("hadit");
+    shell.goes(&[("\x1a", &["Stopped"]), ("kill %1; fg\n", &["hadit"])]);
     shell.has_code(0);
 }
 
@@ -173,21 +173,12 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 #[test]
 fn a_run_suspended_past_its_lease_has_lost() {
     let server = Server::start();
-    let mut shell = Shell::start(&server);
     // A lease shorter than a request may take is warned of, at some moment of the run.
-    shell.types("$run --lease 2s one -- cat\n");
-    shell.shows("make it less than a third of the lease");
-    eventually("it is held", || server.keys() == ["one"]);
-    shell.types("typed\n");
-    shell.shows("typed\r\ntyped");
-    shell.types("\x1a");
-    shell.shows("suspended");
-    shell.shows("Stopped");
+    let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
+    shell.goes(&[("\x1a", &["suspended", "Stopped"])]);
     eventually("the lease is over", || server.keys().is_empty());
-    shell.types("jobs -p; pgrep -x -s 0 cat | wc -l | sed 's/^/cats /'\n");
-    shell.shows("cats 0");
-    shell.types("fg\n");
-    shell.shows("ready> ");
+    shell.goes(&[("jobs -p; pgrep -x -s 0 cat | wc -l | sed 's/^/cats /'\n", &["cats 0"])]);
+    shell.goes(&[("fg\n", &["ready> "])]);
     shell.has_code(79);
 }
 
@@ -196,17 +187,11 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     // It reads, which stops it, until the shell puts it in front.
-    shell.types("$run one -- cat &\n");
-    shell.shows("suspended");
+    shell.goes(&[("$run one -- cat &\n", &["suspended"])]);
     // The shell tells of the stop in the words of going on, so it goes on when it has told.
-    shell.types("until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n");
-    shell.shows("isstopped");
-    shell.shows("ready> ");
-    shell.types("fg\n");
-    shell.shows("run one -- cat\r\n");
-    shell.types("typed\n");
-    shell.shows("typed\r\ntyped");
-    shell.types("\x04");
+    let told = "until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n";
+    shell.goes(&[(told, &["isstopped", "ready> "]), ("fg\n", &["run one -- cat\r\n"])]);
+    shell.goes(&[("typed\n", &["typed\r\ntyped"]), ("\x04", &[])]);
     shell.has_code(0);
 }
 
@@ -216,42 +201,25 @@ fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
     let mut shell = Shell::start(&server);
     shell.types("$run one -- cat | tr a-z A-Z\n");
     eventually("it is held", || server.keys() == ["one"]);
-    shell.types("loud\n\x04");
-    shell.shows("LOUD");
-    shell.shows("ready> ");
+    shell.goes(&[("loud\n\x04", &["LOUD", "ready> "])]);
 }
 
 #[test]
 fn top_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    shell.types("stty rows 24 columns 100; $leasehold top\n");
-    shell.shows("q quit");
-    shell.types("\x1a");
-    shell.shows("Stopped");
-    shell.shows("ready> ");
-    shell.types("echo typed\n");
-    shell.shows("typed\r\ntyped");
-    shell.types("fg\n");
-    shell.shows("q quit");
-    shell.types("\x03");
-    shell.shows("ready> ");
+    shell.goes(&[("stty rows 24 columns 100; $leasehold top\n", &["q quit"])]);
+    shell.goes(&[("\x1a", &["Stopped", "ready> "]), ("echo typed\n", &["typed\r\ntyped"])]);
+    shell.goes(&[("fg\n", &["q quit"]), ("\x03", &["ready> "])]);
     shell.has_code(130);
 }
 
 #[test]
 fn a_waiter_on_a_terminal_says_who_has_the_lock() {
     let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.types("$run one -- sleep 60 &\n");
-    eventually("it is held", || server.keys() == ["one"]);
-    shell.types("$run one -- true\n");
-    shell.shows("waiting for one: held by sleep on ");
-    shell.types("\x03");
-    shell.shows("ready> ");
-    shell.types("$run -q -w 2 one -- true; echo code $?\n");
-    shell.shows("code 75");
+    let mut shell = beside_a_holder(&server);
+    shell.goes(&[("$run one -- true\n", &["waiting for one: held by sleep on "]), ("\x03", &["ready> "])]);
+    shell.goes(&[("$run -q -w 2 one -- true; echo code $?\n", &["code 75"])]);
     assert_eq!(shell.shown.lock().unwrap().matches("waiting for").count(), 1);
-    shell.types("kill %1; wait %1; echo over $?\n");
-    shell.shows("over 143");
+    shell.goes(&[("kill %1; wait %1; echo over $?\n", &["over 143"])]);
 }
