@@ -16,16 +16,12 @@ use crate::run::signals::Caught;
 use crate::say::{Exit, Say, without_numbers};
 use crate::secret;
 
-fn connect(common: &Common, say: Say) -> Result<LockClient, Exit> {
-    open(common, None, say, |builder| builder.directory(false))
-        .map_err(|error| unconnected(common, &error, say))
-}
-
 pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
     let say = Say::new(common);
-    let client = match connect(common, say) {
+    // A look writes nothing of the client.
+    let client = match open(common, None, say, |builder| builder.directory(false)) {
         Ok(client) => client,
-        Err(exit) => return exit,
+        Err(error) => return unconnected(common, &error, say),
     };
     let exit = ask(&client, say);
     finish(client);

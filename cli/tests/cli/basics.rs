@@ -280,16 +280,56 @@ fn a_url_among_the_arguments_stays_out_of_environments() {
     assert!(said.contains("LEASEHOLD_NAME=seen") && !said.contains("S3CR3T"), "{said}");
 }
 
-#[test]
-fn a_file_is_a_store_too() {
+/// A folder with a store that is a file, and the program on it.
+pub(crate) fn in_a_file() -> (tempfile::TempDir, impl Fn(&[&str]) -> Command) {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());
+    let program = move |arguments: &[&str]| {
+        let mut command = leasehold(arguments);
+        command.env("LEASEHOLD_URL", &url);
+        command
+    };
+    (dir, program)
+}
+
+#[test]
+fn a_file_is_a_store_too() {
+    let (_dir, program) = in_a_file();
     let inner = env!("CARGO_BIN_EXE_leasehold");
-    let run = |arguments: &[&str]| outcome(leasehold(arguments).env("LEASEHOLD_URL", &url)).0;
+    let run = |arguments: &[&str]| outcome(&mut program(arguments)).0;
     assert_eq!(run(&["run", "filed", "--", "sh", "-c", "exit 3"]), 3);
     assert_eq!(run(&["run", "filed", "--", inner, "run", "-qn", "filed", "--", "true"]), 75);
     assert_eq!(run(&["run", "--lease", "5s", "filed", "--", "sleep", "6"]), 0);
     assert_eq!(run(&["run", "--max-hold", "1s", "filed", "--", "sleep", "60"]), 124);
+    let mut first = Run::start(&mut program(&["elect", "--lease", "3s", "led", "--", "sleep", "60"]));
+    eventually("it leads", || run(&["show", "-q", "led"]) == 0);
+    assert_eq!(run(&["elect", "-n", "led", "--", "true"]), 75);
+    let mut second = Run::start(&mut program(&["elect", "led", "--", "sh", "-c", "exit 6"]));
+    assert_eq!((first.terminate(), second.wait().code()), (Some(128 + 15), Some(6)));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_file() {
+    let (dir, program) = in_a_file();
+    let mut holder = Run::start(&mut program(&["run", "-q", "filed", "--", "sleep", "60"]));
+    eventually("it is held", || outcome(&mut program(&["show", "-q", "filed"])).0 == 0);
+    let shown = || {
+        let (_, said) = outcome(&mut program(&["-q", "--format", "json", "show", "filed"]));
+        let shown: serde_json::Value = serde_json::from_str(&said).unwrap();
+        (shown["holders"][0]["owner"].clone(), shown["waiting"].clone())
+    };
+    let held = shown();
+    for (sent, number) in [(Signal::INT, 2), (Signal::TERM, 15)] {
+        let errors = dir.path().join("errors");
+        let mut waiter = program(&["run", "-v", "filed", "--", "true"]);
+        let mut waiter = Run(waiter.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
+        eventually("it waits", || fs::read_to_string(&errors).unwrap().contains("asking for filed"));
+        signal(waiter.pid(), sent);
+        assert_eq!(waiter.wait().code(), Some(128 + number));
+        assert_eq!(shown(), (held.0.clone(), 0.into()));
+    }
+    holder.terminate();
+    assert_eq!(outcome(&mut program(&["show", "-q", "filed"])).0, 1);
 }
 
 #[test]
@@ -548,8 +588,7 @@ fn a_slow_grant_of_a_short_hold_counts() {
 
 #[test]
 fn a_kind_the_store_cannot_keep_is_usage() {
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", dir.path().join("locks.db").display());
+    let (_dir, program) = in_a_file();
     for (kind, way_out) in [
         (&["--fair"][..], "--fair needs Redis, etcd or ZooKeeper: without it"),
         (&["-s"], "-s and -x need Redis or ZooKeeper: without them"),
@@ -557,7 +596,7 @@ fn a_kind_the_store_cannot_keep_is_usage() {
         (&["--permits", "2"], "--permits needs Redis: without it"),
     ] {
         let arguments = [&["run", "-n"][..], kind, &["other", "--", "true"]].concat();
-        let (code, said) = outcome(leasehold(&arguments).env("LEASEHOLD_URL", &url));
+        let (code, said) = outcome(&mut program(&arguments));
         assert!(code == 64 && said.contains(way_out), "{kind:?}: {said}");
     }
 }

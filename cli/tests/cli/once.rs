@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::basics::in_a_file;
 use crate::secured::{Certificates, Secured};
 use crate::world::{Run, Server, eventually, outcome, stamps};
 
@@ -87,10 +88,9 @@ fn times_that_make_no_sense_are_refused_before_anything_is_asked() {
 
 #[test]
 fn once_works_on_a_file_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
+    let (_dir, program) = in_a_file();
     let arguments = ["once", "job", "--at-least", "30s", "--at-most", "60s", "--", "true"];
-    let run = || outcome(crate::world::leasehold(&arguments).env("LEASEHOLD_URL", &url)).0;
+    let run = || outcome(&mut program(&arguments)).0;
     assert_eq!((run(), run()), (0, 75));
 }
 

@@ -1,7 +1,6 @@
 //! Servers that speak TLS only, and let nobody in without a client certificate; and the certificates.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::world::{LIMIT, eventually, leasehold, skipped};
+use crate::world::{LIMIT, converse, eventually, leasehold, skipped};
 
 pub(crate) struct Certificates(TempDir);
 
@@ -163,6 +162,7 @@ impl Secured {
         ))
     }
 
+    /// Over its Unix socket.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         self.ask_all(&[words])
     }
@@ -172,17 +172,9 @@ impl Secured {
     }
 
     fn ask_all(&self, requests: &[&[&str]]) -> String {
-        let mut stream = UnixStream::connect(self.dir.path().join("socket")).unwrap();
+        let stream = UnixStream::connect(self.dir.path().join("socket")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut text = String::new();
-        for words in requests.iter().chain([&["QUIT"].as_slice()]) {
-            text += &format!("*{}\r\n", words.len());
-            words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
-        }
-        stream.write_all(text.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer.trim_end_matches("+OK\r\n").to_owned()
+        converse(stream, requests).unwrap()
     }
 
     pub(crate) fn etcd(certificates: &Certificates) -> Option<Secured> {

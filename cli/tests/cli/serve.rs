@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use prom_text_format_parser::{Scrape, Type};
+use prom_text_format_parser::{Label, Scrape, Type};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -31,53 +31,16 @@ fn scraped(site: &Site) -> Scrape {
     Scrape::parse(&answer.body).unwrap_or_else(|error| panic!("{error:?}: {}", answer.body))
 }
 
+/// The samples of a metric by their first label.
 fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
+    by(scrape, name, |labels| labels.first().map_or_else(String::new, |label| label.value.clone()).into())
+}
+
+fn by(scrape: &Scrape, name: &str, key: impl Fn(&[Label]) -> Option<String>) -> BTreeMap<String, f64> {
     let name = format!("leasehold_store_{name}");
     let metrics = scrape.metrics.iter().filter(|metric| metric.name == name);
     let samples = metrics.flat_map(|metric| &metric.samples);
-    let label = |sample: &prom_text_format_parser::Sample| {
-        sample.labels.first().map_or_else(String::new, |label| label.value.clone())
-    };
-    samples.map(|sample| (label(sample), sample.value.value.as_f64())).collect()
-}
-
-#[test]
-fn rows_appear_change_and_vanish_while_locks_come_and_go() {
-    let server = Server::start();
-    let site = Site::start(&server);
-    assert_eq!(site.get("/locks.json").json()["found"], 0);
-    let arguments = ["run", "--lease", "3s", "--label", "first", "import", "--", "sleep", "60"];
-    let mut first = server.begin(&arguments);
-    eventually("the first holds it", || {
-        site.lock("import").is_some_and(|lock| lock["holders"][0]["pid"] == first.pid())
-    });
-    eventually("it says since when and under which label", || {
-        let lock = site.lock("import").unwrap();
-        let holder = &lock["holders"][0];
-        assert_eq!(holder["program"], "leasehold");
-        let left = lock["remaining_seconds"].as_f64().unwrap();
-        assert!(left > 0.0 && left <= 3.0, "{lock}");
-        holder["held_for_seconds"].as_f64().is_some() && holder["label"] == "first"
-    });
-
-    let arguments = ["run", "--lease", "3s", "--label", "second", "import", "--", "sleep", "60"];
-    let mut second = server.begin(&arguments);
-    eventually("the second waits", || {
-        let lock = site.lock("import").unwrap();
-        let waiters = lock["waiters"].as_array().unwrap();
-        lock["waiting"] == 1 && waiters.len() == 1 && waiters[0]["pid"] == second.pid()
-    });
-    let waiter = site.lock("import").unwrap()["waiters"][0].clone();
-    assert_eq!((&waiter["label"], &waiter["program"]), (&json!("second"), &json!("leasehold")));
-    assert!(waiter["waiting_for_seconds"].as_f64().unwrap() > 0.0, "{waiter}");
-
-    first.terminate();
-    eventually("the second holds it", || {
-        let lock = site.lock("import").unwrap();
-        lock["holders"][0]["pid"] == second.pid() && lock["waiting"] == 0 && lock["waiters"] == json!([])
-    });
-    second.terminate();
-    eventually("it is gone", || site.locks().is_empty());
+    samples.filter_map(|sample| Some((key(&sample.labels)?, sample.value.value.as_f64()))).collect()
 }
 
 #[test]
@@ -161,15 +124,12 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     eventually("the hold is over", || samples(&scraped(&site), "locks_held")["import"] == 0.0);
 }
 
+/// The same of the group `other`, by kind.
 fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
-    let name = format!("leasehold_store_{name}");
-    let metrics = scrape.metrics.iter().filter(|metric| metric.name == name);
-    let samples = metrics.flat_map(|metric| &metric.samples);
-    let label = |sample: &prom_text_format_parser::Sample, key: &str| {
-        sample.labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
+    let of = |labels: &[Label], key: &str| {
+        labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
     };
-    let others = samples.filter(|sample| label(sample, "group").as_deref() == Some("other"));
-    others.map(|sample| (label(sample, "kind").unwrap(), sample.value.value.as_f64())).collect()
+    by(scrape, name, |labels| of(labels, "kind").filter(|_| of(labels, "group").as_deref() == Some("other")))
 }
 
 #[test]

@@ -167,17 +167,22 @@ fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Opt
 }
 
 fn ask(port: u16, words: &[&str]) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(LIMIT)).ok()?;
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request += &format!("${}\r\n{word}\r\n", word.len());
+    converse(stream, &[words]).ok()
+}
+
+/// All answers of a Redis to these requests.
+pub(crate) fn converse(mut stream: impl Read + Write, requests: &[&[&str]]) -> std::io::Result<String> {
+    let mut text = String::new();
+    for words in requests.iter().chain([&["QUIT"].as_slice()]) {
+        text += &format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
     }
-    request += "*1\r\n$4\r\nQUIT\r\n";
-    stream.write_all(request.as_bytes()).ok()?;
+    stream.write_all(text.as_bytes())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer.trim_end_matches("+OK\r\n").to_owned())
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.trim_end_matches("+OK\r\n").to_owned())
 }
 
 /// Says what a test does without, past the harness's capture, in the form that `./check` counts.
