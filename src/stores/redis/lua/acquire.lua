@@ -94,8 +94,7 @@ if not held then
     local is_first = not first[1] or first[1] == client
     local is_stale = first[2] and is_dead(first[2], time[1])
     if turn == 'stand_for' then
-      local standing = redis.pcall('zcard', line)
-      if type(standing) == 'number' and standing >= 3 and not is_stale then
+      if redis.pcall('zrange', line, 2, 2)[1] and not is_stale then
         return {'in_line', wait_ms, 'full'}
       end
       turn = 'wait'
