@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, Stamper, children, eventually, outcome, signal, stamps};
+use crate::world::{Run, Server, Stamper, children, eventually, signal, stamps};
 
 fn candidate(server: &Server, file: &str, options: &[&str]) -> Run {
     let arguments = [&["elect", "-v", "--lease", "2s"][..], options, &["led"]].concat();
@@ -158,8 +158,8 @@ fn of_a_fleet_three_candidates_stand_in_line_and_listen() {
     let _others: Vec<Run> = (0..6).map(|_| candidate()).collect();
     eventually("six wait", || server.outcome(&["clients"]).1.matches("waits for led").count() == 6);
     let stand = || server.in_line("led") == 3;
-    let listen =
-        || server.ask(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("cmd=subscribe")).count();
+    let subscribed = |client: &str| client.contains(" sub=") && !client.contains(" sub=0 ");
+    let listen = || server.ask(&["CLIENT", "LIST"]).lines().filter(|one| subscribed(one)).count();
     eventually("three listen", || stand() && listen() == 3);
     leader.terminate();
     eventually("one of them leads, and another has its place", || led() == 2 && stand() && listen() == 3);

@@ -57,8 +57,7 @@ impl Waiting<'_> {
         }
         self.count_waiter();
         let is_held_here = || !self.asks_for_itself() && call.entry.held_here(engine.clock.now()).is_some();
-        let is_told =
-            call.terms.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
+        let is_told = call.terms.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
         if is_told && (self.all_ask || ticket.is_head() && !is_held_here()) {
             self.listen();
             if self.listening.is_refused() {

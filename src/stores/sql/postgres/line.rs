@@ -118,7 +118,8 @@ impl Postgres {
                 return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&records)?).0) });
             }
             if stands_for_election {
-                let full = link.run(&self.queries.is_line_full, &Args::one("name", &*claim.name), deadline)?;
+                let full =
+                    link.run(&self.queries.is_line_full, &Args::one("name", &*claim.name), deadline)?;
                 if full.first().map(|record| record.flag(0)).transpose()? == Some(true) {
                     let (left, spread, _) = retry(seen.as_ref(), kept(&records)?);
                     let retry_after = Some(left + random_between(spread));
