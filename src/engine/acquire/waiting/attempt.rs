@@ -120,7 +120,7 @@ impl Waiting<'_> {
                 self.pause_alone(granted_too_late(self.request.call.action, self.request.lease, took))
             }
             AttemptOutcome::InLine { retry_after, listens_for: ListensFor::Nothing, .. } => {
-                Ok(self.stand_by(retry_after))
+                Ok(self.ask_seldom(retry_after))
             }
             AttemptOutcome::InLine { retry_after, listens_for, is_lookout } => {
                 Ok(self.stand_in_line(retry_after, listens_for, is_lookout))

@@ -39,7 +39,7 @@ impl Waiting<'_> {
     }
 
     /// The queue of its election is full: asks each third of its lease, and when the leader's lease may be over.
-    pub(super) fn stand_by(&mut self, retry_after: Option<Duration>) -> Step {
+    pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
         let (now, third) = (self.request.engine.clock.now(), self.request.lease / 3);
         self.end_lookout();
         self.listening.listen_for(ListensFor::Nothing);
