@@ -38,7 +38,8 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The queue of its election is full: asks each third of its lease, and when the leader's lease may be over.
+    /// The queue of its election is full: asks each third of its lease, and when the leader's lease may be
+    /// over.
     pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
         let (now, third) = (self.request.engine.clock.now(), self.request.lease / 3);
         self.end_lookout();
