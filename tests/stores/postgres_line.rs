@@ -188,23 +188,6 @@ fn nothing_is_left_of_clients_that_wait_no_more() {
     held.unlock().unwrap();
 }
 
-/// Of the others each has one session, and asks now and then.
-#[test]
-fn of_many_candidates_three_stand_in_line() {
-    let Some(server) = PostgresServer::start() else { return };
-    let name = fresh("elected");
-    let mut admin = server.admin();
-    let clients: Vec<_> = (0..6).map(|_| server.client()).collect();
-    let leader = clients[0].leader(&name).unwrap();
-    assert!(eventually(LONG, || leader.term().is_some()));
-    let others: Vec<_> = clients[1..].iter().map(|client| client.leader(&name).unwrap()).collect();
-    assert!(eventually(LONG, || clients[0].inspect(&name).unwrap().waiting == 5));
-    has_in_line(&mut admin, &name, 3);
-    leader.withdraw().unwrap();
-    assert!(eventually(LONG, || others.iter().filter(|one| one.term().is_some()).count() == 1));
-    has_in_line(&mut admin, &name, 3); // the place that is free is taken
-}
-
 /// As any client takes a lock that it need not wait for.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
