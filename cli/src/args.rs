@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 use crate::help;
-use crate::run::hold::args::{HoldArgs, ReleaseArgs};
 
 /// Runs commands under distributed locks, and shows who holds them.
 ///
@@ -252,11 +251,9 @@ pub(crate) struct RunArgs {
     /// option that is a warning.
     #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
-    /// Whether the holder leads, and how often a candidate asks that does not listen: `elect` sets them.
+    /// Whether the holder leads: `elect` sets it.
     #[arg(skip)]
     pub(crate) leads: bool,
-    #[arg(skip)]
-    pub(crate) poll: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -294,10 +291,6 @@ pub(crate) struct ElectArgs {
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) terms: Terms,
-    /// Asks so often whether the office is free, instead of listening for it: with one connection and few requests,
-    /// for the candidates of a large fleet. A third of the lease adds that much to a takeover at most.
-    #[arg(long, value_name = "TIME", value_parser = interval, help_heading = "Waiting")]
-    pub(crate) poll: Option<Duration>,
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
@@ -309,6 +302,43 @@ pub(crate) struct ElectArgs {
     /// this option that is a warning.
     #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HoldArgs {
+    /// The lock's name.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) want: Want,
+    /// The process for which the lock is kept: it is released when that ends. Defaults to the shell that
+    /// calls, as `$$` names it. Needed in a list in the background ($BASHPID), under programs that fork workers, and
+    /// behind one that ends with `hold`, such as sudo or timeout ($$).
+    #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Option<i32>,
+    /// The signal that the shell and all that it has started get when the lock cannot be kept. An interactive bash
+    /// ignores TERM: HUP ends it.
+    #[arg(
+        long,
+        help_heading = "Shell",
+        value_name = "NAME",
+        default_value = "TERM",
+        hide_possible_values = true
+    )]
+    #[arg(value_parser = Offered { read: signal, values: &SIGNALS })]
+    pub(crate) signal: i32,
+    /// The signal comes this long before another can get the lock: a third of the lease at most. Defaults to
+    /// a tenth of the lease, 5s at most. If the server says that the lock is gone, the signal comes at once.
+    #[arg(long, help_heading = "Shell", value_name = "TIME", value_parser = time)]
+    pub(crate) notice: Option<Duration>,
+    /// A name for this hold, which `ls` and `clients` show; also LEASEHOLD_LABEL.
+    #[arg(long, help_heading = "Shell", value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReleaseArgs {
+    /// The handle that `hold` printed.
+    pub(crate) handle: String,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -467,9 +497,9 @@ impl Lease {
 
 /// A parser whose values completions offer, beside others that it reads.
 #[derive(Clone)]
-pub(crate) struct Offered<T> {
-    pub(crate) read: fn(&str) -> Result<T, String>,
-    pub(crate) values: &'static [&'static str],
+struct Offered<T> {
+    read: fn(&str) -> Result<T, String>,
+    values: &'static [&'static str],
 }
 
 impl<T: Clone + Send + Sync + 'static> TypedValueParser for Offered<T> {
@@ -491,7 +521,7 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Offered<T> {
 }
 
 const ON_LOST: [&str; 6] = ["kill", "ignore", "signal:TERM", "signal:HUP", "signal:INT", "signal:USR1"];
-pub(crate) const SIGNALS: [&str; 6] = ["TERM", "HUP", "INT", "KILL", "USR1", "USR2"];
+const SIGNALS: [&str; 6] = ["TERM", "HUP", "INT", "KILL", "USR1", "USR2"];
 
 /// The treatment of the command when the lock cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -501,7 +531,7 @@ pub(crate) enum OnLost {
     Ignore,
 }
 
-pub(crate) fn on_lost(text: &str) -> Result<OnLost, String> {
+fn on_lost(text: &str) -> Result<OnLost, String> {
     match text.split_once(':') {
         None if text == "kill" => Ok(OnLost::Kill),
         None if text == "ignore" => Ok(OnLost::Ignore),
@@ -510,7 +540,7 @@ pub(crate) fn on_lost(text: &str) -> Result<OnLost, String> {
     }
 }
 
-pub(crate) fn signal(name: &str) -> Result<i32, String> {
+fn signal(name: &str) -> Result<i32, String> {
     crate::system::signal_number(name).ok_or_else(|| format!("there is no signal {name}"))
 }
 
@@ -528,12 +558,12 @@ fn listen(text: &str) -> Result<String, String> {
 
 /// A host's name as it is compared: without case, port and the dot of the root.
 fn host(text: &str) -> Result<String, String> {
-    crate::serve::hosts::name(text)
+    crate::serve::http::host_name(text)
         .ok_or_else(|| "it is a host's name or address, as in locks.example.com".to_owned())
 }
 
 /// A time, as the library reads it from a variable.
-pub(crate) fn time(text: &str) -> Result<Duration, &'static str> {
+fn time(text: &str) -> Result<Duration, &'static str> {
     leasehold::ClientBuilder::parse_duration(text)
 }
 

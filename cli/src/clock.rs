@@ -1,5 +1,4 @@
-//! The clock of all deadlines: it runs on while the machine sleeps, and on Unix all processes of a machine
-//! read the same.
+//! The clock of all deadlines: it includes the time asleep, and on Unix all processes of a machine read the same.
 
 use std::time::Duration;
 
@@ -23,7 +22,6 @@ impl Moment {
         Moment(self.0.saturating_sub(nanos(span)))
     }
 
-    /// The time from `earlier` to this; zero if `earlier` is not earlier.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -43,7 +41,6 @@ pub(crate) fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A time since 1970 as people write it, in UTC: `2026-11-23T08:21:20.125Z`.
 pub(crate) fn stamp(since_1970: Duration) -> String {
     humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + since_1970).to_string()
 }

@@ -7,8 +7,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::Cli;
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
 const EXAMPLES: &str = "\
 run: leasehold run -n nightly-import ./import.sh
@@ -53,7 +52,6 @@ the command's: The command ended by itself.
 127: The command is not there.
 128 + n: Signal n ended the command, the wait or watch.";
 
-/// As the table of docs/command-line.md has them.
 const ENVIRONMENT: &str = "\
 LEASEHOLD_URL: The store's URL.
 LEASEHOLD_TLS_CA: The authorities to trust, a PEM file.

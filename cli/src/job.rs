@@ -22,7 +22,6 @@ impl State {
         State::under(holder.map(|holder| holder.owner.as_str()).or(shown.is_held().then_some("")), last)
     }
 
-    /// While this owner, or nobody, holds the job's lock.
     pub(crate) fn under(owner: Option<&str>, last: &LastRun) -> State {
         match owner {
             Some(owner) if owner == last.owner => State::HasRun,

@@ -8,9 +8,8 @@ use leasehold::{ClientInfo, Holder, ListCost, ListedLock, ObjectKind};
 use serde_json::{Value, json};
 
 use crate::args::{Common, Format, LsArgs};
-use crate::exit::Exit;
 use crate::job::span;
-use crate::say::{Say, fitted, json_text, narrow_terminal, plain, print_line};
+use crate::say::{Exit, Say, fitted, json_text, narrow_terminal, plain, print_line};
 use crate::show::{holder_as_json, place, seconds};
 use crate::store::{self, explain};
 
@@ -55,7 +54,6 @@ pub(crate) fn clients(common: &Common) -> Exit {
     })
 }
 
-/// On standard error: what is read by a program is only the list.
 fn cost(say: Say, found: usize, what: &str, cost: ListCost) {
     let ListCost { requests, keys, .. } = cost;
     let count = |number: u64, what: &str| {
@@ -68,7 +66,6 @@ fn cost(say: Say, found: usize, what: &str, cost: ListCost) {
     say.notice("listed", &words, &json!({"found": found, "keys": keys, "requests": requests}));
 }
 
-/// The locks in columns, which fold where the terminal is narrow.
 fn table(locks: &[ListedLock]) {
     if locks.is_empty() {
         return;
@@ -106,8 +103,7 @@ fn row(lock: &ListedLock) -> [String; 6] {
     .map(|text| plain(&text))
 }
 
-/// Whether it lasts until somebody releases it. The number of an expirable semaphore's permits is no hold, and its
-/// permits end.
+/// The number of an expirable semaphore's permits is no hold, and its permits end.
 pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
     lock.remaining == Some(Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
 }

@@ -4,11 +4,9 @@
 mod args;
 mod clock;
 mod doctor;
-mod exit;
 mod help;
 mod job;
 mod list;
-mod probe;
 mod rings;
 #[cfg(unix)]
 mod run;
@@ -32,10 +30,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 
 use crate::args::{Action, Cli};
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
-/// Threads that list thousands of locks do not queue at it, as they do at the one of musl.
+/// musl's own allocator makes threads queue, as they do when thousands of locks are listed.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -51,7 +48,6 @@ fn main() -> ExitCode {
     };
     let asks_no_store =
         matches!(cli.action, Action::Release(_) | Action::Completions { .. } | Action::Man { .. });
-    // `doctor` counts them.
     if !asks_no_store && !matches!(cli.action, Action::Doctor(_)) {
         for warning in secret::warnings(&cli.common) {
             Say::new(&cli.common).notice("warning", &warning, &serde_json::json!({}));
@@ -79,7 +75,6 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Help and version are no failure; all else is one of usage.
 pub(crate) fn usage(error: clap::Error) -> Exit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         drop(error.print()); // nobody may be reading

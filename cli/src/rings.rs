@@ -30,7 +30,6 @@ fn who(step: &DeadlockStep) -> String {
     words
 }
 
-/// One line for each thread, as it may be printed.
 pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
     let first = if ring.is_certain { "deadlock" } else { "maybe a deadlock" };
     let count = ring.steps.len();

@@ -1,6 +1,7 @@
-//! Messages on standard error, for people or as a JSON object a line.
+//! Messages on standard error, for people or as a JSON object a line, and exit codes.
 
 use std::io::Write;
+use std::process::ExitCode;
 
 use leasehold::crossbeam_channel::{Receiver, bounded};
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,57 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
 use crate::clock::{stamp, wall};
-use crate::exit::Exit;
 use crate::system::host_name;
+
+pub(crate) const SIGINT: i32 = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Success,
+    /// `doctor` found a fault; with `--strict`, also a warning. `show -q`: a lock that nobody holds.
+    Found,
+    Command(u8),
+    Signal(i32),
+    Busy(u8),
+    Lost(u8),
+    Survivor,
+    MaxHold,
+    ReleaseUnknown,
+    Unavailable,
+    NoPermission,
+    Usage,
+    NotALock,
+    Internal,
+    CannotRun,
+    NotFound,
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Success => 0,
+            Exit::Found => 1,
+            Exit::Command(code) | Exit::Busy(code) | Exit::Lost(code) => code,
+            Exit::Signal(signal) => u8::try_from(128 + signal).unwrap_or(255),
+            Exit::MaxHold => 124,
+            Exit::ReleaseUnknown => 80,
+            Exit::Survivor => 81,
+            Exit::Unavailable => 69,
+            Exit::NoPermission => 77,
+            Exit::Usage => 64,
+            Exit::NotALock => 65,
+            Exit::Internal => 70,
+            Exit::CannotRun => 126,
+            Exit::NotFound => 127,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Say {
@@ -34,12 +84,10 @@ impl Say {
         Say { format: common.format, level }
     }
 
-    /// In the form for programs, where the arguments could not be read.
     pub(crate) fn json() -> Say {
         Say { format: Format::Json, level: Level::Normal }
     }
 
-    /// For people, where no argument says otherwise.
     pub(crate) fn plain() -> Say {
         Say { format: Format::Text, level: Level::Normal }
     }
@@ -65,8 +113,7 @@ impl Say {
         self.write(Level::Normal, event, words, fields);
     }
 
-    /// Says why the program does not do what it was asked, also with `-q`: no exit code says it all. Returns the code
-    /// that the program ends with.
+    /// Also with `-q`: no exit code says it all. Returns the code that the program ends with.
     pub(crate) fn error(self, words: &str, exit: Exit) -> Exit {
         self.failure(words, exit, &format!("{exit:?}"))
     }
@@ -116,10 +163,8 @@ impl Say {
     }
 }
 
-/// The fields that each line for programs has: `null`, where the event has none.
 const FIELDS: [&str; 7] = ["name", "kind", "owner", "pid", "host", "exit_code", "error_kind"];
 
-/// An event, as it is written for programs; docs/command-line.md has the schema.
 pub(crate) fn line(event: &str, words: &str, fields: &Value) -> Map<String, Value> {
     let mut object = Map::new();
     object.extend(FIELDS.map(|field| (field.to_owned(), Value::Null)));
@@ -130,7 +175,6 @@ pub(crate) fn line(event: &str, words: &str, fields: &Value) -> Map<String, Valu
     object
 }
 
-/// Without the system's numbers of errors, whose words stand before them.
 pub(crate) fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut words = parts.next().unwrap_or_default().to_owned();
@@ -140,7 +184,6 @@ pub(crate) fn without_numbers(text: &str) -> String {
     words
 }
 
-/// A variant's name as JSON has it: `NoPermission` is `no_permission`.
 fn snake(variant: &str) -> String {
     let mut name = String::new();
     for char in variant.split('(').next().unwrap_or_default().chars() {
@@ -152,13 +195,11 @@ fn snake(variant: &str) -> String {
     name
 }
 
-/// Prints a line to standard output. A reader that has seen enough is no failure.
 pub(crate) fn print_line(line: &str) {
     drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
 }
 
-/// A text that others wrote, such as a lock's name, without what a terminal would act on; on one line, in the
-/// order that it has.
+/// A text that others wrote, such as a lock's name, on one line and without what a terminal would act on.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {
@@ -171,8 +212,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// A JSON value as text that may be printed. Such characters are in its strings only, in each of which an
-/// escape means the same.
+/// A JSON value as text that may be printed. Such characters are in its strings only, where an escape means the same.
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = String::new();
     for char in value.to_string().chars() {
@@ -185,7 +225,6 @@ pub(crate) fn json_text(value: &Value) -> String {
     text
 }
 
-/// Whether a terminal moves, colors, clears or turns round what is written for this character.
 fn is_acted_upon(char: char) -> bool {
     char.is_control()
         || matches!(char,
@@ -197,7 +236,6 @@ pub(crate) fn folded(text: &str, width: u16) -> Vec<String> {
     let mut lines = Vec::new();
     for mut rest in text.lines() {
         while let Some((end, _)) = rest.char_indices().nth(width) {
-            // After a space, if a word has not all of the line.
             let end = rest[..end].rfind(' ').map_or(end, |space| space + 1);
             let (line, behind) = rest.split_at(end);
             lines.push(line.to_owned());
@@ -210,7 +248,6 @@ pub(crate) fn folded(text: &str, width: u16) -> Vec<String> {
 
 const NARROW: u16 = 80;
 
-/// Text for people as it is printed: on a narrow terminal broken at spaces, with what goes on further in.
 pub(crate) fn fitted(text: &str) -> String {
     narrow_terminal().map_or_else(|| text.to_owned(), |width| fitted_to(text, width))
 }

@@ -15,7 +15,6 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-/// The file that names the store where neither an option nor a variable does: the user's goes before the machine's.
 pub(crate) fn default_file(common: &Common, given: &Settings) -> Option<PathBuf> {
     if common.url.is_some() || !given.url.is_empty() || !given.urls.is_empty() {
         return None;
@@ -45,7 +44,6 @@ fn warning(file: &Path) -> Option<String> {
     (has_password(&text) && is_open_to_all(file)).then(|| format!("{name} {words} {name}"))
 }
 
-/// Whether it is a URL with a password, or a password alone.
 fn has_password(text: &str) -> bool {
     let user = |url: &str| Some(url.split_once("://")?.1.rsplit_once('@')?.0.contains(':'));
     !text.contains("://")
@@ -58,7 +56,6 @@ fn is_open_to_all(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|known| known.permissions().mode() & 0o004 != 0)
 }
 
-/// Windows gives a file the rights of its folder, which this does not ask for.
 #[cfg(windows)]
 fn is_open_to_all(_file: &Path) -> bool {
     false

@@ -1,5 +1,4 @@
-//! `show`, `force` and `permits`: what the store says of a lock, its end by somebody else's hand, and how many commands may
-//! run at a time under a name.
+//! `show`, `force` and `permits`: one name of the store, for people.
 
 use std::time::Duration;
 
@@ -7,10 +6,9 @@ use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mod
 use serde_json::{Value, json};
 
 use crate::args::{Common, ForceArgs, Format, PermitsArgs, ShowArgs};
-use crate::exit::Exit;
 use crate::job;
 use crate::rings;
-use crate::say::{Say, fitted, json_text, plain, print_line};
+use crate::say::{Exit, Say, fitted, json_text, plain, print_line};
 use crate::store::{self, explain};
 
 pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
@@ -86,7 +84,6 @@ fn change(client: &LockClient, common: &Common, args: &PermitsArgs, say: Say) ->
     Ok(())
 }
 
-/// Looks at the object under a name; a string counts as a token lock, where that is asked for.
 fn look(client: &LockClient, name: &str, as_token: bool) -> leasehold::Result<Inspection> {
     let mut shown = client.inspect(name)?;
     if as_token
@@ -100,12 +97,10 @@ fn look(client: &LockClient, name: &str, as_token: bool) -> leasehold::Result<In
     Ok(shown)
 }
 
-/// Whether it is somebody's data, and none of the objects of this crate.
 pub(crate) fn is_foreign(shown: &Inspection) -> bool {
     matches!(shown.kind, ObjectKind::Foreign { .. })
 }
 
-/// Whether it is of a kind that has a holder whose hold can be ended.
 pub(crate) fn is_lock(shown: &Inspection) -> bool {
     use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
     matches!(shown.kind, Lock | FencedLock | FairLock | ReadWriteLock { .. } | TokenLock)
@@ -133,7 +128,6 @@ const BUSY: u8 = 75;
 pub(crate) enum Forced {
     Yes,
     WasFree,
-    /// It has another holder than was shown, who came by it in its own right: nothing was done.
     IsAnothers,
     Impossible,
 }
@@ -213,8 +207,7 @@ fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[D
     print_line(&text);
 }
 
-/// With all that others wrote as it may be printed. The text of an inspection has several lines, and none of
-/// them is theirs.
+/// With all that others wrote made printable. None of the lines of an inspection's text is theirs.
 pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     let mut shown = shown.clone();
     let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.location));
@@ -238,7 +231,6 @@ pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     shown
 }
 
-/// Times in seconds; `null` for what the store does not know, and for an end that there is not.
 fn as_json(shown: &Inspection) -> Value {
     let holders = shown.holders.iter().map(holder_as_json);
     let waiters = shown.waiters.iter().map(|one| {
@@ -270,7 +262,6 @@ fn as_json(shown: &Inspection) -> Value {
     })
 }
 
-/// A holder as people name it: its command, host and process; its id where it has not said.
 pub(crate) fn place(holder: &Holder) -> String {
     let Some(place) = &holder.location else { return holder.owner.clone() };
     let command = place.label.as_ref().unwrap_or(&place.program);
@@ -304,7 +295,6 @@ pub(crate) fn holder_as_json(holder: &Holder) -> Value {
     )
 }
 
-/// The fields of an owner's place, as far as it is known, before others.
 pub(crate) fn placed(place: Option<&Location>, fields: Value) -> Value {
     let known = |text: fn(&Location) -> &String| place.map(text).filter(|text| !text.is_empty());
     let mut object = json!({

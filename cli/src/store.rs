@@ -1,7 +1,8 @@
-//! The client of the store that the environment or `--url` names, and what an error of it means for the exit
-//! code.
+//! The client of the store that `--url`, the environment or a file names, and what its errors mean for the exit code.
 
 use std::error::Error as _;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,26 +10,18 @@ use leasehold::program::Settings;
 use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
 use crate::args::{Common, Patience};
-use crate::exit::Exit;
-use crate::probe;
 use crate::rings;
 use crate::run::hold::place;
 use crate::run::signals::Caught;
-use crate::say::{Say, without_numbers};
+use crate::say::{Exit, Say, without_numbers};
 use crate::secret;
 
-/// Connects for a look, which writes nothing of the client, or says why not.
-fn connect(common: &Common, say: Say) -> Result<LockClient, Exit> {
-    open(common, None, say, |builder| builder.directory(false))
-        .map_err(|error| unconnected(common, &error, say))
-}
-
-/// Connects for a look, asks, and ends the client.
 pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
     let say = Say::new(common);
-    let client = match connect(common, say) {
+    // A look writes nothing of the client.
+    let client = match open(common, None, say, |builder| builder.directory(false)) {
         Ok(client) => client,
-        Err(exit) => return exit,
+        Err(error) => return unconnected(common, &error, say),
     };
     let exit = ask(&client, say);
     finish(client);
@@ -45,13 +38,12 @@ pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
             | ErrorKind::Protocol
             | ErrorKind::Refused
     );
-    if is_silent && let Some(words) = probe::mismatch(&settings(common).url) {
+    if is_silent && let Some(words) = mismatch(&settings(common).url) {
         return say.failure(&format!("{words} ({})", text(error)), meaning(error.kind()).0, "Tls");
     }
     explain(error, say)
 }
 
-/// Connects, unless a signal comes before: it is not to wait for a server that does not answer.
 pub(crate) fn open_unless(
     caught: &Caught,
     common: &Common,
@@ -89,7 +81,6 @@ pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuild
     }
 }
 
-/// For how long a store that is away at the start is waited for.
 pub(crate) fn waited_for(asked: &Patience) -> Duration {
     if asked.no_wait {
         Duration::ZERO
@@ -110,7 +101,6 @@ pub(crate) fn environment() -> &'static Settings {
     &READ.0
 }
 
-/// The same, with the options that all actions have.
 pub(crate) fn settings(common: &Common) -> Settings {
     builder(common).unwrap_or_default().settings()
 }
@@ -137,7 +127,6 @@ fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     Ok(builder)
 }
 
-/// Servers allow neither spaces nor much else in a client's name.
 fn client_name(label: Option<&str>) -> String {
     let label: String = label
         .unwrap_or_default()
@@ -148,7 +137,6 @@ fn client_name(label: Option<&str>) -> String {
     if label.is_empty() { "leasehold-cli".to_owned() } else { format!("leasehold-cli:{label}") }
 }
 
-/// Says what went wrong and what to do, and with which code the program ends.
 pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     let (exit, mut advice) = meaning(error.kind());
     let mut words = text(error);
@@ -172,7 +160,6 @@ pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     say.failure(&words, exit, &format!("{:?}", error.kind()))
 }
 
-/// An error in the words of those who run commands: without the library's name of the action, with its cause.
 pub(crate) fn text(error: &Error) -> String {
     let mut words = error.lock_name().map(|name| format!("{name}: ")).unwrap_or_default();
     words += error.detail();
@@ -192,7 +179,6 @@ pub(crate) fn text(error: &Error) -> String {
     OF_THE_LIBRARY.iter().fold(words, |words, (theirs, ours)| words.replace(theirs, ours))
 }
 
-/// The library's methods in its texts, and what does the same here.
 const OF_THE_LIBRARY: [(&str, &str); 5] = [
     (": call try_set_permits first", ""),
     (", or by password()", ", or in LEASEHOLD_PASSWORD"),
@@ -201,7 +187,6 @@ const OF_THE_LIBRARY: [(&str, &str); 5] = [
     ("tls_identity", "--cert"),
 ];
 
-/// The exit code of a kind of error, and what to do about it.
 pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     match kind {
         ErrorKind::InvalidInput => (Exit::Usage, ""),
@@ -240,13 +225,11 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Ends the client, which takes what it has in the store out of it; a store that does not answer is not
-/// waited for.
+/// Ends the client, which takes its own entries out of the store. A store that does not answer is not waited for.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }
 
-/// As [`finish`], by a time of the caller's.
 pub(crate) fn finish_within(client: LockClient, within: Duration) {
     let (done, is_done) = leasehold::crossbeam_channel::bounded::<()>(0);
     let ending = std::thread::Builder::new().name("shutdown".to_owned()).spawn(move || {
@@ -258,11 +241,9 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
     }
 }
 
-/// Writes the library's warnings to standard error.
 struct Warnings(Say);
 
-/// Parts of warnings about a set-up, which are the same at each run until somebody changes it. The others say what
-/// happened.
+/// Parts of warnings about a set-up, which come at each run until somebody changes it.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 
@@ -284,4 +265,53 @@ impl Observer for Warnings {
             _ => {}
         }
     }
+}
+
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The first message of TLS 1.2, with two ciphers that every server knows or refuses by an alert.
+fn hello() -> Vec<u8> {
+    // A record of a handshake; a ClientHello of 43 bytes. 32 of these need not be random here.
+    let head = [0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
+    let tail = [0, 0, 4, 0xc0, 0x2f, 0xc0, 0x30, 1, 0];
+    [&head[..], &[7; 32], &tail].concat()
+}
+
+/// Databases agree on TLS after they are connected.
+const SCHEMES: [(&str, &str, u16); 5] = [
+    ("redis", "rediss", 6379),
+    ("redis-sentinel", "rediss-sentinel", 26379),
+    ("redis-cluster", "rediss-cluster", 6379),
+    ("etcd", "etcds", 2379),
+    ("zk", "zks", 2181),
+];
+
+pub(crate) fn mismatch(url: &str) -> Option<String> {
+    let (scheme, rest) = url.trim().split_once("://")?;
+    let scheme = scheme.to_ascii_lowercase();
+    let (plain, secured, port) =
+        SCHEMES.into_iter().find(|(plain, secured, _)| scheme == *plain || scheme == *secured)?;
+    let hosts = rest.split(['/', '?']).next()?;
+    let host = hosts.rsplit('@').next()?.split(',').next()?;
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let place = if has_port { host.to_owned() } else { format!("{host}:{port}") };
+    match (speaks_tls(&place)?, scheme == secured) {
+        (true, false) => {
+            Some(format!("{place} speaks TLS, and the URL does not: it has to begin with {secured}://"))
+        }
+        (false, true) => Some(format!(
+            "{place} does not speak TLS, and the URL does: name the port for TLS, or begin the URL with {plain}://"
+        )),
+        _ => None,
+    }
+}
+
+fn speaks_tls(place: &str) -> Option<bool> {
+    let address = place.to_socket_addrs().ok()?.next()?;
+    let mut stream = TcpStream::connect_timeout(&address, PROBE_LIMIT).ok()?;
+    stream.set_read_timeout(Some(PROBE_LIMIT)).ok()?;
+    stream.write_all(&hello()).ok()?;
+    let mut first = [0; 2];
+    // An alert or a handshake, and the major version. A server that says nothing to it reads no TLS.
+    Some(stream.read_exact(&mut first).is_ok() && matches!(first, [0x15 | 0x16, 3]))
 }

@@ -1,7 +1,4 @@
-//! `watch`: a line for each change of locks.
-//!
-//! It looks at each name by `inspect`, and compares with the last look. A change and its opposite between two
-//! looks are not seen.
+//! `watch`: a line for each change between two looks by `inspect`. A change that is undone between them is not seen.
 
 use std::io::{ErrorKind as Io, Write};
 use std::time::Duration;
@@ -12,18 +9,15 @@ use serde_json::{Value, json};
 
 use crate::args::{Common, Format, WatchArgs};
 use crate::clock::{Moment, stamp, wall};
-use crate::exit::Exit;
-use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
-use crate::say::{Say, json_text, line, plain};
+use crate::say::{Exit, Say, json_text, line, plain};
 use crate::show::{placed, seconds};
 use crate::store::{self, explain};
 use crate::system;
 
-/// Prints what changes, until a signal or the end of `--for`.
 pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let say = Say::new(common);
-    let Ok(caught) = Caught::start(Inherited::take()) else {
+    let Ok(caught) = Caught::start() else {
         return say.error("signals cannot be caught", Exit::Internal);
     };
     let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));
@@ -58,7 +52,6 @@ fn wait(caught: &Caught, ended: &Receiver<Exit>, end: Moment) -> Exit {
     }
 }
 
-/// Looks until nobody reads, or the store refuses.
 fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
     let say = Say::new(common);
     let client = match store::open(common, None, say, |builder| store::patient(builder, args.interval)) {
@@ -94,13 +87,11 @@ enum End {
 
 struct Watch<'a> {
     common: &'a Common,
-    /// Whether the last request failed.
     away: bool,
 }
 
 struct Watched {
     name: String,
-    /// The last look, and when it began.
     last: Option<(Inspection, Moment)>,
 }
 
@@ -134,7 +125,6 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// One write: lines of several processes are not mixed.
     fn print(&self, change: &Change) -> Result<(), End> {
         let time = stamp(wall());
         let text = match self.common.format {
@@ -183,7 +173,6 @@ fn who(holder: &Holder) -> String {
     words
 }
 
-/// The first look: how things are.
 fn first(seen: &Inspection) -> Change {
     let name = &seen.name;
     let mut words = format!("{name}: {}", state(seen));
@@ -216,7 +205,6 @@ fn state(seen: &Inspection) -> String {
     }
 }
 
-/// The changes since a look that began `passed` ago.
 fn changes(last: &Inspection, seen: &Inspection, passed: Duration) -> Vec<Change> {
     let name = &seen.name;
     let is_in = |holders: &[Holder], one: &Holder| {

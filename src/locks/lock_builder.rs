@@ -123,7 +123,8 @@ impl LockBuilder {
     }
 
     /// Shows in the directory that the holder leads and that waiters are candidates; see
-    /// [`Holder::is_leader`](crate::Holder::is_leader). Changes nothing else.
+    /// [`Holder::is_leader`](crate::Holder::is_leader). On Redis and PostgreSQL three clients stand in the
+    /// queue, and others ask each third of their lease.
     /// [`LockClient::leader`](crate::LockClient::leader) does so by itself; this is for a program's own
     /// election over a fenced lock, whose leader monitoring should not take for a hold that hangs.
     pub fn election(mut self) -> Self {

@@ -24,6 +24,9 @@ pub(crate) struct Claim {
     pub(crate) turn: Turn,
     /// The messages that wake a waiter under this claim, as the last answer said.
     pub(crate) listens_for: ListensFor,
+    /// Whether the owner stands for election, whose queue has three places: further candidates are told to
+    /// listen for [`Nothing`](ListensFor::Nothing).
+    pub(crate) leads: bool,
     /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such
     /// a reader looks.
     pub(crate) writers_first: bool,
@@ -54,6 +57,7 @@ impl Claim {
             waits: false,
             turn: Turn::Barges,
             listens_for: ListensFor::Releases,
+            leads: false,
             writers_first: false,
             units: 1,
             note: None,
@@ -121,6 +125,8 @@ pub(crate) enum ListensFor {
     OwnTurn,
     /// Both: the holder's release does not notify the queue.
     OwnTurnAndReleases,
+    /// Nothing: the queue of an election is full, and this candidate is not in it.
+    Nothing,
 }
 
 /// A hold's note about itself: its latest end, however it is renewed, and where its owner is.

@@ -133,6 +133,7 @@ fn every_statement_finds_its_row_by_the_key() {
         ),
         (include_str!("../../src/stores/sql/query/postgres/tell.sql"), format!("{name}, 'c'")),
         (include_str!("../../src/stores/sql/query/postgres/leave_line.sql"), format!("{name}, 'c'")),
+        (include_str!("../../src/stores/sql/query/postgres/is_line_full.sql"), name.to_owned()),
         (include_str!("../../src/stores/sql/query/postgres/recall.sql"), format!("{name}, 'c'")),
         (
             include_str!("../../src/stores/sql/query/postgres/look_kept.sql"),

@@ -1,7 +1,4 @@
-//! `doctor`: a set-up, checked from end to end.
-//!
-//! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and
-//! released.
+//! `doctor`: a set-up, checked from end to end. Servers of Redis are asked beside the library.
 
 mod other;
 mod redis;
@@ -19,12 +16,10 @@ use crate::clock::Moment;
 use crate::doctor::redis::Asked;
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::Access;
-use crate::exit::Exit;
 use crate::list::has_no_end;
-use crate::probe;
 use crate::rings;
 use crate::run::times;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store::{self, explain, meaning};
 
@@ -52,7 +47,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
             // A server that is too old or a replica can be asked more, and one behind a proxy.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
-                let words = probe::mismatch(&given.url).unwrap_or_else(|| store::text(error));
+                let words = store::mismatch(&given.url).unwrap_or_else(|| store::text(error));
                 report.add(Finding::fault("reach", words, advice));
                 report.close();
                 return exit;
@@ -78,7 +73,6 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     }
 }
 
-/// The servers of Redis that keep the locks. `None`: it is another store.
 fn places(common: &Common, given: &Settings) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {
     let (access, limit) = (Access::of(given.clone()), given.command_timeout);
     if common.url.is_some() || given.urls.is_empty() {
@@ -133,9 +127,7 @@ fn on_redis(
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
     const ADVICE: &str = "`leasehold show NAME` says whose it is, `leasehold force NAME --yes` ends it; Redisson takes such with lease -1 and no watchdog";
-    /// Without `--all`.
     const PATIENCE: Duration = Duration::from_secs(10);
-    /// The number of locks that are named to people, and to programs.
     const NAMED: (usize, usize) = (5, 100);
     let Ok(client) = built else { return Finding::not_checked(CHECK, "there is no client") };
     let (end, mut is_cut) = (Moment::now().plus(PATIENCE), false);
@@ -185,7 +177,6 @@ fn deadlocks(client: &LockClient) -> Finding {
     }
 }
 
-/// Acquires a lock that nobody else uses, and releases it: all of it works, or it does not.
 fn trial(built: &leasehold::Result<LockClient>, name: &str) -> Finding {
     let client = match built {
         Ok(client) => client,
@@ -228,7 +219,6 @@ impl Latency {
             all.push(Moment::now().since(begun));
         }
         all.sort();
-        // The smallest that `percent` in a hundred do not exceed.
         let at = |percent: usize| {
             all.get((all.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
         };
@@ -236,53 +226,61 @@ impl Latency {
     }
 }
 
-fn latency_finding(latency: &Latency) -> Finding {
-    let Latency { count, p50, p99, longest } = latency;
-    let words = format!(
-        "p50 {}, p99 {}, longest {}, of {count} round trips",
-        spell(*p50),
-        spell(*p99),
-        spell(*longest)
+fn reached(took: Duration) -> Finding {
+    Finding::fine("reach", format!("connected within {}", spell(took))).with("seconds", took.as_secs_f64())
+}
+
+fn add_latency(
+    report: &mut Report,
+    measured: Result<Latency, Finding>,
+    lease: Duration,
+    command_timeout: Duration,
+) {
+    let latency = match measured {
+        Ok(latency) => latency,
+        Err(finding) => {
+            report.add(finding);
+            return report.add(Finding::not_checked("lease", "the latency is not known"));
+        }
+    };
+    let Latency { count, p50, p99, longest } = &latency;
+    let [p50_words, p99_words, longest_words] = [p50, p99, longest].map(|span| spell(*span));
+    let words = format!("p50 {p50_words}, p99 {p99_words}, longest {longest_words}, of {count} round trips");
+    report.add(
+        Finding::fine("latency", words)
+            .with("round_trips", *count)
+            .with("p50_seconds", p50.as_secs_f64())
+            .with("p99_seconds", p99.as_secs_f64())
+            .with("longest_seconds", longest.as_secs_f64()),
     );
-    Finding::fine("latency", words)
-        .with("round_trips", *count)
-        .with("p50_seconds", p50.as_secs_f64())
-        .with("p99_seconds", p99.as_secs_f64())
-        .with("longest_seconds", longest.as_secs_f64())
+    report.add(lease_finding(lease, command_timeout, &latency));
 }
 
 /// A renewal is sent each third of the lease, and one may fail.
 fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
     const CHECK: &str = "lease";
     const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";
-    let p99 = latency.p99;
+    let (p99, outlasts) = (latency.p99, times::outlasts(lease, None));
+    let (asked, trip) = (spell(lease), spell(p99));
     let found = if lease < p99.saturating_mul(3) {
-        let words =
-            format!("a lease of {} is over before renewals come back: a p99 of {}", spell(lease), spell(p99));
+        let words = format!("a lease of {asked} is over before renewals come back: a p99 of {trip}");
         Finding::fault(CHECK, words, ADVICE)
     } else if lease < p99.saturating_mul(30) {
-        let words = format!(
-            "a lease of {} is short for a p99 of {}: few late answers end it",
-            spell(lease),
-            spell(p99)
-        );
+        let words = format!("a lease of {asked} is short for a p99 of {trip}: few late answers end it");
         Finding::warning(CHECK, words, ADVICE)
     } else if lease < command_timeout.saturating_mul(3) {
-        let (lease, limit) = (spell(lease), spell(command_timeout));
+        let limit = spell(command_timeout);
         let words =
-            format!("a lease of {lease} outlasts no renewal that hangs for the command time-out of {limit}");
+            format!("a lease of {asked} outlasts no renewal that hangs for the command time-out of {limit}");
         Finding::warning(CHECK, words, ADVICE)
     } else {
-        let outlasts = spell(times::outlasts(lease, None));
+        let away = spell(outlasts);
         let words = format!(
-            "{}, far more than a round trip: a command under it outlasts a store that is away for {outlasts}",
-            spell(lease)
+            "{asked}, far more than a round trip: a command under it outlasts a store that is away for {away}"
         );
         Finding::fine(CHECK, words)
     };
-    found
-        .with("lease_seconds", lease.as_secs_f64())
-        .with("outlasts_seconds", times::outlasts(lease, None).as_secs_f64())
+    found.with("lease_seconds", lease.as_secs_f64()).with("outlasts_seconds", outlasts.as_secs_f64())
 }
 
 fn spell(span: Duration) -> String {

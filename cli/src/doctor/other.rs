@@ -8,7 +8,7 @@ use leasehold::{ErrorKind, LockClient};
 use crate::clock::{Moment, wall};
 use crate::doctor::redis::{clock_finding, none_of};
 use crate::doctor::report::{Finding, Report};
-use crate::doctor::{Latency, latency_finding, lease_finding, refused, spell};
+use crate::doctor::{Latency, add_latency, reached, refused, spell};
 
 /// Every run has the same: a database keeps the row of a free lock.
 const NAME: &str = "leasehold-doctor";
@@ -56,10 +56,7 @@ pub(super) fn check(
             return false;
         }
     };
-    report.add(
-        Finding::fine("reach", format!("connected within {}", spell(took)))
-            .with("seconds", took.as_secs_f64()),
-    );
+    report.add(reached(took));
     let words = if store.is_database() {
         "one that is supported, and the table is there"
     } else {
@@ -73,16 +70,7 @@ pub(super) fn check(
     let has_no_rights = trial(report, client, store);
     not_here(report, store);
     let latency = Latency::measure(|| client.inspect(NAME).map(drop));
-    match latency {
-        Ok(latency) => {
-            report.add(latency_finding(&latency));
-            report.add(lease_finding(lease, given.command_timeout, &latency));
-        }
-        Err(error) => {
-            report.add(refused("latency", &error));
-            report.add(Finding::not_checked("lease", "the latency is not known"));
-        }
-    }
+    add_latency(report, latency.map_err(|error| refused("latency", &error)), lease, given.command_timeout);
     has_no_rights
 }
 
@@ -101,7 +89,6 @@ fn table(report: &mut Report, client: &LockClient) {
     report.add(found.with("table", name).with("other_tables", others));
 }
 
-/// Open transactions and the like, for which the database keeps each version of a lock's row.
 fn old_versions(report: &mut Report, client: &LockClient) {
     const ADVICE: &str = "End that transaction or drop the slot, and bound transactions (idle_in_transaction_session_timeout in PostgreSQL): as long as it is there, each use of a lock makes later ones slower";
     const AGE: Duration = Duration::from_secs(60);
@@ -114,7 +101,6 @@ fn old_versions(report: &mut Report, client: &LockClient) {
     });
 }
 
-/// A lock is acquired and released. In a database its token tells the server's time.
 fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
     let (begun, before) = (Moment::now(), wall());
     let guard = match client.get_fenced_lock(NAME).try_acquire_owned() {
@@ -159,25 +145,25 @@ fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
     false
 }
 
-/// Says of the checks that Redis alone has why they are not made here.
 fn not_here(report: &mut Report, store: Store) {
-    let (persistence, leftovers) = match store {
-        Store::Server => ("as the database is set; docs/stores.md", "rows end by themselves"),
-        Store::File => {
-            ("a power cut loses locks only of processes that it ends too", "rows end by themselves")
-        }
-        Store::Etcd => ("a majority has each grant on its disk", "keys end with their leases"),
-        Store::ZooKeeper => ("a majority has each grant on its disk", "nodes end with their sessions"),
+    const MAJORITY: (&str, &str) = ("a majority has each grant on its disk", "a failover forgets nothing");
+    let ((persistence, replicas), leftovers) = match store {
+        Store::Server => (
+            (
+                "as the database is set; docs/stores.md",
+                "a failover forgets what the standby has not; replicate synchronously",
+            ),
+            "rows end by themselves",
+        ),
+        Store::File => (
+            ("a power cut loses locks only of processes that it ends too", "there are none"),
+            "rows end by themselves",
+        ),
+        Store::Etcd => (MAJORITY, "keys end with their leases"),
+        Store::ZooKeeper => (MAJORITY, "nodes end with their sessions"),
     };
     report.add(Finding::not_checked("persistence", persistence));
-    report.add(Finding::not_checked(
-        "replicas",
-        match store {
-            Store::Server => "a failover forgets what the standby has not; replicate synchronously",
-            Store::File => "there are none",
-            Store::Etcd | Store::ZooKeeper => "a failover forgets nothing",
-        },
-    ));
+    report.add(Finding::not_checked("replicas", replicas));
     none_of(report, &["eviction", "scripts", "pub/sub"], "nothing of the kind on this store");
     report.add(Finding::not_checked("leftovers", leftovers));
 }

@@ -6,18 +6,15 @@ use std::time::Duration;
 use crate::clock::{Moment, wall};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::{Place, Refusal, Wire, list, pairs, text};
-use crate::doctor::{Latency, latency_finding, lease_finding, rights, spell};
+use crate::doctor::{Latency, add_latency, reached, rights, spell};
 
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The seconds by which two clocks may differ before it is worth a word.
 const CLOCKS_AGREE: f64 = 1.0;
 
-/// A script that returns its argument at once, to see whether scripts run and how long an answer takes.
 const SCRIPT: &str = "return ARGV[1]";
 
 pub(super) struct Asked<'a> {
-    /// The lock whose rights are checked, with the client's prefix.
     pub(super) name: &'a str,
     /// A name that only this run has; below the other, so that the same rights count.
     pub(super) own_name: String,
@@ -29,7 +26,6 @@ pub(super) struct Asked<'a> {
 const REST: [&str; 9] =
     ["rights", "persistence", "eviction", "replicas", "clock", "scripts", "pub/sub", "latency", "lease"];
 
-/// Checks a server. Says whether its user may do nothing at all there.
 pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bool {
     let begun = Moment::now();
     let connected = place.connect(asked.limit).and_then(|mut wire| {
@@ -50,10 +46,7 @@ pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bo
         }
     };
     let took = Moment::now().since(begun);
-    report.add(
-        Finding::fine("reach", format!("connected within {}", spell(took)))
-            .with("seconds", took.as_secs_f64()),
-    );
+    report.add(reached(took));
     let greeting = greeting.map(|answer| pairs(&answer)).unwrap_or_default();
     if !version(report, &mut wire, &greeting) {
         none_of(report, &["role"], "the server is too old");
@@ -79,16 +72,7 @@ pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bo
         Some(hash) => Latency::measure(|| wire.ask(&["EVALSHA", &hash, "0", "x"]).map(drop)),
         None => Latency::measure(|| wire.ask(&["TIME"]).map(drop)),
     };
-    match latency {
-        Ok(latency) => {
-            report.add(latency_finding(&latency));
-            report.add(lease_finding(asked.lease, asked.limit, &latency));
-        }
-        Err(refusal) => {
-            report.add(failed("latency", &refusal));
-            report.add(Finding::not_checked("lease", "the latency is not known"));
-        }
-    }
+    add_latency(report, latency.map_err(|refusal| failed("latency", &refusal)), asked.lease, asked.limit);
     has_none
 }
 
@@ -254,7 +238,6 @@ fn replicas(info: &HashMap<String, String>) -> Finding {
     found.with("replicas", count)
 }
 
-/// The server's clock less ours, as sure as the fastest of a few answers makes it.
 fn clock(wire: &mut Wire) -> Finding {
     let mut best: Option<(Duration, f64)> = None;
     for _ in 0..5 {
@@ -278,8 +261,7 @@ fn clock(wire: &mut Wire) -> Finding {
     }
 }
 
-/// `ahead`: seconds that the server's clock is ahead of this machine's; `unsure`: so much it may be more or
-/// less.
+/// `ahead`: seconds that the server's clock is ahead of this machine's, `unsure` more or less.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",
@@ -313,7 +295,6 @@ fn scripts(report: &mut Report, wire: &mut Wire) -> Option<String> {
     runs.then_some(hash)
 }
 
-/// Whether a message that is published comes back, on the channel of a lock that only this run has.
 fn messages(wire: &mut Wire, place: &Place, asked: &Asked<'_>) -> Finding {
     const CHECK: &str = "pub/sub";
     const ADVICE: &str = "Waiters notice a release only by polling: allow PUBLISH and SUBSCRIBE on the channels of docs/permissions.md";

@@ -65,7 +65,6 @@ impl Finding {
 pub(super) struct Report {
     format: Format,
     say: Say,
-    /// The server that is being checked, where there are several.
     pub(super) server: Option<String>,
     pub(super) faults: u64,
     pub(super) warnings: u64,
@@ -120,7 +119,6 @@ impl Report {
     }
 }
 
-/// With a capital letter, unless it begins with a file's name.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     match chars.next() {

@@ -1,8 +1,7 @@
 //! Whether the user has the rights that docs/permissions.md lists.
 //!
-//! A server of 7.0 or later is asked without doing anything: by ACL DRYRUN, or inside a script, which a user
-//! who may not call ACL can do. An older one is asked by doing it, on keys of the check's own that it
-//! removes.
+//! A server of 7.0 or later is asked by ACL DRYRUN, or inside a script where the user may not call ACL. On an older one each
+//! request is tried, on keys of the check's own that it removes.
 
 use redis::Value;
 
@@ -49,7 +48,6 @@ const CHECK: &str = "rights";
 const ADVICE: &str =
     "See docs/permissions.md for the rights of each kind of lock; --name checks those for another name";
 
-/// The finding, and whether the user may do nothing at all.
 pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replica: bool) -> (Finding, bool) {
     let way = match way(wire) {
         Ok(way) => way,
@@ -131,7 +129,6 @@ fn finding(way: Way, name: &str, missing: &[(Need, String)], has_none: bool) -> 
     found(CHECK, words, ADVICE).with("missing", missing)
 }
 
-/// The command, and the key or channel unless it is the lock's own.
 fn shown(words: &[&str], name: &str) -> String {
     let command = words.first().copied().unwrap_or_default();
     let keys = if command.starts_with("EVAL") { words.get(4..5) } else { words.get(1..2) };
@@ -165,7 +162,6 @@ fn in_script(wire: &mut Wire, words: &[&str]) -> Result<bool, Refusal> {
     Ok(wire.ask(&[&["EVAL", ASK, "0"], words].concat())? == Value::Int(1))
 }
 
-/// Whether the server does it, or has another reason than rights not to.
 fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> Result<bool, Refusal> {
     let is_subscription = words.first().is_some_and(|word| word.ends_with("SUBSCRIBE"));
     // A connection that subscribed can ask nothing else.

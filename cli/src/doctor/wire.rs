@@ -11,13 +11,11 @@ use redis::{
 
 use crate::clock::Moment;
 
-/// Why there is no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     NoRight,
     Unknown,
-    /// It refused for another reason: the first word of what it said, which is a code. The others may repeat
-    /// a password.
+    /// Another reason, by the first word of the refusal, which is a code. The other words may repeat a password.
     Other(String),
     Silent,
 }
@@ -53,19 +51,16 @@ impl From<&RedisError> for Refusal {
 
 #[derive(Clone)]
 pub(super) struct Place {
-    /// Host and port, where there are several servers.
     pub(super) label: Option<String>,
     info: ConnectionInfo,
     certificates: Option<TlsCertificates>,
 }
 
-/// The options beside the URL by which servers let this program in: as the library takes them.
 pub(super) struct Access {
     certificates: Option<TlsCertificates>,
     username: Option<String>,
     password: Option<String>,
     database: Option<i64>,
-    /// Of the Sentinels.
     sentinel: (Option<String>, Option<String>),
 }
 
@@ -116,7 +111,6 @@ impl Place {
         Some(Place { label, info: info.set_redis_settings(settings), certificates })
     }
 
-    /// Named by its address, as one of several.
     pub(super) fn labelled(self) -> Place {
         let label = self.label.or_else(|| Some(self.info.addr().to_string()));
         Place { label, ..self }
@@ -160,7 +154,6 @@ impl Wire {
         Ok(fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
     }
 
-    /// The value of a setting; `None` if the user may not ask or the server has no such setting.
     pub(super) fn setting(&mut self, name: &str) -> Option<String> {
         pairs(&self.ask(&["CONFIG", "GET", name]).ok()?).remove(name)
     }
@@ -195,8 +188,7 @@ pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
         .collect()
 }
 
-/// The servers of a URL: one; the master that Sentinels name; or the primaries of a cluster. `None`: it is no
-/// URL of Redis.
+/// The servers that keep the locks. `None`: it is no URL of Redis.
 pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
@@ -267,8 +259,7 @@ fn of_cluster(kind: &str, rest: &str, access: &Access, limit: Duration) -> Resul
     Err(failure)
 }
 
-/// Host and port of the primary of a range of slots; a server that does not know its host is where it was
-/// asked.
+/// A server that does not know its host is where it was asked.
 fn primary(range: &Value, asked: &str) -> Option<String> {
     let member = list(list(range).get(2)?);
     let (host, port) = (text(member.first()?), text(member.get(1)?));

@@ -2,75 +2,68 @@
 
 use std::time::Duration;
 
-use leasehold::{AcquireOptions, Backoff, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
+use leasehold::{AcquireOptions, ErrorKind, LockClient, OwnedGuard, RedisLock};
 use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::signals::Caught;
-use crate::run::told::Waiting;
-use crate::say::Say;
+use crate::run::told::{self, Waiting};
+use crate::say::{Exit, Say};
 use crate::store::{explain, text};
 
-pub(super) enum Refusal {
-    Busy,
-    /// This signal ended the wait.
-    Signal(i32),
-    Failed(Exit),
-}
-
-/// Acquires the lock; says too how long it is held without a renewal.
+/// The lock, and how long it is held without a renewal; else the code to end with, when all is said.
 pub(super) fn acquire(
     client: &LockClient,
     args: &RunArgs,
     caught: &Caught,
     say: Say,
-) -> Result<(OwnedGuard, Duration), Refusal> {
-    say.detail("asking", &format!("asking for {}", args.name), &json!({"name": args.name}));
-    let _told = Waiting::begin(client, &args.name, &args.want, say);
-    let end = args.want.patience.wait.map(|most| Moment::now().plus(most));
+) -> Result<(OwnedGuard, Duration), Exit> {
+    let (name, patience) = (&args.name, &args.want.patience);
+    say.detail("asking", &format!("asking for {name}"), &json!({"name": name}));
+    let waiting = Waiting::begin(client, name, &args.want, say);
+    let end = patience.wait.map(|most| Moment::now().plus(most));
     loop {
-        let wait = match (args.want.patience.no_wait, end) {
-            (true, _) => Wait::For(Duration::ZERO),
-            (false, Some(end)) => Wait::For(end.since(Moment::now())),
-            (false, None) => Wait::Forever,
-        };
+        let wait = end.map(|end| end.since(Moment::now())).or(patience.no_wait.then_some(Duration::ZERO));
+        let options = AcquireOptions::new().interrupt(&caught.interrupt);
+        let options = wait.into_iter().fold(options, AcquireOptions::wait);
         let outcome = match args.want.permits {
-            Some(permits) => match permit(client, args, permits, wait, &caught.interrupt, say) {
-                Ok(Permitted::No(exit)) => return Err(Refusal::Failed(exit)),
-                Ok(Permitted::Asked(permit)) => Ok(permit),
+            Some(permits) => match permit(client, name, permits, &options, say) {
+                Ok(asked) => Ok(asked?),
                 Err(error) => Err(error),
             },
-            None => held(client, args, wait, &caught.interrupt),
+            None => lock(client, args).acquire_owned_with(&options),
         };
         // A signal that came with the grant still ends it all: the guard's drop releases.
-        match (outcome, caught.signals.try_recv()) {
-            (Err(error), Err(_)) if error.kind() == ErrorKind::Unsupported => {
-                let words = format!("{}; {}", text(&error), way_out(args));
-                return Err(Refusal::Failed(say.error(&words, Exit::Usage)));
+        let outcome = match caught.signals.try_recv() {
+            Ok(signal) => return Err(Exit::Signal(signal)),
+            Err(_none) => outcome,
+        };
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return Err(say.error(&format!("{}; {}", text(&error), way_out(args)), Exit::Usage));
             }
-            (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
-            (Ok(_) | Err(_), Ok(signal)) => return Err(Refusal::Signal(signal)),
-            (Ok(None), Err(_)) => return Err(Refusal::Busy),
-            (Ok(Some(guard)), Err(_)) => {
+            Err(error) => return Err(explain(&error, say)),
+            Ok(None) => {
+                drop(waiting);
+                return Err(told::busy(client, name, "is busy", patience.conflict_exit_code, say));
+            }
+            Ok(Some(guard)) => {
                 if let Some(window) = full_window(args, &guard) {
                     return Ok((guard, window));
                 }
                 // Lost before anything was done under it: the wait goes on, if there is still time for it.
-                if args.want.patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
+                if patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
                     let words = format!(
-                        "{} was granted, and lost before the command could start: the store is too slow for this lease",
-                        args.name
+                        "{name} was granted, and lost before the command could start: the store is too slow for this lease"
                     );
-                    return Err(Refusal::Failed(say.error(&words, Exit::Unavailable)));
+                    return Err(say.error(&words, Exit::Unavailable));
                 }
             }
         }
     }
 }
 
-/// The advice for a store that cannot keep the kind of lock that was asked for.
 fn way_out(args: &RunArgs) -> &'static str {
     if args.want.fair {
         "--fair needs Redis, etcd or ZooKeeper: without it the lock excludes as well, and serves those who wait in no promised order"
@@ -83,10 +76,8 @@ fn way_out(args: &RunArgs) -> &'static str {
     }
 }
 
-/// How long the lock is held without a renewal; `None` if it is lost already.
-///
-/// A grant whose answer came late has less at first: the command is started when the first renewal has made
-/// up for it, not to be ended as soon as it runs.
+/// How long the lock is held without a renewal; `None` if it is lost already. A grant whose answer came late has less at
+/// first: the command starts after the first renewal, not to be ended as soon as it runs.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
@@ -106,37 +97,12 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// Whether renewals come. The store ends a lock with its longest hold too (see [`lock`]), and if that is no
-/// longer than a lease, there is nothing to renew.
+/// The store ends a lock with its longest hold too (see [`lock`]): one no longer than a lease is not renewed.
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store
 }
 
-#[derive(Clone, Copy)]
-enum Wait {
-    For(Duration),
-    Forever,
-}
-
-fn held(
-    client: &LockClient,
-    args: &RunArgs,
-    wait: Wait,
-    interrupt: &Interrupt,
-) -> leasehold::Result<Option<OwnedGuard>> {
-    lock(client, args).acquire_owned_with(&asked(wait, interrupt))
-}
-
-fn asked(wait: Wait, interrupt: &Interrupt) -> AcquireOptions {
-    let options = AcquireOptions::new().interrupt(interrupt);
-    match wait {
-        Wait::For(most) => options.wait(most),
-        Wait::Forever => options,
-    }
-}
-
-/// Fenced wherever there is a fence: the command is given it.
 fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let name = &args.name;
     if args.want.read || args.want.write {
@@ -147,39 +113,28 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let options = client.lock_builder(name);
     let options = if args.want.fair { options.fair() } else { options };
     let options = if args.leads { options.election() } else { options };
-    let options =
-        args.poll.into_iter().fold(options, |options, pause| options.spin(Backoff::constant(pause)));
-    // The store too says when it ends, to those who look.
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
+/// `Err`: another number of permits was set up before, which is said.
 fn permit(
     client: &LockClient,
-    args: &RunArgs,
+    name: &str,
     permits: u32,
-    wait: Wait,
-    interrupt: &Interrupt,
+    options: &AcquireOptions,
     say: Say,
-) -> leasehold::Result<Permitted> {
-    let semaphore = client.get_expirable_semaphore(&args.name);
+) -> leasehold::Result<Result<Option<OwnedGuard>, Exit>> {
+    let semaphore = client.get_expirable_semaphore(name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
         // Fewer than there are would run beside more than this caller allows.
         if there != i64::from(permits) {
-            let name = &args.name;
             let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \
                  changes the number for all who use it"
             );
-            return Ok(Permitted::No(say.error(&words, Exit::Usage)));
+            return Ok(Err(say.error(&words, Exit::Usage)));
         }
     }
-    let permit = semaphore.acquire_with(1, &asked(wait, interrupt))?;
-    Ok(Permitted::Asked(permit.map(OwnedGuard::from)))
-}
-
-enum Permitted {
-    Asked(Option<OwnedGuard>),
-    /// The number is another's.
-    No(Exit),
+    Ok(Ok(semaphore.acquire_with(1, options)?.map(OwnedGuard::from)))
 }

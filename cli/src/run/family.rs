@@ -1,11 +1,8 @@
 //! The processes of a command: its group, and on Linux all that descend from it, wherever they went.
 //!
-//! A process can leave its group and its session (`su -c`, `setsid`, a double fork), and its parent can end
-//! before it. It cannot leave its descent: the helper, and the process with the lock above it, are *child
-//! subreapers*, so an orphan below them becomes their child and nobody else's. A process without children has
-//! no descendants. That is how the end of all of them is known.
-//!
-//! Elsewhere only the group is known.
+//! A process can leave its group and its session (`su -c`, `setsid`, a double fork), and its parent can end before it. It
+//! cannot leave its descent: the helper and the supervisor are *child subreapers*, so an orphan below them becomes their
+//! child. A process without children has no descendants, so the end of all is known. Elsewhere only the group is known.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -22,6 +19,9 @@ use signal_hook::consts::SIGKILL;
 use crate::clock::Moment;
 
 pub(super) const POLL: Duration = Duration::from_millis(5);
+/// Further off than any lease.
+#[cfg(target_os = "linux")]
+const LONGEST: Duration = Duration::from_secs(1 << 31);
 
 pub(super) fn adopt_orphans() {
     #[cfg(target_os = "linux")]
@@ -50,8 +50,7 @@ impl Family {
         }
     }
 
-    /// Kills all that are there now. One that forks meanwhile may leave a child: until [`Family::is_gone`],
-    /// this is repeated.
+    /// Kills all that are there now. One that forks meanwhile may leave a child: repeat until [`Family::is_gone`].
     pub(super) fn kill(&self) {
         kill_group(self.group, SIGKILL);
         if let Some(cgroup) = &self.cgroup {
@@ -76,18 +75,15 @@ impl Family {
         !group_lives(self.group) && self.living().is_empty()
     }
 
-    /// Reaps the orphans that this process got, which otherwise nobody does. The command itself stays: until
-    /// it is reaped, its number cannot be another's.
+    /// Reaps orphans. The command itself stays: until it is reaped, its number cannot be another's.
     pub(super) fn reap(&self) {
         reap_children(&[Some(self.group), self.helper]);
     }
 
-    /// The numbers of those that live: they could not be killed, or not yet.
     pub(super) fn survivors(&self) -> Vec<i32> {
         self.living().iter().map(|member| member.pid).collect()
     }
 
-    /// Those that may do something, among them those of whom this process sees no more than the number.
     fn living(&self) -> Vec<Member> {
         let mut living = descendants(raw(getpid()));
         living.retain(|member| !member.is_dead && Some(member.pid) != self.helper.map(raw));
@@ -108,22 +104,17 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
 }
 
 /// Timers that continue this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
-pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<(nix::sys::timer::Timer, Duration)>);
+pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
-    /// A stop discards signals that are under way, and with them all that their timers would still send: on a busy machine,
-    /// whose processor this process has waited for longer than the first timer, the next one continues it.
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
         // The timer of a signal that nobody handles does not go on after its first.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
-        let timer = |millis| {
-            let goes_on = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
-            let timer = nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok()?;
-            Some((timer, Duration::from_millis(millis)))
-        };
-        Awake([300, 700, 1500].into_iter().filter_map(timer).collect())
+        let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
+        let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
+        Awake((0..3).filter_map(timer).collect())
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -131,13 +122,18 @@ impl Awake {
         Awake()
     }
 
-    /// This process runs: no signal is due before a while.
-    pub(super) fn put_off(&mut self) {
+    /// This process runs, and has to run again at `due`: no signal comes before a while.
+    ///
+    /// A stop discards a signal that is on its way, and ends the timer that sent it. On a busy machine the first timer's may be
+    /// on its way for long, so the others send theirs when there is something to do.
+    pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
-        for (timer, first) in &mut self.0 {
+        for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {
             use nix::sys::timer::{Expiration, TimerSetTimeFlags};
-            let (first, each) = ((*first).into(), Duration::from_millis(100).into());
-            timer.set(Expiration::IntervalDelayed(first, each), TimerSetTimeFlags::empty()).ok();
+            const EACH: Duration = Duration::from_millis(100);
+            let first = late.map_or(3 * EACH, |late| due.since(Moment::now()) + Duration::from_millis(late));
+            let times = Expiration::IntervalDelayed(first.clamp(EACH, LONGEST).into(), EACH.into());
+            timer.set(times, TimerSetTimeFlags::empty()).ok();
         }
     }
 }
@@ -153,12 +149,10 @@ pub(super) fn wake(child: &Child) {
     }
 }
 
-/// Whether the first process of a group has ended, as far as the system says.
 pub(super) fn is_dead(group: Pid) -> bool {
     Member::of(raw(group)).map_or(cfg!(target_os = "linux"), |member| member.is_dead)
 }
 
-/// Sends a signal to a process group; one that is gone needs none.
 pub(super) fn kill_group(group: Pid, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         kill_process_group(group, signal).ok();
@@ -201,8 +195,7 @@ impl Member {
         Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead, began: large(19)?, memory })
     }
 
-    /// Signals this process and no other that got its number meanwhile: the descriptor is of one process,
-    /// which began when the one that was found did.
+    /// Signals this process and no other that got its number meanwhile: it began when the one that was found did.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         let process = pidfd_open(pid, PidfdFlags::empty());
@@ -233,8 +226,7 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     found
 }
 
-/// The children of all threads of a process. The list may lack one while others end: whoever needs to know
-/// asks again.
+/// The children of all threads of a process. The list may lack one while others end: ask again.
 fn children(of: i32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
     let mut all = Vec::new();
@@ -271,28 +263,22 @@ pub(super) fn why_unseen() -> Option<&'static str> {
     )
 }
 
-/// Whether a process group still has a process that is not dead.
-///
-/// A process that nobody has reaped yet still has its number, and in a container without an init nobody ever
-/// does. A group of other users' processes lives although it may not be signalled.
+/// Whether a process group still has a process that is not dead. A zombie keeps its number, in a container without an init for
+/// ever. A group of other users' processes lives although it may not be signalled.
 fn group_lives(group: Pid) -> bool {
     let there = test_kill_process_group(group);
     let is_there = there.is_ok() || cfg!(target_os = "linux") && there == Err(Errno::PERM);
     is_there && !is_known_to_be_dead(group)
 }
 
-/// Whether all of a group are dead by what the system lists; false where it lists none.
 fn is_known_to_be_dead(group: Pid) -> bool {
     let mut of_group =
         numbers().filter_map(Member::of).filter(|member| member.group == raw(group)).peekable();
     cfg!(target_os = "linux") && of_group.peek().is_some() && of_group.all(|member| member.is_dead)
 }
 
-/// A control group (version 2) of a command's own, by which processes of other users can be killed too
-/// (`su -c`).
-///
-/// It is made only by a user that is not root, below a group that was left to this user. Root needs none, and
-/// below a group that belongs to the system's manager nobody else is to make any.
+/// A control group (version 2) of a command's own, by which processes of other users can be killed too (`su -c`). Only users
+/// other than root make one, below a group that was left to them: root needs none, and the system's manager owns the others.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
@@ -328,7 +314,6 @@ impl Cgroup {
         std::fs::write(self.path.join("cgroup.kill"), "1").ok();
     }
 
-    /// Lets go of it. Processes that outlive their command, as they may, go back to where they came from.
     pub(super) fn remove(&self) {
         if let Some(parent) = self.path.parent() {
             let left = std::fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
@@ -336,13 +321,11 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // While one is being reaped it is refused; the directory is empty then, and its name is never used
-        // again by a helper.
+        // While one is being reaped this is refused; the directory is empty then, and no helper uses its name again.
         std::fs::remove_dir(&self.path).ok();
     }
 }
 
-/// This process's folder in the hierarchy of version 2, if this process is listed there.
 fn own_cgroup() -> Option<PathBuf> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;

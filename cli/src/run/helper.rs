@@ -1,10 +1,9 @@
-//! The process between the one with the lock and the command: the command's parent, which ends it in time
-//! whatever becomes of the process with the lock.
+//! The helper: the process between the supervisor, which has the lock, and the command, which it ends in time whatever becomes
+//! of the supervisor.
 //!
-//! It knows nothing of locks. Each `until` that it hears says until when the lock is surely held. Less the
-//! margin, that is when the command is dead at the latest, with all processes that
-//! [descend from it](super::family). Stopped or killed, the supervisor sends nothing more, and so the same
-//! clock that all processes of the machine read decides.
+//! The helper knows nothing of locks. Each [`Order::Until`] says until when the lock is surely held. Less the margin, that is
+//! when the command and all that [descends from it](super::family) is dead. A supervisor that is stopped or killed sends
+//! nothing more, and the clock that all processes of the machine read decides.
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};
@@ -26,14 +25,13 @@ use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 
 use crate::args::OnLost;
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::family::{self, Awake, Cgroup, Family, POLL, kill_group};
-use crate::run::link::{self, Order, Report};
-use crate::run::parts::{BecomeArgs, HelperArgs, Part};
+use crate::run::parts::{self, BecomeArgs, HelperArgs, Order, Part, Report};
 use crate::run::signals;
+use crate::say::Exit;
 
 /// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 enum Event {
     Order(Order),
@@ -51,10 +49,8 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     }
 }
 
-/// Runs the command in this process, which the system kills when the helper dies.
-///
-/// Otherwise a helper that is killed before it has reported the command's start would leave a command behind
-/// of which nobody knows.
+/// Runs the command in this process, which the system kills when the helper dies: else a helper that is killed before it has
+/// reported the command's start would leave a command of which nobody knows.
 pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
@@ -82,7 +78,7 @@ pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
 fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     signals::outlive_signals()?;
     let mut awake = Awake::new();
-    awake.put_off();
+    awake.put_off(Moment::NEVER);
     family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
@@ -91,15 +87,14 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     let (sender, events) = unbounded();
     let (orders, reading) = (sender.clone(), stream.try_clone()?);
     std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
-        link::receive(reading, |order| orders.send(Event::Order(order)).is_ok());
+        parts::receive(reading, |order| orders.send(Event::Order(order)).is_ok());
         drop(orders.send(Event::Orphaned));
     })?;
     let Ok(Event::Order(Order::Until(until))) = events.recv() else { return Ok(()) };
     if Moment::now() >= until.minus(args.margin) {
-        return link::send(&stream, &Report::Late);
+        return parts::send(&stream, &Report::Late);
     }
-    // Readable when the lock is lost. The command inherits this end of it, and only the other is closed by
-    // its exec.
+    // Readable when the lock is lost. The command inherits this end; its exec closes only the other.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
     let cgroup = Cgroup::make(std::process::id());
@@ -115,7 +110,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     drop((lost, command));
     let child = match started {
         Ok(child) => child,
-        Err(error) => return link::send(&stream, &Report::Failed(error.raw_os_error().unwrap_or(0))),
+        Err(error) => return parts::send(&stream, &Report::Failed(error.raw_os_error().unwrap_or(0))),
     };
     let number = i32::try_from(child.id()).unwrap_or(0);
     let Some(group) = Pid::from_raw(number) else { return Ok(()) };
@@ -138,7 +133,6 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The input that the command is to have. This process's own is the socket.
 fn receive_input(stream: &UnixStream) -> std::io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -152,11 +146,10 @@ fn receive_input(stream: &UnixStream) -> std::io::Result<OwnedFd> {
 }
 
 fn tell(stream: &UnixStream, report: Report) {
-    drop(link::send(stream, &report));
+    drop(parts::send(stream, &report));
 }
 
-/// The watch over the command. However it ends, the helper is told: a command whose end nobody sees would be
-/// renewed for ever.
+/// Reports the command's end, however the watch ends: a lock whose command nobody watches would be renewed for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -193,11 +186,8 @@ fn watch(child: Pid, mut watched: Watched) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    Ending {
-        kill_at: Moment,
-    },
+    Ending { kill_at: Moment },
     Killed,
-    /// The lock is lost, and the command goes on: it is so that it was asked for.
     Tolerated,
 }
 
@@ -206,20 +196,18 @@ struct Keeper<'a> {
     awake: Awake,
     family: Family,
     stream: &'a UnixStream,
-    /// Closed to tell the command that the lock is lost.
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
     /// The command was asked to end: all that it has started is to end too.
     is_asked: bool,
-    /// How the command ended, of whose processes others may still live.
     ended: Option<Report>,
 }
 
 impl Keeper<'_> {
     fn run(mut self, events: &Receiver<Event>) {
         loop {
-            self.awake.put_off();
+            self.awake.put_off(self.next());
             self.act(Moment::now());
             if let Some(report) = self.ended.filter(|_| self.is_over()) {
                 return self.conclude(report);
@@ -234,8 +222,7 @@ impl Keeper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The thread that reads orders holds a sender, and so does the one that watches until it
-                // reports the end.
+                // The reader of orders holds a sender, and so does the watch until it reports the end.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -273,7 +260,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// TERM now; KILL after the grace, and before the lock can be another's.
     fn terminate(&mut self, now: Moment) {
         self.loses = None;
         tell(self.stream, Report::Ending);
@@ -324,8 +310,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// The command ended. By itself it leaves what it started as it is; asked to end, that has a grace, and
-    /// then ends too.
+    /// A command that ends by itself leaves what it started; one that was asked to end has that end within the grace.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
         let now = Moment::now();
@@ -338,7 +323,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// Whether nothing is left to be waited for, once the command itself has ended.
     fn is_over(&self) -> bool {
         match self.stage {
             Stage::Running | Stage::Tolerated => true,
@@ -346,7 +330,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// Reports how the command ended. If it had to end, so had all of its processes.
     fn conclude(self, report: Report) {
         if self.stage == Stage::Killed {
             for pid in self.family.survivors() {

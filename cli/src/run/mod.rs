@@ -4,8 +4,6 @@ mod acquire;
 mod family;
 mod helper;
 pub(crate) mod hold;
-pub(crate) mod inherited;
-mod link;
 mod office;
 pub(crate) mod parts;
 pub(crate) mod signals;
@@ -22,14 +20,11 @@ use serde_json::json;
 
 use crate::args::{Common, ElectArgs, OnceArgs, RunArgs, Terms, Want};
 use crate::clock::Moment;
-use crate::exit::{Exit, SIGINT};
 use crate::job::{self, State};
-use crate::run::acquire::Refusal;
-use crate::run::inherited::Inherited;
 use crate::run::office::{Office, Stage};
-use crate::run::signals::Caught;
-use crate::run::supervisor::Task;
-use crate::say::Say;
+use crate::run::signals::{Caught, Inherited};
+use crate::run::supervisor::{RELEASE_AFTER_SIGNAL, Task};
+use crate::say::{Exit, SIGINT, Say};
 use crate::store;
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -52,13 +47,11 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     })
 }
 
-/// Before anything is asked of the store: a command that could not be ended in time.
 fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit> {
     let words = times::why_too_short(asked, terms)?;
     Some(say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage))
 }
 
-/// Runs a command while this process leads, and stands again when that is over.
 pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     let mut candidate = RunArgs {
         name: args.name.clone(),
@@ -67,7 +60,6 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         max_hold: None,
         strict: args.strict,
         leads: true,
-        poll: args.poll,
         command: args.command.clone(),
     };
     let say = Say::new(common);
@@ -139,8 +131,13 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 office: None,
             };
             let end = supervisor::supervise(&task, guard, caught, say);
+            let words = format!("it is unknown for how long {name} counts as run");
+            let fields = json!({"name": name});
+            let last_words = move || say.notice("release_unknown", &words, &fields);
+            // Without a thread a signal waits for the store.
+            caught.end_by_signal(RELEASE_AFTER_SIGNAL, last_words).ok();
             if !end.was_never_begun {
-                record(client, guard, end.exit, Moment::now().since(begun), caught, say);
+                record(client, guard, end.exit, Moment::now().since(begun), say);
             }
             told::ended(name, begun.since(asked), begun, end.exit, say);
             if matches!(end.exit, Exit::Command(1..) | Exit::Signal(_)) {
@@ -177,14 +174,12 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
     })
 }
 
-/// The way out where a store has no `once`.
 const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
                        `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
 
-/// Records how the run ended, for `show` and `serve`, while the job is still this owner's. A lost one may be
-/// another's by now.
-fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, caught: &Caught, say: Say) {
-    if matches!(exit, Exit::Lost(_)) || caught.is_hurried() {
+/// Records how the run ended, while the job is still this owner's: a lost one may be another's by now.
+fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, say: Say) {
+    if matches!(exit, Exit::Lost(_)) {
         return;
     }
     if let Err(error) = client.record_run(guard, exit.code(), took) {
@@ -193,7 +188,6 @@ fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, c
     }
 }
 
-/// Says whether a job that is not run here runs, or has run.
 fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
     if !say.is_quiet()
         && let (Ok(shown), Ok(Some(last))) = (client.inspect(name), client.last_run(name))
@@ -210,8 +204,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
     told::busy(client, name, "runs already", code, say)
 }
 
-/// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by
-/// this owner until `--at-least` is over, and nobody renews it.
+/// Gives back a job whose command was never started: until `--at-least` is over this owner keeps the lock, unrenewed.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
     // Longer than the request may take: until then it is nobody else's.
@@ -225,7 +218,6 @@ fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     }
 }
 
-/// Connects, again for as long as `away` if the store is away; the exit code if that cannot be, or a signal came.
 fn connect(
     common: &Common,
     lease: Option<Duration>,
@@ -264,7 +256,6 @@ fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuil
     }
 }
 
-/// Catches signals, opens the office, connects, and ends the client.
 fn with_client(
     common: &Common,
     lease: Option<Duration>,
@@ -281,7 +272,7 @@ fn with_client(
     let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
     family::adopt_orphans();
-    let caught = match Caught::start(inherited) {
+    let caught = match Caught::with(inherited) {
         Ok(caught) => caught,
         Err(error) => {
             return say.error(&format!("signals cannot be caught: {error}"), Exit::Internal);
@@ -323,11 +314,7 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
             told::ended(&args.name, waited, granted, exit, say);
             exit
         }
-        Err(Refusal::Busy) => {
-            told::busy(client, &args.name, "is busy", args.want.patience.conflict_exit_code, say)
-        }
-        Err(Refusal::Signal(signal)) => Exit::Signal(signal),
-        Err(Refusal::Failed(exit)) => exit,
+        Err(exit) => exit,
     }
 }
 

@@ -1,13 +1,8 @@
-//! `elect --listen`: whether this process leads, for those who ask over HTTP.
+//! `elect --listen`: `/leader` and `/ready`, for those who ask over HTTP.
 //!
-//! | path | 200 | 503 |
-//! |---|---|---|
-//! | `/leader` | the command runs as the leader's; the body has the term, and what is left of it | all else |
-//! | `/ready` | the store answers, and nothing is under way: the process stands, or leads | all else |
-//!
-//! The supervisor says how it stands; the clock is read again for each answer. So an answer of 200 is made
-//! before the instant at which the helper kills the command at the latest, also when no thread but the
-//! answering one runs. It can be old when it arrives.
+//! The supervisor says how it stands, and each answer reads the clock again. So 200 is answered before the instant at which
+//! the helper kills the command at the latest, also when only the answering thread runs. The answer can be old when it
+//! arrives.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,33 +11,27 @@ use std::time::Duration;
 use leasehold::LockClient;
 
 use crate::clock::Moment;
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::serve::fresh::Fresh;
 use crate::serve::http::{self, Answer, Request};
 
-/// How long `/ready` waits for the store. Those who ask wait for a second, as a rule.
 const WAIT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stage {
     Stands,
-    /// It is elected, and its command does not run yet.
     Begins,
     Leads {
         term: Option<u64>,
         /// Before another can lead.
         until: Moment,
     },
-    /// Its command is being ended, or has ended.
     Ends,
 }
 
 pub(super) struct Office {
     stage: Mutex<Stage>,
-    /// Taken by the thread that accepts.
     listener: Mutex<Option<TcpListener>>,
-    /// Whether the store answers; there once it has been reached.
     store: OnceLock<Fresh<()>>,
 }
 
@@ -56,7 +45,6 @@ impl Office {
         })
     }
 
-    /// Answers from now on, by threads that end with the process.
     pub(super) fn open(self: &Arc<Self>, say: Say) -> Result<(), Exit> {
         let Some(listener) = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
@@ -70,7 +58,6 @@ impl Office {
         Ok(())
     }
 
-    /// The store is reached: from now on `/ready` asks it, once a second at most.
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
         let fresh = Fresh::health(client, name).map_err(|error| say.no_thread(&error))?;
         fresh.want(); // the first who asks does not wait for it

@@ -1,32 +1,32 @@
-//! The processes that this program starts of itself. Each has its role as the first argument, and its [`Part`] as the second, as
-//! JSON.
+//! The processes that this program starts of itself, and what they say to each other over sockets, one message a line. The first
+//! argument of each is its role, the second the [`Part`] as JSON.
 
 use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::args::OnLost;
-use crate::exit::Exit;
+use crate::clock::Moment;
 use crate::run::helper;
 use crate::run::hold::{keeper, lookout};
-use crate::run::inherited::Inherited;
-use crate::say::Say;
+use crate::run::signals::Inherited;
+use crate::say::{Exit, Say};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Part {
-    /// Runs the command for the process that holds the lock, and ends it in time.
     Helper(HelperArgs),
     Become(BecomeArgs),
     Keep(KeepArgs),
-    /// Sends the shell its signal when the lock is not kept.
     Lookout(LookoutArgs),
 }
 
-/// Does what the first two arguments say, if they are one of these parts.
 pub(crate) fn part() -> Option<Exit> {
     let mut words = std::env::args_os().skip(1);
     let (role, part) = (words.next()?, words.next()?);
@@ -43,7 +43,6 @@ pub(crate) fn part() -> Option<Exit> {
 }
 
 impl Part {
-    /// For those who look at the list of processes.
     fn role(&self) -> &'static str {
         match self {
             Part::Helper(_) => "helper",
@@ -53,8 +52,7 @@ impl Part {
         }
     }
 
-    /// This program as this part, before it is started.
-    pub(super) fn program(self) -> std::io::Result<Command> {
+    pub(super) fn program(self) -> io::Result<Command> {
         // Also when the program's file has been replaced meanwhile.
         let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
         let mut command = Command::new(own);
@@ -63,7 +61,6 @@ impl Part {
     }
 }
 
-/// Written by `run`, read by its helper.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct HelperArgs {
     pub(crate) say: Say,
@@ -73,7 +70,6 @@ pub(crate) struct HelperArgs {
     pub(crate) inherited: Inherited,
 }
 
-/// Written by the helper, read by the process that becomes the command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BecomeArgs {
     pub(crate) say: Say,
@@ -82,26 +78,59 @@ pub(crate) struct BecomeArgs {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// Written by `hold`, read by the process that keeps the lock. The rest comes over its socket, since the
-/// command that was typed may hold a password.
+/// The rest comes over its socket, since the command that was typed may hold a password.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
     /// For those who look at the list of processes.
     pub(crate) name: String,
-    /// The process for which the lock is kept, and when it began.
     pub(crate) pid: i32,
     pub(crate) began: u64,
-    /// The file of its socket.
     pub(crate) place: PathBuf,
 }
 
-/// Written by the process that keeps the lock, read by its lookout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LookoutArgs {
     pub(crate) pid: i32,
     pub(crate) began: u64,
     pub(crate) place: PathBuf,
     pub(crate) signal: i32,
-    /// How long before the end of the lock's time the signal is sent.
     pub(crate) before: Duration,
+}
+
+/// From the process with the lock. The end of the socket means that this process is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Until this instant the lock is surely held, if nothing else is heard.
+    Until(Moment),
+    Gone,
+    /// The command was asked to end (TERM): what it leaves behind is to end with it.
+    Asked,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// The command runs; its number is its process group's too.
+    Started(i32),
+    Failed(i32),
+    Late,
+    Stopped(i32),
+    Ending,
+    Exited(i32),
+    Signaled(i32),
+    /// The end of the command could not be seen, so it was ended.
+    Unwatched,
+    Survivor(i32),
+}
+
+pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(format!("{}\n", serde_json::to_string(message)?).as_bytes())
+}
+
+pub(super) fn receive<M: DeserializeOwned>(stream: UnixStream, mut each: impl FnMut(M) -> bool) {
+    for line in BufReader::new(stream).lines() {
+        let Ok(line) = line else { return };
+        if serde_json::from_str(&line).is_ok_and(|message| !each(message)) {
+            return;
+        }
+    }
 }

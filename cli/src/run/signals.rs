@@ -7,22 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::Interrupt;
-use leasehold::crossbeam_channel::{Receiver, Sender, select, unbounded};
-use nix::sys::signal::SigSet;
+use leasehold::crossbeam_channel::{Receiver, Sender, after, select, unbounded};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal as Named, sigprocmask};
 use rustix::process::{Pid, Signal, kill_current_process_group};
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 
-use crate::exit::Exit;
-use crate::run::family;
-use crate::run::inherited::{Inherited, ignored};
-use crate::say::Say;
+use crate::run::{end_as_interrupted, family};
+use crate::say::{Exit, Say};
 
 /// Signals that end the wait for a lock, and are passed on to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Whether a signal is to end the program. The others end a wait for the lock only: there they have no other
-/// meaning.
+/// Other signals end a wait for the lock only: they have no other meaning there.
 fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
@@ -41,8 +39,7 @@ pub(crate) struct Caught {
     hurried: AtomicBool,
 }
 
-/// The children of this process: one that it has started, and orphans that it got as the first process of a
-/// container, or as the one that [adopts](family::adopt_orphans) them.
+/// The children of this process: one that it has started, and orphans that it [adopts](family::adopt_orphans).
 #[derive(Default)]
 struct Wards {
     /// It is waited for elsewhere. Locked while it is started, so that it is never taken for an orphan.
@@ -57,10 +54,13 @@ impl Wards {
 }
 
 impl Caught {
-    /// Catches from now on all signals that end a wait, but those that are ignored already (`nohup`).
-    ///
-    /// SIGCHLD is caught also where it was ignored: there the system reports the end of a child to nobody.
-    pub(crate) fn start(inherited: Inherited) -> io::Result<Caught> {
+    /// Catches all signals that end a wait, but those that are ignored already (`nohup`). SIGCHLD is caught also where it was
+    /// ignored: there the system reports the end of a child to nobody.
+    pub(crate) fn start() -> io::Result<Caught> {
+        Caught::with(Inherited::take())
+    }
+
+    pub(super) fn with(inherited: Inherited) -> io::Result<Caught> {
         let ignored = ignored();
         let caught = FORWARDED.iter().filter(|signal| !is_in(ignored, **signal)).chain([&SIGCHLD]);
         let mut signals = Signals::new(caught)?;
@@ -107,8 +107,8 @@ impl Caught {
         })
     }
 
-    /// Does what may wait for the store, on a thread of its own. After a signal that ends the program it is
-    /// waited for no longer than `more`: then the thread is left behind, and ends with the program.
+    /// Does what may wait for the store on a thread of its own. A signal that ends the program waits for it for `more` at
+    /// most, and leaves the thread behind.
     pub(crate) fn unless_signaled<T: Send + 'static>(
         &self,
         what: &str,
@@ -122,8 +122,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal counts, also beside an outcome: nobody else hears of
-                        // it.
+                        // Without more time the signal counts, also beside an outcome: nobody else hears of it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -139,11 +138,29 @@ impl Caught {
         }
     }
 
+    /// From here on a signal that is to end the program does so after `more`, unless the program has ended by then: no
+    /// command is left that could hear it. `last_words` says what is left undone.
+    pub(super) fn end_by_signal(
+        &self,
+        more: Duration,
+        last_words: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let signals = self.signals.clone();
+        std::thread::Builder::new().name("ends".to_owned()).spawn(move || {
+            let Some(signal) = signals.iter().find(|signal| ends(*signal)) else { return };
+            after(more).recv().ok();
+            last_words();
+            let exit = Exit::Signal(signal);
+            end_as_interrupted(exit);
+            std::process::exit(exit.code().into());
+        })?;
+        Ok(())
+    }
+
     pub(crate) fn is_hurried(&self) -> bool {
         self.hurried.load(Ordering::SeqCst)
     }
 
-    /// Starts a child, which the caller waits for. There is one at a time.
     pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let mut own = self.wards.own.lock().unwrap_or_else(PoisonError::into_inner);
         let child = command.spawn()?;
@@ -151,19 +168,16 @@ impl Caught {
         Ok(child)
     }
 
-    /// Reaps the child that was started, and then what it hid.
     pub(super) fn wait(&self, child: &mut Child) {
         drop(child.wait());
         *self.wards.own.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.wards.reap();
     }
 
-    /// Whether a signal has come that is to end the program, be it by its command.
     pub(crate) fn is_asked_to_end(&self) -> bool {
         self.asked_to_end.load(Ordering::SeqCst) != 0
     }
 
-    /// A wait begins again, after this pause. The signal that ends it already, if one has come.
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
         // Those that came until now were for the command.
         while self.signals.try_recv().is_ok() {}
@@ -185,8 +199,7 @@ impl Caught {
     }
 }
 
-/// Keeps signals that are sent to all of a service's processes from ending this one, which ends when its
-/// command has.
+/// Signals to all processes of a service do not end this one, which ends after its command.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {
@@ -207,6 +220,56 @@ pub(crate) fn kill_own_group(signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         kill_current_process_group(signal).ok(); // it has this process at least
     }
+}
+
+/// The treatment of signals that this program was started with: it sets what it needs, and the command gets the old one.
+///
+/// Some start programs with signals blocked, or with SIGCHLD ignored, which hides the end of a child. Real-time signals are
+/// not kept blocked for the command, and SIGPIPE has its default there, since Rust's runtime replaces what was before `main`.
+///
+/// A bit for each signal, the first for signal 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inherited {
+    blocked: u64,
+    ignored: u64,
+}
+
+impl Inherited {
+    /// Reads them, and blocks nothing from now on. Before the first thread, so that all have it so.
+    pub(super) fn take() -> Inherited {
+        let mut before = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();
+        let blocked = before.iter().map(bit).fold(0, std::ops::BitOr::bitor);
+        Inherited { blocked, ignored: ignored() }
+    }
+
+    pub(super) fn restore(self) {
+        for signal in Named::iterator() {
+            // The others that were ignored have stayed so.
+            if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
+                set(signal, SigHandler::SigIgn);
+            }
+        }
+        set(Named::SIGPIPE, SigHandler::SigDfl);
+        let blocked = Named::iterator().filter(|signal| self.blocked & bit(*signal) != 0).collect();
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&blocked), None).ok();
+    }
+}
+
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn bit(signal: Named) -> u64 {
+    1 << (signal as i32 - 1)
+}
+
+#[expect(unsafe_code, reason = "the only call that ignores a signal")]
+fn set(signal: Named, how: SigHandler) {
+    // SAFETY: `SigIgn` and `SigDfl` are no handlers, so no code of this process runs because of them.
+    unsafe { nix::sys::signal::signal(signal, how) }.ok();
 }
 
 fn is_in(mask: u64, signal: i32) -> bool {

@@ -1,5 +1,4 @@
-//! The process that holds the lock: it tells its helper until when, passes signals on, and says how it all
-//! ended.
+//! The process that holds the lock: tells its helper until when, passes signals on, and says how it all ended.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, stdin};
@@ -19,42 +18,34 @@ use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, S
 
 use crate::args::{OnLost, Terms};
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::family::{self, Cgroup, Family, kill_group};
 use crate::run::hold::place;
-use crate::run::link::{self, Order, Report};
 use crate::run::office::{Office, Stage};
-use crate::run::parts::{HelperArgs, Part};
+use crate::run::parts::{self, HelperArgs, Order, Part, Report};
 use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
 use crate::run::times::{self, Times};
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store;
 
-/// How long a release is waited for once a signal asks this program to end: one that is answered at all takes
-/// less.
-const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
+/// How long a release is waited for after a signal: one that is answered at all takes less.
+pub(super) const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Task<'a> {
     pub(crate) name: &'a str,
     pub(crate) terms: &'a Terms,
-    /// How long the lock is held without a renewal.
     pub(crate) window: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// Whether it can last longer than that window.
     pub(crate) is_renewed: bool,
     pub(crate) strict: bool,
     pub(crate) command: &'a [OsString],
-    /// Told whether the command runs as the leader's.
     pub(crate) office: Option<&'a Office>,
 }
 
-/// Runs the command while the guard's lock is held, and releases the lock.
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // Its drop releases what may be left of it. A store that does not answer is not waited for: the code
-        // says it.
+        // Its drop releases what may be left. The code is the same whether the store answers or not.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -62,11 +53,9 @@ pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: 
 
 pub(super) struct Supervised {
     pub(super) exit: Exit,
-    /// The command was surely never started.
     pub(super) was_never_begun: bool,
 }
 
-/// Runs the command while the guard's lock is held.
 pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, say: Say) -> Supervised {
     let granted = Moment::now();
     let times = Times::of(task.window, task.terms.kill_grace);
@@ -99,7 +88,6 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     supervisor.run(caught, lost)
 }
 
-/// The holds under which the command runs, for its own waits: this one, and those under which this program runs.
 fn under(guard: &OwnedGuard) -> String {
     /// A command far down leaves the outermost out.
     const MOST: usize = 16;
@@ -146,7 +134,7 @@ impl Helper {
         let reading = stream.try_clone()?;
         std::thread::Builder::new()
             .name("reports".to_owned())
-            .spawn(move || link::receive(reading, |report| sender.send(report).is_ok()))?;
+            .spawn(move || parts::receive(reading, |report| sender.send(report).is_ok()))?;
         Ok(Helper { process, stream, reports })
     }
 }
@@ -175,24 +163,18 @@ struct Supervisor<'a> {
     guard: &'a OwnedGuard,
     helper: Helper,
     times: Times,
-    /// `--max-hold`.
     ceiling: Moment,
     say: Say,
     terminal: Terminal,
-    /// The command's, once it runs.
     group: Option<Pid>,
     /// Signals that the command cannot hear: it does not run yet, or has ended.
     unheard: Vec<i32>,
-    /// As the helper was told last.
     until: Moment,
     /// The command is being ended, because the lock cannot be kept or may not.
     is_ending: bool,
     is_lost: bool,
-    /// The server said so.
     is_gone: bool,
-    /// As the helper said.
     was_never_begun: bool,
-    /// A process of the command could not be ended.
     has_survivor: bool,
 }
 
@@ -201,8 +183,7 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // Only the helper reports the command's end. The lock is renewed meanwhile, so that without the
-            // report it would be held for ever.
+            // Only the helper reports the command's end: without it the lock would be renewed for ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -218,7 +199,7 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(link::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
                     }
                 },
                 default(self.times.tick) => {}
@@ -227,22 +208,20 @@ impl Supervisor<'_> {
         self.conclude(ended, caught)
     }
 
-    /// Tells the helper until when the lock is held, when that has changed.
     fn beat(&mut self) {
         // The clock first: the instant may be earlier than the window's end, never later.
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
             // One that is not sent is made up for by the next.
-            if link::send(&self.helper.stream, &Order::Until(until)).is_ok() {
+            if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
         }
         self.tell_office(false);
     }
 
-    /// It leads until the helper begins to end the command, and at the latest until the instant at which the
-    /// helper kills it, which is before another can lead.
+    /// It leads until the helper begins to end the command, and until it kills it at the latest: before another can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -267,14 +246,12 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report is on its way
         }
-        // Stopped itself, it reports nothing. Its end changes nothing for the command, whose orphans are now
-        // this process's.
+        // Stopped, it reports nothing. Killed, it leaves the command's orphans to this process.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
     }
 
-    /// Kills all of the command until an instant, and says who goes on all the same.
     fn end_family(&mut self, family: &Family, by: Moment) {
         family.end(by);
         for pid in family.survivors() {
@@ -345,7 +322,6 @@ impl Supervisor<'_> {
     fn without_helper(&mut self) -> Ended {
         if let Some(group) = self.group {
             let family = self.family(group);
-            // Released only when nobody is left, or the lock's time is over.
             self.end_family(&family, self.until);
             if let Some(cgroup) = &family.cgroup {
                 cgroup.remove();
@@ -364,14 +340,12 @@ impl Supervisor<'_> {
             self.unheard.push(signal); // what it has left behind may hear it all the same
         }
         if signal == SIGCONT {
-            // In the foreground again, or for the first time.
             self.terminal.offer(group);
         }
         self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
         if signal == SIGTERM {
-            // As when a system ends a service: also for what has left the group, and nothing of it outlives
-            // the lock.
-            drop(link::send(&self.helper.stream, &Order::Asked));
+            // As when a system ends a service: also for what has left the group, and nothing of it outlives the lock.
+            drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
         kill_group(group, signal);
@@ -409,8 +383,7 @@ impl Supervisor<'_> {
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script
-            // ends with it.
+            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;
@@ -422,11 +395,9 @@ impl Supervisor<'_> {
             Ended::Signaled(signal) => Exit::Signal(signal),
             Ended::Unknown => self.lost(),
         };
-        // They are for the release.
         for signal in &self.unheard {
             caught.put_back.send(*signal).ok();
         }
-        // The helper ends by itself once it has reported.
         caught.wait(&mut self.helper.process);
         Supervised { exit, was_never_begun: self.was_never_begun }
     }
@@ -458,7 +429,6 @@ impl Supervisor<'_> {
     }
 }
 
-/// Releases the lock, and says how the run ended in view of that.
 fn released(task: &Task<'_>, guard: OwnedGuard, exit: Exit, caught: &Caught, say: Say) -> Exit {
     let unlocked = match caught.unless_signaled("release", RELEASE_AFTER_SIGNAL, say, move || guard.unlock())
     {

@@ -5,29 +5,22 @@ use std::time::Duration;
 use crate::args::Terms;
 use crate::clock::Moment;
 
-/// How long before the window's end what is done; all within it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// From TERM to KILL.
     pub(super) grace: Duration,
     /// From KILL to the end: what the system needs to end a process group, on a busy machine too.
     pub(super) margin: Duration,
-    /// The time between two looks at the window.
     pub(super) tick: Duration,
 }
 
-/// Most that a command has between TERM and KILL unless it was asked for; and no more than this part of the
-/// window, so that an outage of the store may last for half of the lease: see [`outlasts`].
+/// Unless the grace was given; no more than this part of the window, so that a store may be away for half of the lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// Of a window of this length. A renewal comes after a third of it, so a third at most is left for the
-    /// grace.
-    ///
-    /// It is shorter than was asked for: the library takes a hundredth off for clocks, and the request took
-    /// its time. So the grace is made to fit, and nothing is refused any more: see [`why_too_short`].
+    /// A renewal comes after a third of the window, so a third is left for the grace at most. The window is shorter than was
+    /// asked for (1 % for clocks, and the time of the request): the grace is made to fit, and nothing is refused any more.
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),
@@ -37,18 +30,16 @@ impl Times {
     }
 }
 
-/// How long a store may be away at any time without the command's being told to end: from the moment before
-/// the next renewal is due, a third of the lease after the last, to TERM.
+/// How long a store may be away at any time before TERM: it may go away just before a renewal, a third of the lease after the
+/// last.
 pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     let window = lease.mul_f64(0.99);
     let times = Times::of(window, grace);
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why no command can be ended in time under a lock for which so much is asked without a renewal, if none
-/// can.
-///
-/// Asked before anything is asked of the store, of what was given alone: it is refused always or never.
+/// Why no command can be ended in time under a lock for which so much is asked without a renewal. By what was given alone: it
+/// is refused always or never.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     if asked < SHORTEST {
         return Some("too short to end a command in time: the least is 1s".to_owned());
@@ -58,9 +49,8 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     Some(format!("--kill-grace {grace:?} is more than a third of it, which has to be {least:?} at least"))
 }
 
-/// Whether the instant for which the helper was told to end the command was that of `--max-hold`, and not a
-/// window that could not be renewed. The library's own window for a longest hold ends up to a hundredth
-/// before, and began with the request, which may have been slow.
+/// Whether the helper ended the command at `--max-hold`, and not because a window was not renewed. The library's own window
+/// for a longest hold ends up to 1 % earlier, and began with the request, which may have been slow.
 pub(super) fn is_set_by(until: Moment, ceiling: Moment, most: Duration) -> bool {
     until.plus(most / 10) >= ceiling
 }

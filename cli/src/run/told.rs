@@ -9,16 +9,14 @@ use serde_json::{Value, json};
 
 use crate::args::Want;
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::job::span;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::show::{self, holder_as_json, who};
 
 const FIRST: Duration = Duration::from_secs(1);
 /// The next look at who has the lock; another line is written only for another holder.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Says who has the lock while it is waited for, until this value is dropped.
 pub(super) struct Waiting {
     _stop: Sender<()>,
 }

@@ -5,12 +5,8 @@
 #[path = "times.rs"]
 pub(crate) mod times;
 
-#[path = "hold/args.rs"]
-pub(crate) mod hold_args;
-
 use crate::args::{Common, ElectArgs, OnceArgs, RunArgs};
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
 pub(crate) fn run(common: &Common, _args: &RunArgs) -> Exit {
     refused(common, "run")
@@ -34,41 +30,25 @@ fn refused(common: &Common, action: &str) -> Exit {
     )
 }
 
-/// Nothing: the exit code says that an interrupt ended the program.
 pub(crate) fn end_as_interrupted(_exit: Exit) {}
 
 pub(crate) mod hold {
     use super::refused;
-    use crate::args::Common;
-    use crate::exit::Exit;
-
-    pub(crate) use super::hold_args as args;
+    use crate::args::{Common, HoldArgs, ReleaseArgs};
+    use crate::say::Exit;
 
     pub(crate) mod place {
-        /// Nothing is noted here, so each text counts as new.
         pub(crate) fn is_first(_text: &str) -> bool {
             true
         }
     }
 
-    pub(crate) fn hold(common: &Common, _args: &args::HoldArgs) -> Exit {
+    pub(crate) fn hold(common: &Common, _args: &HoldArgs) -> Exit {
         refused(common, "hold")
     }
 
-    pub(crate) fn release(common: &Common, _args: &args::ReleaseArgs) -> Exit {
+    pub(crate) fn release(common: &Common, _args: &ReleaseArgs) -> Exit {
         refused(common, "release")
-    }
-}
-
-pub(crate) mod inherited {
-    /// The treatment of signals that this program was started with: there is none.
-    #[derive(Debug)]
-    pub(crate) struct Inherited;
-
-    impl Inherited {
-        pub(crate) fn take() -> Inherited {
-            Inherited
-        }
     }
 }
 
@@ -78,9 +58,7 @@ pub(crate) mod signals {
 
     use leasehold::crossbeam_channel::{Receiver, select, unbounded};
 
-    use crate::exit::{Exit, SIGINT};
-    use crate::run::inherited::Inherited;
-    use crate::say::Say;
+    use crate::say::{Exit, SIGINT, Say};
 
     /// Ctrl-C, Ctrl-Break and the end of the console, in order: each as SIGINT.
     pub(crate) struct Caught {
@@ -88,13 +66,12 @@ pub(crate) mod signals {
     }
 
     impl Caught {
-        pub(crate) fn start(_inherited: Inherited) -> io::Result<Caught> {
+        pub(crate) fn start() -> io::Result<Caught> {
             let (sender, signals) = unbounded();
             ctrlc::set_handler(move || sender.send(SIGINT).unwrap_or_default()).map_err(io::Error::other)?;
             Ok(Caught { signals })
         }
 
-        /// Does what may wait for the store, on a thread of its own, which is left behind by a signal.
         pub(crate) fn unless_signaled<T: Send + 'static>(
             &self,
             what: &str,

@@ -8,12 +8,10 @@ use leasehold::{Error, ErrorKind, LockClient};
 
 use crate::clock::Moment;
 
-/// The time for which a value is given again, at least.
 const FRESH: Duration = Duration::from_secs(1);
 /// A store that leaves one request without an answer for this time does not answer.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// A value that is made anew by a thread of its own when it is wanted and old.
 pub(crate) struct Fresh<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
@@ -24,11 +22,9 @@ struct Shared<T> {
 
 struct State<T> {
     is_wanted: bool,
-    /// The value that is being made: since when, and how far its maker has got.
     running: Option<(Moment, u64)>,
     made: Option<Made<T>>,
     failure: Option<(ErrorKind, Moment)>,
-    /// When it was asked last, successfully or not, and for how long it is not asked again.
     tried: Option<(Moment, Duration)>,
     made_total: u64,
     failed_total: u64,
@@ -41,11 +37,8 @@ struct Made<T> {
 }
 
 pub(crate) struct Seen<T> {
-    /// The last that could be made, and its age.
     pub(crate) last: Option<(Arc<T>, Duration)>,
-    /// Why there is none, or only an old one.
     pub(crate) failure: Option<Trouble>,
-    /// For how long the next one has been in the making, and how far its maker has got.
     pub(crate) running: Option<(Duration, u64)>,
     pub(crate) made_total: u64,
     pub(crate) failed_total: u64,
@@ -58,7 +51,6 @@ pub(crate) struct Trouble {
 }
 
 impl<T> Seen<T> {
-    /// The trouble with a store that is asked one request for a value.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
         let silent = self.running.map(|(lasting, _)| lasting).filter(|lasting| *lasting >= SILENCE);
         self.failure.or(silent.map(|lasting| Trouble { kind: ErrorKind::TimedOut, lasting }))
@@ -82,7 +74,6 @@ impl Trouble {
 pub(crate) type Progress<'a> = &'a dyn Fn(u64);
 
 impl Fresh<()> {
-    /// Whether the store answers: one request about the lock `name`, which need not be held.
     pub(crate) fn health(client: &LockClient, name: &str) -> io::Result<Fresh<()>> {
         let (client, name) = (client.clone(), name.to_owned());
         Fresh::start("health", move |_| client.inspect(&name).map(|_| ((), FRESH)), |_| {})
@@ -90,8 +81,6 @@ impl Fresh<()> {
 }
 
 impl<T: Send + Sync + 'static> Fresh<T> {
-    /// Makes values by `make`, with the time for which each is fresh, and tells `outcome` of each failure and
-    /// success.
     pub(crate) fn start(
         name: &str,
         mut make: impl FnMut(Progress<'_>) -> Result<(T, Duration), Error> + Send + 'static,

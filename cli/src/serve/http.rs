@@ -2,35 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::clock::Moment;
-use crate::exit::Exit;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 
-/// The most connections that are served at a time, each by a thread of its own.
 const MOST_CONNECTIONS: usize = 64;
 const MOST_BYTES: usize = 8 * 1024;
 const MOST_HEADERS: usize = 64;
 /// For the whole request, however it is cut up.
 const TO_ASK: Duration = Duration::from_secs(5);
-/// For the whole answer.
 const TO_TAKE: Duration = Duration::from_secs(10);
-/// For the client to close after it has the answer.
 const TO_CLOSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// Without the query.
     pub(crate) path: String,
     /// `None` from a client of HTTP/1.0, which need not say it. Browsers always do.
     pub(crate) host: Option<String>,
-    /// The address that it came to.
     pub(crate) local: SocketAddr,
 }
 
@@ -38,7 +32,6 @@ pub(crate) struct Request {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
-    /// More headers, each with its end of line.
     pub(crate) headers: String,
     pub(crate) body: String,
 }
@@ -91,8 +84,7 @@ pub(crate) fn announce(address: SocketAddr, say: Say) {
     say.notice("serving", &words, &json!({"address": address.to_string()}));
 }
 
-/// The answer to a request that is none for a page. Monitors ask by HEAD, which gets the same as GET without
-/// the body.
+/// Monitors ask by HEAD, which gets the same as GET without the body.
 pub(crate) fn refusal(request: &Request) -> Option<Answer> {
     let refused = !matches!(request.method.as_str(), "GET" | "HEAD");
     refused.then(|| {
@@ -101,7 +93,6 @@ pub(crate) fn refusal(request: &Request) -> Option<Answer> {
     })
 }
 
-/// Answers whoever connects, until the process ends, by threads of its own.
 pub(crate) fn start(
     listener: TcpListener,
     answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
@@ -164,13 +155,11 @@ fn converse(mut stream: TcpStream, place: &InUse, answer: &dyn Fn(&Request) -> A
     Ok(())
 }
 
-/// The time until `end`, which is an error once it is over.
 fn left(end: Moment) -> io::Result<Duration> {
     let left = end.since(Moment::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads a request, or says what is wrong with it.
 fn request(stream: &mut TcpStream) -> io::Result<Result<Request, Answer>> {
     let local = stream.local_addr()?;
     let end = Moment::now().plus(TO_ASK);
@@ -198,7 +187,6 @@ fn request(stream: &mut TcpStream) -> io::Result<Result<Request, Answer>> {
     }
 }
 
-/// The request; nothing while there is only part of it.
 fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -223,7 +211,6 @@ fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
     Ok(Some(Request { method: head.method.unwrap_or_default().to_owned(), path, host, local }))
 }
 
-/// The connections that are open.
 #[derive(Default)]
 struct Connections {
     open: Mutex<Open>,
@@ -243,15 +230,13 @@ struct Connection {
     is_cut: bool,
 }
 
-/// A connection's place among those that are served, given up when this is dropped.
 struct InUse {
     connections: Arc<Connections>,
     number: u64,
 }
 
 impl Connections {
-    /// A place for the connection. If all are taken, the client that has been slow for the longest loses
-    /// its own.
+    /// If all places are taken, the client that has been slow for the longest loses its own.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();
@@ -289,6 +274,45 @@ impl Drop for InUse {
     }
 }
 
+// The names by which this server may be asked.
+//
+// Another's page can give its own name a loopback address (DNS rebinding), and read what a server there answers. Its requests
+// have that name in `Host`, so unknown names are refused.
+
+/// Without the port: behind a tunnel it is another one, and whoever rebinds a name chooses the port too.
+pub(crate) fn host_name(host: &str) -> Option<String> {
+    let host = host.trim();
+    let name = match host.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            is_port(port).then_some(address)?
+        }
+        // An IPv6 address without brackets and without a port.
+        None if host.matches(':').count() > 1 => host,
+        None => match host.split_once(':') {
+            Some((name, port)) => is_port(&format!(":{port}")).then_some(name)?,
+            None => host,
+        },
+    };
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Some(address.to_canonical().to_string());
+    }
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (!name.is_empty() && name.chars().all(is_name)).then_some(name)
+}
+
+fn is_port(text: &str) -> bool {
+    text.is_empty()
+        || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
+pub(super) fn is_known(host: &str, local: SocketAddr, given: &[String]) -> bool {
+    let Some(name) = host_name(host) else { return false };
+    let is_here = |address: IpAddr| address.is_loopback() || address == local.ip().to_canonical();
+    name == "localhost" || given.contains(&name) || name.parse().is_ok_and(is_here)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,5 +337,26 @@ mod tests {
         }
         let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(MOST_HEADERS));
         assert_eq!(parsed(&many).unwrap_err(), 431);
+    }
+
+    #[test]
+    fn a_host_is_compared_without_case_port_and_last_dot() {
+        for (text, host) in [
+            ("localhost", "localhost"),
+            ("LocalHost:9477", "localhost"),
+            ("locks.example.com.:80", "locks.example.com"),
+            ("127.0.0.1:9477", "127.0.0.1"),
+            ("[::1]:9477", "::1"),
+            ("[0:0:0:0:0:0:0:1]", "::1"),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1"),
+            ("::1", "::1"),
+        ] {
+            assert_eq!(host_name(text).as_deref(), Some(host), "{text}");
+        }
+        for bad in
+            ["", ":80", "a b", "a/b", "a:b", "[::1", "[::1]x", "user@localhost", "localhost:80:80", "é"]
+        {
+            assert_eq!(host_name(bad), None, "{bad}");
+        }
     }
 }

@@ -13,16 +13,11 @@ use crate::list::{has_no_end, lock_as_json};
 use crate::rings;
 use crate::serve::fresh::{Progress, Seen, Trouble};
 
-/// The number of locks that are listed by name; all are counted.
 const MOST_LOCKS: usize = 10_000;
-/// The most of a lock's waiters that are named.
 const MOST_WAITERS: usize = 100;
-/// The number of groups that have numbers of their own, and the longest name of one.
 const MOST_GROUPS: usize = 64;
 const LONGEST_GROUP: usize = 100;
-/// The group of locks that have no other.
 const OTHER: &str = "other";
-/// The store's processor that a list may take: one part in so many.
 const SHARE: u32 = 100;
 /// The store's processor that a foreign key and a lock take, as measured on Redis 7.
 const KEY_COST: Duration = Duration::from_micros(2);
@@ -30,12 +25,10 @@ const LOCK_COST: Duration = Duration::from_micros(20);
 /// Two readings of when a run ended differ by less than this many seconds: the clocks are read apart.
 const JITTER: u64 = 2;
 
-/// The locks of the store at one moment, more or less.
 pub(crate) struct Listing {
     /// The fields of the object for programs that do not change with its age, each with a comma before it.
     pub(super) fields: String,
     pub(crate) groups: BTreeMap<(String, Use), Group>,
-    /// The jobs that were asked for, with the last run of each that has one, and whether it runs now.
     pub(crate) jobs: Vec<Job>,
     /// Rings of threads that wait for each other: those that are certain, and those that may be.
     pub(crate) deadlocks: [usize; 2],
@@ -44,38 +37,30 @@ pub(crate) struct Listing {
     pub(crate) took: Duration,
 }
 
-/// A job of `once`.
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) last: Option<LastRun>,
     /// When its last run, and its last success, ended: seconds since 1970; 0: none in the last 40 days.
     pub(crate) ended: u64,
     pub(crate) succeeded: u64,
-    /// The holder of its lock now, which runs it, or has run it and keeps others from it for a while.
     owner: Option<String>,
 }
 
-/// The maker of lists, with what one list leaves to the next.
 pub(crate) struct Lists {
     client: LockClient,
     pattern: String,
     interval: Option<Duration>,
     groups: Groups,
-    /// The jobs that were asked for, with when the last run and the last success ended.
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used, as far as that decides for how long it is held and for how many to wait for it is as it
-/// should be.
+/// How a lock is used: by that the alerts know how long it may be held, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
-    /// For a piece of work.
     Lock,
     /// The same, and the hold ends by itself: a job of `once`, or `--max-hold`.
     Bounded,
-    /// For as long as its holder lives; those who wait are candidates.
     Leader,
-    /// By several at a time.
     Permits,
 }
 
@@ -104,27 +89,22 @@ impl Use {
     }
 }
 
-/// The locks whose names begin alike and that are used alike.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Group {
     pub(crate) held: u64,
     pub(crate) waiting: u64,
     pub(crate) without_end: u64,
-    /// Of those whose holders say since when.
     pub(crate) oldest: Option<Duration>,
 }
 
-/// The groups that have numbers of their own: the first that were seen, so that series neither come and go
-/// nor grow in number.
+/// The groups that were seen first have numbers of their own, so that series neither come and go nor grow in number.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
-    /// The uses besides [`Use::Lock`] that were seen of each.
     used: BTreeSet<(String, Use)>,
 }
 
 impl Groups {
-    /// A name's text before its first colon.
     fn of(&mut self, lock: &ListedLock) -> (String, Use) {
         let group = (self.of_name(&lock.name), Use::of(lock));
         if !self.used.contains(&group) {
@@ -145,7 +125,6 @@ impl Groups {
         group
     }
 
-    /// Each of them, with nothing in it yet.
     fn empty(&self) -> BTreeMap<(String, Use), Group> {
         let names = self.known.iter().cloned().chain([OTHER.to_owned()]);
         let all = names.map(|name| (name, Use::Lock)).chain(self.used.iter().cloned());
@@ -164,7 +143,6 @@ impl Lists {
         }
     }
 
-    /// Asks the store; the list, and the time before it is asked again.
     pub(crate) fn list(&mut self, progress: Progress<'_>) -> Result<(Listing, Duration), Error> {
         let start = Moment::now();
         let mut counted = self.groups.empty();
@@ -253,14 +231,12 @@ impl Job {
     }
 }
 
-/// The time between two lists of so many keys and locks in which the store's processor has its share of rest.
 fn rest(keys: u64, locks: u64) -> Duration {
     let times = |cost: Duration, number: u64| cost * u32::try_from(number).unwrap_or(u32::MAX);
     (times(KEY_COST, keys) + times(LOCK_COST, locks)).saturating_mul(SHARE)
 }
 
-/// When something ended that long ago, in whole seconds since 1970: the same as before unless it is another
-/// end. 0: there was none.
+/// The same number as before unless it is another end: seconds since 1970; 0: there was none.
 fn steady(before: u64, ago: Option<Duration>) -> u64 {
     let Some(ago) = ago else { return 0 };
     let now = wall().saturating_sub(ago).as_secs();
@@ -276,7 +252,6 @@ impl Group {
     }
 }
 
-/// Those who say that they wait, by the lock's name. The longest wait is first.
 #[derive(Default)]
 struct Waiters {
     by_name: HashMap<String, Vec<(Duration, Value)>>,
@@ -321,7 +296,6 @@ impl Waiters {
     }
 }
 
-/// The object for programs, with the last locks that are known, also where the store is in trouble.
 pub(crate) fn as_json(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let error = json!(trouble.map(Trouble::words));
     let error_for = json!(trouble.map(|trouble| trouble.lasting.as_secs_f64()));

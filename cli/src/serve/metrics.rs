@@ -5,8 +5,7 @@ use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// While the store is in trouble there are no locks to count: then only how it stands with it, and nothing
-/// out of date.
+/// While the store is in trouble there are no locks to count: nothing out of date is shown.
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
     let is_up = f64::from(u8::from(trouble.is_none()));

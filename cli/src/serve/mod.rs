@@ -1,7 +1,6 @@
 //! `serve`: who holds and who waits, for browsers and for Prometheus. It changes nothing on the store.
 
 pub(crate) mod fresh;
-pub(crate) mod hosts;
 pub(crate) mod http;
 mod listing;
 mod metrics;
@@ -16,16 +15,13 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::args::{Common, ServeArgs};
-use crate::exit::Exit;
-use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::serve::fresh::{Fresh, Seen, Trouble};
 use crate::serve::http::{Answer, Request};
 use crate::serve::listing::{Listing, Lists};
 use crate::store::{self, explain};
 
-/// How long a request waits for the store. Then it is answered with the last that is known.
 const WAIT: Duration = Duration::from_millis(2500);
 /// Any name does: it is asked for to see whether the store answers.
 const PROBE: &str = "leasehold";
@@ -37,21 +33,18 @@ pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
     })
 }
 
-/// Begins to serve, by threads that end with the process.
 fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
     let refused = |what: &str, error: &std::io::Error| say.error(&format!("{what}: {error}"), Exit::Internal);
     // A store that has no lists, or a user without rights, is known at once and not by an empty page.
     if let Some(Err(error)) = client.list(&args.pattern).next_page() {
         return Err(explain(&error, say));
     }
-    // So is a store without records of jobs.
     if let Some(error) = args.jobs.first().and_then(|job| client.last_run(job).err()) {
         return Err(explain(&error, say));
     }
     let listener = http::listen(&args.listen, say)?;
     let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
-    let caught =
-        Caught::start(Inherited::take()).map_err(|error| refused("signals cannot be caught", &error))?;
+    let caught = Caught::start().map_err(|error| refused("signals cannot be caught", &error))?;
     let site = Site::start(client, args, say).map_err(|error| say.no_thread(&error))?;
     http::start(listener, move |request| site.answer(request), say)?;
     if let Some(words) = warning(address) {
@@ -90,8 +83,7 @@ impl Site {
         Ok(Site { hosts: args.hosts.clone(), locks, health, policy: policy() })
     }
 
-    /// The newest list, and why the store cannot be used. A long list is no trouble: the store is up when it
-    /// answers one request.
+    /// A long list is no trouble: the store is up when it answers one request.
     fn seen(&self) -> (Seen<Listing>, Option<Trouble>) {
         let trouble = self.health.get(WAIT).trouble();
         let wait = if trouble.is_some() { Duration::ZERO } else { WAIT };
@@ -99,7 +91,7 @@ impl Site {
     }
 
     fn answer(&self, request: &Request) -> Answer {
-        if request.host.as_ref().is_some_and(|host| !hosts::is_known(host, request.local, &self.hosts)) {
+        if request.host.as_ref().is_some_and(|host| !http::is_known(host, request.local, &self.hosts)) {
             return Answer::text(
                 421,
                 "this host is not known here; start the program with --host and its name",
@@ -126,7 +118,6 @@ impl Site {
         }
     }
 
-    /// While the store is in trouble the last locks that are known come with the status of an error.
     fn locks(&self) -> Answer {
         let (seen, trouble) = self.seen();
         let trouble = trouble.or(seen.failure);
@@ -151,7 +142,6 @@ impl Site {
     }
 }
 
-/// Says on standard error when the store goes away and when it is back, not at each try.
 struct Reports {
     say: Say,
     failed: bool,
@@ -172,7 +162,6 @@ impl Reports {
 
 const HTML: &str = include_str!("page.html");
 
-/// The script and the style of the page and no others, nothing from elsewhere, and in no frame.
 fn policy() -> String {
     let (script, style) = (hash("<script>", "</script>"), hash("<style>", "</style>"));
     format!(

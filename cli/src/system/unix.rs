@@ -12,7 +12,6 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// Nanoseconds since the machine started, the time asleep included.
 pub(crate) fn nanos() -> u64 {
     let time = clock_gettime(CLOCK);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -33,7 +32,6 @@ pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The columns of the terminal that standard output is; 0 where it does not say.
 pub(crate) fn terminal_width() -> Option<u16> {
     rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_col)
 }
@@ -46,7 +44,6 @@ pub(crate) fn is_unread() -> bool {
         && asked.iter().any(|one| one.revents().contains(PollFlags::ERR))
 }
 
-/// Stops this process, as the terminal's own key does; returns when it is continued.
 pub(crate) fn stop() -> io::Result<()> {
     Ok(kill_process(getpid(), Sent::STOP)?)
 }

@@ -4,8 +4,7 @@ use std::io;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Nanoseconds of the performance counter, the time asleep included. It begins a day before this process
-/// first read it, so no other process may compare.
+/// The performance counter, the time asleep included, from a day before the first reading: no other process may compare.
 #[expect(clippy::disallowed_methods, reason = "the clock of deadlines on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -14,8 +13,7 @@ pub(crate) fn nanos() -> u64 {
     u64::try_from((DAY + Instant::now().saturating_duration_since(begun)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The number of a signal that is named, or given as a number. None is sent here: the arguments are read as
-/// on Unix before they are refused.
+/// None is sent here: the arguments are read as on Unix before they are refused.
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     const NAMES: [(&str, i32); 7] =
         [("HUP", 1), ("INT", 2), ("QUIT", 3), ("KILL", 9), ("USR1", 10), ("USR2", 12), ("TERM", 15)];
@@ -29,17 +27,14 @@ pub(crate) fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
-/// The columns of the terminal that standard output is.
 pub(crate) fn terminal_width() -> Option<u16> {
     ratatui::crossterm::terminal::size().ok().map(|(columns, _)| columns)
 }
 
-/// Whether the reader of a pipe has closed it: the next line will show it.
 pub(crate) fn is_unread() -> bool {
     false
 }
 
-/// Nothing: no key stops a program here.
 #[expect(clippy::unnecessary_wraps, reason = "it can fail on Unix")]
 pub(crate) fn stop() -> io::Result<()> {
     Ok(())

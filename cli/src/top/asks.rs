@@ -12,22 +12,16 @@ use crate::clock::Moment;
 use crate::rings;
 use crate::show::{self, Forced};
 
-/// The number of locks that can be moved through; all are counted.
 const MOST_LOCKS: usize = 10_000;
 /// While the store says of nobody that it waits, deadlocks are looked for once in this number of looks.
 const UNASKED: u64 = 5;
-/// The number of locks on the screen whose token is asked for, each by a request.
 const MOST_TOKENS: usize = 64;
 
-/// The locks at one moment, more or less.
 pub(crate) struct Look {
     pub(crate) locks: Vec<ListedLock>,
-    /// How many there are, with those that are not in the list, and how many wait for them.
     pub(crate) found: u64,
     pub(crate) waiting: u64,
-    /// The fencing tokens of those on the screen, by name.
     pub(crate) fences: HashMap<String, u64>,
-    /// Threads that wait for each other.
     pub(crate) deadlocks: Vec<Deadlock>,
     pub(crate) cost: ListCost,
     pub(crate) took: Duration,
@@ -36,22 +30,17 @@ pub(crate) struct Look {
 
 pub(crate) enum Answer {
     Looked(Look),
-    /// The store did not do what it was asked for.
     Failed(Error),
-    /// The lock, with the holder who would lose it.
     Asked(Box<Inspection>),
-    /// The outcome for a lock that was to be forced.
     Said(String),
 }
 
 pub(crate) enum Ask {
     Look,
-    /// Who would lose the lock?
     Question(String),
     Force(Box<Inspection>),
 }
 
-/// The store, asked by a thread that ends with this.
 pub(crate) struct Asks {
     pub(crate) answers: Receiver<Answer>,
     asks: Sender<Ask>,
@@ -91,7 +80,6 @@ impl Asks {
         Ok(Asks { answers, asks, visible })
     }
 
-    /// Notes the locks that are on the screen.
     pub(crate) fn visible(&self, names: Vec<String>) {
         *self.visible.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
@@ -106,12 +94,10 @@ struct Thread {
     pattern: String,
     visible: Arc<Mutex<Vec<String>>>,
     looks: u64,
-    /// Tokens by name, each with the hold that it belongs to.
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and for how long it had the lock when its token was asked for: one that has had it for less has
-/// it anew.
+/// The owner, and for how long it had the lock when its token was asked for: with less, it has it anew.
 type Hold = (String, Option<Duration>);
 
 impl Thread {

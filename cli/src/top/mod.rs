@@ -14,16 +14,13 @@ use ratatui::crossterm::event::{self, Event, KeyEvent};
 
 use crate::args::{Common, Format, TopArgs};
 use crate::clock::Moment;
-use crate::exit::{Exit, SIGINT};
-use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
-use crate::say::Say;
+use crate::say::{Exit, SIGINT, Say};
 use crate::store::{self, explain};
 use crate::system;
 use crate::top::asks::{Answer, Asks};
 use crate::top::view::{Next, View};
 
-/// Shows the locks until a key or a signal ends it.
 pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
     let say = Say::new(common);
     if common.format == Format::Json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
@@ -32,7 +29,7 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
             Exit::Usage,
         );
     }
-    let Ok(caught) = Caught::start(Inherited::take()) else {
+    let Ok(caught) = Caught::start() else {
         return say.error("signals cannot be caught", Exit::Internal);
     };
     let interval = args.interval;
@@ -77,7 +74,6 @@ fn show(client: &LockClient, args: &TopArgs, caught: &Caught) -> Result<Exit, Tr
     shown
 }
 
-/// The keys that are typed, read by a thread that ends with the process.
 fn events() -> std::io::Result<Receiver<Event>> {
     let (sender, receiver) = unbounded();
     let read = move || while event::read().is_ok_and(|event| sender.send(event).is_ok()) {};
@@ -92,7 +88,6 @@ fn shown(
     events: &Receiver<Event>,
     caught: &Caught,
 ) -> Result<Exit, Trouble> {
-    // Times run on between two looks.
     const TICK: Duration = Duration::from_secs(1);
     loop {
         terminal.draw(|frame| screen::draw(frame, view, Moment::now()))?;
@@ -125,13 +120,10 @@ fn is_press(key: &KeyEvent) -> bool {
     key.kind != event::KeyEventKind::Release
 }
 
-/// Gives the terminal back and stops, as the terminal's own key does to other programs; goes on when it is
-/// told to.
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     system::stop()?;
-    // It begins with an empty screen. `clear` would ask the terminal where the cursor is, and `typed` would
-    // read the answer.
+    // The screen is empty. `clear` would ask the terminal where the cursor is, and `typed` would read the answer.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

@@ -64,7 +64,6 @@ fn summary(view: &View, now: Moment) -> String {
         count => words += &format!(", {count} deadlocks"),
     }
     let age = now.since(look.since);
-    // Else it is as old as it is to be.
     if view.trouble.is_some() {
         words += &format!("; of {} ago", time(age));
     }
@@ -93,7 +92,6 @@ fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
     }
 }
 
-/// Narrower screens have no column for the kind.
 const WIDE: u16 = 100;
 /// Narrower ones have only those that are looked for first, and below them the whole of the selected lock.
 const NARROW: u16 = 72;
@@ -102,14 +100,12 @@ fn table(frame: &mut Frame<'_>, view: &mut View, area: Rect, now: Moment) {
     let age = view.look.as_ref().map_or(Duration::ZERO, |look| now.since(look.since));
     view.height = usize::from(area.height.saturating_sub(1));
     let (at, count) = (view.at(), view.rows.len());
-    // As little as shows the selected one.
     let least = (at + 1).saturating_sub(view.height);
     view.first = view.first.clamp(least, at.max(least)).min(count.saturating_sub(view.height).max(least));
     let shown = view.rows.iter().skip(view.first).take(view.height);
     let rows: Vec<Vec<String>> = shown.map(|row| kept(cells(row, age), area.width)).collect();
     let header = kept(NAMES.map(str::to_owned), area.width);
     let widths = header.iter().enumerate().map(|(column, name)| match name.as_str() {
-        // They have what the others leave.
         "NAME" | "HOLDER" => Constraint::Fill(1),
         _ => {
             let cells = rows.iter().filter_map(|row| row.get(column)).chain([name]);
@@ -149,7 +145,6 @@ impl Row {
     }
 }
 
-/// Times run on from the look.
 fn cells(row: &Row, age: Duration) -> [String; 7] {
     let left = match row.left {
         None => "?".to_owned(),

@@ -16,13 +16,11 @@ use crate::top::asks::{Answer, Ask, Look};
 pub(crate) enum Next {
     Go,
     Quit,
-    /// As a terminal does by Ctrl-C, and by Ctrl-Z.
     Interrupt,
     Stop,
     Ask(Ask),
 }
 
-/// By what the locks are sorted; those that are most likely looked for are first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Order {
     #[default]
@@ -62,7 +60,6 @@ pub(crate) struct Row {
     pub(crate) left: Option<Duration>,
     pub(crate) waiting: u64,
     pub(crate) fence: Option<u64>,
-    /// It is held by one of threads that wait for each other, and waited for by another.
     pub(crate) is_deadlocked: bool,
 }
 
@@ -85,11 +82,8 @@ pub(crate) struct View {
     pub(crate) mode: Mode,
     /// A text that is to be read once: it goes with the next key.
     pub(crate) said: Option<String>,
-    /// Why there is no new look, and since when.
     pub(crate) trouble: Option<(String, Moment)>,
-    /// The selected lock; it stays selected wherever it moves.
     selected: Option<String>,
-    /// The first row on the screen, and how many are. The screen sets them.
     pub(crate) first: usize,
     pub(crate) height: usize,
 }
@@ -206,7 +200,6 @@ impl View {
         self.said = Some(plain(&words));
     }
 
-    /// The place of the selected row; the first if there is none.
     pub(crate) fn at(&self) -> usize {
         let is_it = |row: &Row| Some(&row.name) == self.selected.as_ref();
         self.rows.iter().position(is_it).unwrap_or(0)

@@ -1,5 +1,4 @@
-//! The actions that run no command, on every system: over a SQLite file, or over the Redis that
-//! `LEASEHOLD_TEST_REDIS` names (`scripts/with-redis.sh`). The other program of tests is for Unix.
+//! The actions that run no command, on every system: over a SQLite file, or the Redis of `LEASEHOLD_TEST_REDIS`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -171,7 +170,6 @@ fn what_is_no_terminal_gets_no_top() {
     assert_eq!(code, 64, "{text}");
 }
 
-/// Nothing there ends a command for sure when its lock is lost.
 #[cfg(windows)]
 #[test]
 fn what_runs_commands_is_refused_on_windows_in_words() {

@@ -80,34 +80,37 @@ fn an_absent_store_has_69_a_wrong_password_77() {
     let (code, said) = outcome(leasehold(&["run", "name", "--", "true"]).env("LEASEHOLD_URL", url));
     assert_eq!(code, 77, "{said}");
     assert!(!said.contains("S3CR3T"), "{said}");
-    // No store was named at all.
     let (code, said) = outcome(&mut leasehold(&["run", "name", "--", "true"]));
     assert_eq!(code, 64);
     assert!(said.contains("LEASEHOLD_URL"), "{said}");
 }
 
-/// As when the store is restarted at the minute for which a job is planned.
 #[test]
-fn a_command_waits_for_a_store_that_restarts() {
+fn a_command_waits_for_a_store_that_restarts_or_for_a_signal() {
     for words in [
         &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
         &["run", "name", "--", "sh", "-c", "exit 6"],
         &["run", "-w", "60", "name", "--", "sh", "-c", "exit 6"],
+        &["elect", "led", "--", "sh", "-c", "exit 6"],
         &["elect", "-w", "60", "--one-term", "led", "--", "sh", "-c", "exit 6"],
     ] {
         let mut server = Server::start();
         server.stop();
         let errors = server.path("errors");
-        let mut run = server.leasehold(words);
-        // A minute to wait for the lock is one to wait for the store.
-        if words.contains(&"-w") {
-            run.env("LEASEHOLD_RETRY_TIMEOUT", "1ms");
-        }
-        let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
         let said = || std::fs::read_to_string(&errors).unwrap();
-        eventually("it waits", || said().contains("the store is waited for"));
+        let waits = || {
+            let mut run = server.leasehold(words);
+            // A minute to wait for the lock is one to wait for the store.
+            run.env("LEASEHOLD_RETRY_TIMEOUT", if words.contains(&"-w") { "1ms" } else { "50s" });
+            let run = Run(run.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
+            eventually("it waits", || said().contains("the store is waited for"));
+            run
+        };
+        assert_eq!(waits().terminate(), Some(128 + 15), "{words:?}: {}", said());
+        let mut run = waits();
         server.start_again();
         assert_eq!(run.wait().code(), Some(6), "{words:?}: {}", said());
+        assert_eq!(said().matches("is waited for").count(), 1, "{}", said());
     }
 }
 
@@ -117,16 +120,7 @@ fn the_longest_hold_ends_the_command() {
     for arguments in [
         vec!["run", "--max-hold", "1s", "long", "--", "sleep", "60"],
         vec!["run", "--max-hold", "1s", "-x", "halves", "--", "sleep", "60"],
-        vec![
-            "run",
-            "--max-hold",
-            "1s",
-            "long",
-            "--",
-            "sh",
-            "-c",
-            "trap '' TERM; while :; do sleep 0.1; done",
-        ],
+        vec!["run", "--max-hold", "1s", "long", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"],
     ] {
         assert_eq!(server.outcome(&arguments).0, 124, "{arguments:?}");
     }
@@ -201,7 +195,6 @@ fn as_many_run_as_there_are_permits() {
     assert_eq!(server.outcome(&["run", "-n", "--permits", "2", "slots", "--", "true"]).0, 0);
 }
 
-/// More than it allows would run beside it.
 #[test]
 fn another_number_of_permits_is_refused_until_changed() {
     let server = Server::start();
@@ -243,8 +236,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_has_lock_and_input_and_no_other_files() {
     let server = Server::start();
-    // No pipe in it: a shell has both ends of one open while it starts what reads from it. And another
-    // command behind `ls`, so that the shell does not become `ls`, which has the folder open.
+    // A shell has both ends of a pipe open while it starts the reader. Without `echo` it would become `ls`, which has the
+    // folder open.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -272,7 +265,6 @@ fn a_url_among_the_arguments_stays_out_of_environments() {
     let server = Server::start();
     let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
     server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
-    // As an argument: it goes no further.
     let (code, said) = outcome(&mut leasehold(&[
         "--url",
         &secret,
@@ -288,16 +280,56 @@ fn a_url_among_the_arguments_stays_out_of_environments() {
     assert!(said.contains("LEASEHOLD_NAME=seen") && !said.contains("S3CR3T"), "{said}");
 }
 
-#[test]
-fn a_file_is_a_store_too() {
+/// A folder with a store that is a file, and the program on it.
+pub(crate) fn in_a_file() -> (tempfile::TempDir, impl Fn(&[&str]) -> Command) {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());
+    let program = move |arguments: &[&str]| {
+        let mut command = leasehold(arguments);
+        command.env("LEASEHOLD_URL", &url);
+        command
+    };
+    (dir, program)
+}
+
+#[test]
+fn a_file_is_a_store_too() {
+    let (_dir, program) = in_a_file();
     let inner = env!("CARGO_BIN_EXE_leasehold");
-    let run = |arguments: &[&str]| outcome(leasehold(arguments).env("LEASEHOLD_URL", &url)).0;
+    let run = |arguments: &[&str]| outcome(&mut program(arguments)).0;
     assert_eq!(run(&["run", "filed", "--", "sh", "-c", "exit 3"]), 3);
     assert_eq!(run(&["run", "filed", "--", inner, "run", "-qn", "filed", "--", "true"]), 75);
     assert_eq!(run(&["run", "--lease", "5s", "filed", "--", "sleep", "6"]), 0);
     assert_eq!(run(&["run", "--max-hold", "1s", "filed", "--", "sleep", "60"]), 124);
+    let mut first = Run::start(&mut program(&["elect", "--lease", "3s", "led", "--", "sleep", "60"]));
+    eventually("it leads", || run(&["show", "-q", "led"]) == 0);
+    assert_eq!(run(&["elect", "-n", "led", "--", "true"]), 75);
+    let mut second = Run::start(&mut program(&["elect", "led", "--", "sh", "-c", "exit 6"]));
+    assert_eq!((first.terminate(), second.wait().code()), (Some(128 + 15), Some(6)));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_file() {
+    let (dir, program) = in_a_file();
+    let mut holder = Run::start(&mut program(&["run", "-q", "filed", "--", "sleep", "60"]));
+    eventually("it is held", || outcome(&mut program(&["show", "-q", "filed"])).0 == 0);
+    let shown = || {
+        let (_, said) = outcome(&mut program(&["-q", "--format", "json", "show", "filed"]));
+        let shown: serde_json::Value = serde_json::from_str(&said).unwrap();
+        (shown["holders"][0]["owner"].clone(), shown["waiting"].clone())
+    };
+    let held = shown();
+    for (sent, number) in [(Signal::INT, 2), (Signal::TERM, 15)] {
+        let errors = dir.path().join("errors");
+        let mut waiter = program(&["run", "-v", "filed", "--", "true"]);
+        let mut waiter = Run(waiter.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
+        eventually("it waits", || fs::read_to_string(&errors).unwrap().contains("asking for filed"));
+        signal(waiter.pid(), sent);
+        assert_eq!(waiter.wait().code(), Some(128 + number));
+        assert_eq!(shown(), (held.0.clone(), 0.into()));
+    }
+    holder.terminate();
+    assert_eq!(outcome(&mut program(&["show", "-q", "filed"])).0, 1);
 }
 
 #[test]
@@ -395,7 +427,6 @@ fn a_lock_is_shown_and_ended_by_force() {
     let shown = show();
     let owner = shown["holders"][0]["owner"].as_str().unwrap().to_owned();
     assert!(shown["held"] == true && shown["remaining_seconds"].as_f64().unwrap() <= 2.0, "{shown}");
-    // Without --yes the holder is named, and keeps it.
     let (code, said) = server.outcome(&["force", "held"]);
     assert!(code == 64 && said.contains(&owner) && said.contains("--yes"), "{said}");
     assert_eq!(show()["held"], true);
@@ -455,8 +486,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
     let (code, said) = server.outcome(&["ls", "lock:*"]);
     assert_eq!((code, said.matches("\nlock:").count() as u64), (0, locks));
     assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
-    // Each command is about one lock, or goes a few hundred keys further. On average it is short, also where
-    // the system interrupts some of them.
+    // On average a command is short, also where the system interrupts some.
     let stats = server.ask(&["INFO", "commandstats"]);
     for (command, least, most_micros) in [("evalsha", locks, 3_000.0), ("scan", locks / 500, 10_000.0)] {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap();
@@ -490,7 +520,6 @@ fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
     assert!(listed.contains("stock on ") && !listed.ends_with(" 0"), "{said}");
     assert!(shown.iter().any(|line| line.starts_with("$ leasehold show leasehold-demo:{")), "{said}");
     assert!(shown.iter().any(|line| line.trim_start().starts_with("waits, 1.: ")), "{said}");
-    // The counters of tokens stay on purpose.
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -509,7 +538,6 @@ fn a_lock_of_readers_is_ended_by_force() {
     }
 }
 
-/// Others print the words of a holder about itself.
 #[test]
 fn what_a_holder_says_of_itself_moves_no_terminal() {
     let server = Server::start();
@@ -538,7 +566,6 @@ fn what_a_holder_says_of_itself_moves_no_terminal() {
     }
 }
 
-/// Renewals cannot make up for it: a hold that is no longer than a lease has none.
 #[test]
 fn a_slow_grant_of_a_short_hold_counts() {
     let server = Server::start();
@@ -561,8 +588,7 @@ fn a_slow_grant_of_a_short_hold_counts() {
 
 #[test]
 fn a_kind_the_store_cannot_keep_is_usage() {
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", dir.path().join("locks.db").display());
+    let (_dir, program) = in_a_file();
     for (kind, way_out) in [
         (&["--fair"][..], "--fair needs Redis, etcd or ZooKeeper: without it"),
         (&["-s"], "-s and -x need Redis or ZooKeeper: without them"),
@@ -570,7 +596,7 @@ fn a_kind_the_store_cannot_keep_is_usage() {
         (&["--permits", "2"], "--permits needs Redis: without it"),
     ] {
         let arguments = [&["run", "-n"][..], kind, &["other", "--", "true"]].concat();
-        let (code, said) = outcome(leasehold(&arguments).env("LEASEHOLD_URL", &url));
+        let (code, said) = outcome(&mut program(&arguments));
         assert!(code == 64 && said.contains(way_out), "{kind:?}: {said}");
     }
 }

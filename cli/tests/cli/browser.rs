@@ -13,7 +13,6 @@ use crate::world::{LIMIT, eventually};
 const NAMES: [&str; 5] =
     ["chromium-headless-shell", "chromium", "google-chrome", "google-chrome-stable", "chromium-browser"];
 
-/// The browser of this machine. If there is none the test says so, which in CI is a failure.
 pub(crate) fn find() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("LEASEHOLD_BROWSER") {
         return Some(path.into());
@@ -148,7 +147,6 @@ impl Browser {
         (!cells.is_empty()).then_some(cells)
     }
 
-    /// Shows the page as on a screen of this size, and of this scheme of colors.
     pub(crate) fn on_screen(&mut self, width: u32, height: u32, scheme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", &size);

@@ -1,5 +1,5 @@
-//! The command and all its processes are dead before another is granted the lock, whatever becomes of the process
-//! that holds it, and wherever they went: to other groups, sessions, parents.
+//! The command and all its processes are dead before another is granted the lock: whatever becomes of the holder, and
+//! whichever group, session or parent they have.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -14,7 +14,6 @@ fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(5, |rounds| rounds.parse().unwrap())
 }
 
-/// How a command has its work done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Child {
     Itself,
@@ -25,12 +24,10 @@ pub(crate) enum Child {
     Script,
     Nohup,
     DoubleFork,
-    /// As a service makes itself independent: a session, another fork, another folder, no files of its
-    /// parent, deaf to HUP.
+    /// Independent as a service: a session, another fork, another folder, no files of its parent, deaf to HUP.
     Daemon,
 }
 
-/// By another process, which may have left the command's group, session and parent.
 pub(crate) const DESCENDANTS: [Child; 6] =
     [Child::Setsid, Child::Su, Child::Script, Child::Nohup, Child::DoubleFork, Child::Daemon];
 
@@ -77,10 +74,9 @@ enum Fault {
 
 /// A busy machine may stand still for half of it.
 const LEASE_NANOS: u64 = 6_000_000_000;
-/// A renewal finds out about a key that was deleted within a third of the lease of 15 s. Without that the window would
-/// go on for two thirds of it at least, less a margin and the grace.
+/// A deleted key is found out by a renewal, within a third of the lease of 15 s. Else the window goes on for most of two
+/// thirds.
 const UNNOTICED: u64 = 8_500_000_000;
-/// Runs that are made side by side.
 const TOGETHER: usize = 14;
 
 /// Of each pair the first command stamps until it is ended, and the second, which waits for the lock, once.
@@ -111,13 +107,11 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
             !stamps(&first_file).is_empty()
         });
-        // The second is not struck, and has to keep its lock however busy the machine is. One that still connects when
-        // the server stops ends with 69.
+        // The second keeps its lock however busy the machine is. One that still connects when the server stops ends with 69.
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
-        let line = format!("leasehold_lock_line:{{{name}}}");
-        eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
+        eventually("the second waits", || server.in_line(&name) == 1);
         pairs.push((name, first, second, first_file, second_file));
     }
     let struck_at = now();
@@ -211,7 +205,6 @@ fn the_helper_has_the_programs_name_in_lists_of_processes() {
     assert_eq!(name, "leasehold\n");
 }
 
-/// TERM first, and KILL when the grace is over: for the longest hold, and for a store that is away.
 #[test]
 fn a_command_has_term_and_its_grace_before_it_is_killed() {
     // Half of the grace is for a machine that is busy.

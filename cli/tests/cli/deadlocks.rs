@@ -11,16 +11,15 @@ use leasehold::{Interrupt, LockClient};
 use serde_json::Value;
 
 use crate::browser::{self, Browser};
+use crate::doctor::doctor;
 use crate::site::Site;
 use crate::top::Top;
-use crate::world::{Server, eventually, outcome};
+use crate::world::{Server, eventually};
 
-/// Two clients, each of which holds what the other waits for, while `work` runs.
 fn deadlocked(server: &Server, work: impl FnOnce()) {
     ring_of(server, &["orders:1", "stock:2"], work);
 }
 
-/// A client for each of these locks, which holds it and waits for the next one's, while `work` runs.
 fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
     let client = |label: &str| {
         let builder =
@@ -55,16 +54,19 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
     });
 }
 
+#[track_caller]
+fn faulty(server: &Server) -> Value {
+    let (code, mut findings) = doctor(&server.url(), &[]);
+    let finding = findings.remove("deadlocks").unwrap();
+    assert_eq!((code, &finding["result"]), (1, &"fault".into()), "{finding}");
+    finding
+}
+
 #[test]
 fn doctor_and_show_name_each_thread_of_a_deadlock() {
     let server = Server::start();
     deadlocked(&server, || {
-        let mut doctor = server.leasehold(&["doctor", "-q", "--format", "json"]);
-        let (code, said) = outcome(&mut doctor);
-        assert_eq!(code, 1, "{said}");
-        let findings = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let finding = findings.into_iter().find(|finding| finding["check"] == "deadlocks").unwrap();
-        assert_eq!(finding["result"], "fault", "{finding}");
+        let finding = faulty(&server);
         let words = finding["message"].as_str().unwrap();
         for part in
             ["orders:1", "stock:2", "takes orders:1", "takes stock:2", &std::process::id().to_string()]
@@ -73,11 +75,8 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
         }
         let steps = finding["deadlocks"][0]["steps"].as_array().unwrap();
         assert_eq!(steps.len(), 2, "{finding}");
-        assert!(
-            steps
-                .iter()
-                .all(|step| step["pid"] == std::process::id() && step["waiting_for_seconds"].is_f64())
-        );
+        let waits = |step: &Value| step["pid"] == std::process::id() && step["waiting_for_seconds"].is_f64();
+        assert!(steps.iter().all(waits), "{finding}");
 
         let (code, said) = server.outcome(&["show", "orders:1"]);
         assert_eq!(code, 0, "{said}");
@@ -90,13 +89,11 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
     assert!(said.contains("no threads wait for each other"), "{code} {said}");
 }
 
-/// Two scripts, each of which gets its first lock in one way and waits for the other's in another, until `said` of
-/// both and `work` are done.
+/// Two scripts that get their first locks and wait for each other's, until both have said so and `work` is done.
 fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let mut running = scripts.map(|script| {
-        // Each says that it has its first lock, and goes on when the other has.
         let mut script = script.replace("leasehold", program);
         for (word, line) in [
             ("MEET1", "touch one; until [ -e two ]; do sleep 0.02; done"),
@@ -146,11 +143,7 @@ fn a_deadlock_of_two_commands_is_said_by_all() {
         "leasehold run b -- sh -c 'MEET2; leasehold run a -- true'",
     ];
     crossed(&server, scripts, || {
-        let (code, said) = server.outcome(&["doctor", "-q", "--format", "json"]);
-        assert_eq!(code, 1, "{said}");
-        let findings = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let finding = findings.into_iter().find(|finding| finding["check"] == "deadlocks").unwrap();
-        assert_eq!(finding["result"], "fault", "{finding}");
+        let finding = faulty(&server);
         assert_eq!(finding["deadlocks"][0]["steps"].as_array().unwrap().len(), 2, "{finding}");
         let (_, said) = server.outcome(&["show", "a"]);
         assert!(said.contains("maybe a deadlock of 2 threads"), "{said}");
@@ -206,7 +199,6 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
         for part in ["2 threads wait for each other", "takes orders:1", "has waited", "for stock:2"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // Arrows with their heads, each with the name of a lock.
         assert_eq!(page.value("document.querySelectorAll('#deadlocks path').length"), 4);
         assert_eq!(page.value("document.querySelectorAll('#deadlocks text.lock').length"), 2);
         assert_eq!(page.complaints, Vec::<String>::new());

@@ -1,5 +1,4 @@
-//! The files of `docs/deploying`: each command line in them is run, under the environment that the file gives
-//! it, on a server of its own and with another command in place of the file's.
+//! The files of `docs/deploying`: each command line runs in the environment that the file gives it, with another command.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +31,6 @@ fn files() -> Vec<(String, String)> {
     files
 }
 
-/// The lines of a file, by the few forms that the files have.
 fn lines(name: &str, text: &str) -> Vec<Line> {
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let after = |start: &'static str| text.lines().filter_map(move |line| line.strip_prefix(start));
@@ -79,7 +77,6 @@ fn each_line_of_the_files_runs_its_command() {
     for (name, text) in files() {
         for line in lines(&name, &text) {
             seen += 1;
-            // Another's port, and everybody's address.
             let listen = |word: &str| match word {
                 _ if word.contains("9478") => "0".to_owned(),
                 _ if word.contains("9477") => "127.0.0.1:0".to_owned(),
@@ -110,7 +107,6 @@ fn each_line_of_the_files_runs_its_command() {
             let name_of_lock = fs::read_to_string(&ran).unwrap_or_else(|_| panic!("{name}: {said}"));
             assert!(words.contains(&name_of_lock.trim().to_owned()), "{name}: {name_of_lock}");
             fs::remove_file(&ran).unwrap();
-            // A command of ours has to be known to us as well.
             let behind = &line.words[end + 1..];
             if behind[0] == "leasehold" {
                 let rest: Vec<&str> =
@@ -118,15 +114,13 @@ fn each_line_of_the_files_runs_its_command() {
                 let (code, said) = server.outcome(&rest);
                 assert_eq!(code, 0, "{name}: {behind:?}: {said}");
             }
-            // A job counts as run for a while.
             server.ask(&["FLUSHALL"]);
         }
     }
     assert_eq!(seen, 11, "lines of the files");
 }
 
-/// The line of the crontab by a shell, as cron has it: a file that only root can read, and a command of
-/// another user, which cannot.
+/// As cron has it: a file that only root can read, and a command of another user.
 #[test]
 fn the_crontabs_command_cannot_read_its_url() {
     let server = Server::start();
@@ -165,7 +159,6 @@ fn the_crontabs_command_cannot_read_its_url() {
     assert_eq!(fs::read_to_string(&said).unwrap(), "nobody\nrefused\n");
 }
 
-/// A probe that asks for a path that is not served would take every pod out of its service.
 #[test]
 fn every_probe_asks_for_a_path_that_is_served() {
     let mut seen = 0;

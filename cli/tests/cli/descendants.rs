@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::dead_before_next::{Child, DESCENDANTS};
 use crate::world::{
-    Run, Server, Stamper, children, eventually, is_dead, now, outcome, pause, signal, stamps,
+    Run, Server, Stamper, children, container, eventually, is_dead, now, outcome, pause, signal, stamps,
 };
 
 /// As the filter of an older container runtime does. 434 is the number of the call on every processor.
@@ -46,7 +46,6 @@ fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
     assert_eq!(*stamps(&file).last().unwrap(), last, "it wrote on");
 }
 
-/// A child of root, of which a user sees the number alone: `/proc` hides the rest.
 #[test]
 fn a_hidden_process_is_not_called_ended() {
     let server = Server::start();
@@ -82,7 +81,6 @@ fn a_hidden_process_is_not_called_ended() {
     assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
 }
 
-/// One run whose work is done by a process in a session of its own. The number of that process.
 fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> (Run, u32) {
     let stamper = Stamper { file, ignores_term: false, once: false };
     let run = Run::start(child.under(&stamper, &mut server.leasehold(&["run", "-q", name])));
@@ -124,7 +122,6 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
     }
 }
 
-/// As without the program.
 #[test]
 fn a_command_that_ends_by_itself_leaves_what_it_started() {
     let server = Server::start();
@@ -169,23 +166,16 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
     eventually("it is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));
-    eventually("it waits", || server.ask(&["ZCARD", "leasehold_lock_line:{inherited}"]).starts_with(":1"));
+    eventually("it waits", || server.in_line("inherited") == 1);
     assert_eq!(waiting.terminate(), Some(128 + 15));
     holder.terminate();
 }
 
-/// Nobody else does, where this program is the first process of a container.
 #[test]
 fn as_the_first_process_of_a_container_orphans_are_reaped() {
     let server = Server::start();
-    let arguments = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    let mut container = Command::new("unshare");
-    container.args(arguments).env("LEASEHOLD_URL", server.url());
-    let trial = Command::new("unshare").args(arguments).arg("true").status();
-    if !trial.is_ok_and(|status| status.success()) {
-        crate::world::skipped("this system allows no namespaces");
-        return;
-    }
+    let Some(mut container) = container(&["--mount-proc"]) else { return };
+    container.env("LEASEHOLD_URL", server.url());
     // Twenty orphans, each dead at once; the command then waits until none of them is a zombie.
     let script = "for i in $(seq 20); do (setsid true &); done; \
                   for i in $(seq 200); do grep -ls '^State:.Z' /proc/[0-9]*/status >/dev/null || exit 7; sleep 0.05; done; \
@@ -198,15 +188,9 @@ fn as_the_first_process_of_a_container_orphans_are_reaped() {
 #[test]
 fn without_proc_it_is_said_what_is_missing() {
     let server = Server::start();
-    let arguments = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"];
-    let trial = Command::new("unshare").args(arguments).arg("true").status();
-    if !trial.is_ok_and(|status| status.success()) {
-        crate::world::skipped("this system allows no namespaces");
-        return;
-    }
-    let mut container = Command::new("unshare");
     // The list of processes is that of the outside.
-    container.args(arguments).env("LEASEHOLD_URL", server.url());
+    let Some(mut container) = container(&["--mount"]) else { return };
+    container.env("LEASEHOLD_URL", server.url());
     container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "hidden", "--", "true"]);
     let (code, said) = outcome(&mut container);
     assert_eq!(code, 70, "{said}");
@@ -233,11 +217,13 @@ fn a_signal_ends_a_run_that_connects_at_once() {
 /// Also one that comes after the command's end and before the run knows of that, which no command hears.
 #[test]
 fn a_signal_ends_a_release_that_the_server_does_not_answer() {
-    for is_known in [true, false] {
+    let run = &["run", "-q", "--lease", "120s", "hung"][..];
+    let once = &["once", "-q", "--at-least", "1ms", "--at-most", "120s", "hung"][..];
+    for (words, is_known) in [(run, true), (run, false), (once, true), (once, false)] {
         let server = Server::start();
         let file = server.path("ends");
         let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done";
-        let mut run = server.leasehold(&["run", "-q", "--lease", "120s", "hung", "--", "sh", "-c", script]);
+        let mut run = server.leasehold(&[words, &["--", "sh", "-c", script]].concat());
         run.env("LEASEHOLD_COMMAND_TIMEOUT", "40s").env("LEASEHOLD_RETRY_TIMEOUT", "100s");
         let mut run = Run::start(run.arg(&file));
         eventually("the command runs", || file.exists());
@@ -252,7 +238,7 @@ fn a_signal_ends_a_release_that_the_server_does_not_answer() {
             if is_known { children(run.pid()).is_empty() } else { is_dead(command) }
         });
         let before = now();
-        assert_eq!(run.terminate(), Some(128 + 15));
+        assert_eq!(run.terminate(), Some(128 + 15), "{words:?}");
         assert!(now() - before < 20_000_000_000, "not while the release is waited for");
         signal(server.pid(), Signal::CONT);
     }

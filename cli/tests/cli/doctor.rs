@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::world::{Server, eventually, leasehold, outcome, pause};
 
 #[track_caller]
-fn doctor(url: &str, arguments: &[&str]) -> (i32, HashMap<String, Value>) {
+pub(crate) fn doctor(url: &str, arguments: &[&str]) -> (i32, HashMap<String, Value>) {
     let mut command = command(url, &["--format", "json", "-q"]);
     let (code, said) = outcome(command.args(arguments));
     let findings = said.lines().map(|line| {
@@ -57,7 +57,6 @@ fn a_healthy_server_has_neither_fault_nor_warning() {
     assert_eq!(server.ask(&["DBSIZE"]), ":0\r\n", "{}", server.ask(&["KEYS", "*"]));
 }
 
-/// Answers like a server from before HELLO, which names what it does not know with its arguments.
 fn old_server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -135,7 +134,6 @@ fn no_persistence_is_a_warning_which_counts_if_strict() {
     is(&doctor(&server.url(), &[]).1, "persistence", "warning", "snapshots");
 }
 
-/// A user with all rights of docs/permissions.md for names that begin with `app:`, less some.
 fn user(server: &Server, less: &[&str]) -> String {
     let rights = "reset resetchannels on >S3CR3T ~leasehold_client:* ~app:* \
                   ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* ~leasehold_lock_line:{app:* \
@@ -152,7 +150,7 @@ fn a_missing_right_is_named() {
     rights_on(&Server::start());
 }
 
-/// It has neither ACL DRYRUN nor a way to ask in a script: the rights are tried, and nothing is left of it.
+/// Without ACL DRYRUN and a way to ask in a script, the rights are tried, and nothing is left.
 #[test]
 fn a_missing_right_is_named_on_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();
@@ -226,12 +224,10 @@ fn a_lock_without_an_end_is_named_among_others() {
     let mut names: Vec<_> = findings["leftovers"]["names"].as_array().unwrap().clone();
     names.sort_by_key(Value::to_string);
     assert_eq!(names, ["forgotten", "read"]);
-    // With a prefix: those of its own.
     let (_, said) = outcome(command(&server.url(), &[]).env("LEASEHOLD_KEY_PREFIX", "for"));
     assert!(said.contains("1 lock without an end: gotten"), "{said}");
 }
 
-/// Passes everything on to a server, each answer through `change` and so much later.
 fn proxy(server: &Server, delay: u64, change: fn(&mut [u8])) -> String {
     let (listener, port) = (TcpListener::bind("127.0.0.1:0").unwrap(), server.port());
     let url = format!("redis://127.0.0.1:{}", listener.local_addr().unwrap().port());
@@ -273,7 +269,6 @@ fn a_clock_that_is_off_is_a_warning() {
     assert_eq!(code, 0);
     is(&findings, "clock", "warning", "NTP");
     assert!(findings["clock"]["seconds"].as_f64().unwrap().abs() > 9_000.0, "{findings:?}");
-    // That an answer takes long is no difference.
     let (_, findings) = doctor(&proxy(&server, 20, |_| {}), &[]);
     is(&findings, "clock", "ok", "");
     assert!(findings["clock"]["seconds"].as_f64().unwrap().abs() < 0.5, "{findings:?}");
@@ -324,6 +319,5 @@ fn a_file_has_the_checks_that_make_sense() {
     for check in ["persistence", "eviction", "replicas", "clock", "scripts", "pub/sub", "leftovers"] {
         is(&findings, check, "not checked", "");
     }
-    // A second run finds the lock of the first free.
     is(&doctor(&url, &[]).1, "lock", "ok", "");
 }

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, Stamper, children, eventually, outcome, signal, stamps};
+use crate::world::{Run, Server, Stamper, children, eventually, signal, stamps};
 
 fn candidate(server: &Server, file: &str, options: &[&str]) -> Run {
     let arguments = [&["elect", "-v", "--lease", "2s"][..], options, &["led"]].concat();
@@ -48,7 +48,6 @@ fn a_leader_that_lost_stands_again() {
     eventually("its command was ended, and another began", || {
         children(leader.pid()).first().is_some_and(|now| *now != helper && !children(*now).is_empty())
     });
-    // Its second term ends with a signal, and then it stands no more.
     leader.terminate();
     assert_eq!(server.keys(), Vec::<String>::new());
 }
@@ -68,14 +67,12 @@ fn a_candidate_that_waits_again_ends_by_a_signal() {
     let mut first = candidate(&server, "first", &[]);
     eventually("the first leads", || leads(&server, "first"));
     let second = candidate(&server, "second", &[]);
-    eventually("the second waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
+    eventually("the second waits", || server.in_line("led") == 1);
     assert_eq!(server.outcome(&["force", "led", "--yes"]).0, 0);
     eventually("the second leads", || leads(&server, "second"));
-    eventually("the first waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
+    eventually("the first waits", || server.in_line("led") == 1);
     assert_eq!(first.terminate(), Some(128 + 15));
-    eventually("its place is given up", || {
-        server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":0")
-    });
+    eventually("its place is given up", || server.in_line("led") == 0);
     drop(second);
 }
 
@@ -91,7 +88,6 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
     drop(busy);
 }
 
-/// So both stand in one election.
 #[test]
 fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     let server = Server::start();
@@ -99,36 +95,12 @@ fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
     let client = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = client.leader("led").unwrap();
-    eventually("the library's waits", || {
-        server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1")
-    });
+    eventually("the library's waits", || server.in_line("led") == 1);
     assert_eq!(candidate.term(), None);
     assert_eq!(leader.terminate(), Some(128 + 15));
     let event = candidate.events().recv_timeout(crate::world::LIMIT).unwrap();
     assert!(matches!(event, leasehold::LeaderEvent::Elected { .. }), "{event:?}");
     candidate.withdraw().unwrap();
-}
-
-#[test]
-fn a_candidate_waits_for_a_store_that_is_away() {
-    let mut server = Server::start();
-    server.stop();
-    let mut hasty = server.leasehold(&["elect", "-n", "led", "--", "true"]);
-    assert_eq!(outcome(&mut hasty).0, 69);
-    let errors = server.path("errors");
-    let mut run = server.leasehold(&["elect", "led", "--", "sh", "-c", "exit 6"]);
-    let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
-    let said = || std::fs::read_to_string(&errors).unwrap();
-    eventually("it waits", || said().contains("the store is waited for"));
-    server.start_again();
-    assert_eq!(run.wait().code(), Some(6));
-    assert_eq!(said().lines().count(), 2, "{}", said());
-    // And a signal ends that wait.
-    server.stop();
-    let mut run = server.leasehold(&["elect", "led", "--", "true"]);
-    let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
-    eventually("it waits", || said().contains("the store is waited for"));
-    assert_eq!(run.terminate(), Some(128 + 15));
 }
 
 #[test]
@@ -166,28 +138,29 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
         eventually("it reads the file again", || server.ask(&["CLIENT", "LIST"]).contains("user=user"));
         assert!(leads(), "{}", said());
     }
-    // One that has not changed is refused for good.
     server.ask(&["ACL", "SETUSER", "user", "resetpass", ">other"]);
     server.ask(&["CLIENT", "KILL", "USER", "user"]);
     assert_eq!(run.wait().code(), Some(77), "{}", said());
     assert!(!said().contains("newer"), "{}", said());
 }
 
-/// For fleets: a connection for messages is one more each, and a place in line is looked at each second.
+/// The others have one connection each, and ask each third of a lease.
 #[test]
-fn a_candidate_that_polls_has_one_connection() {
+fn of_a_fleet_three_candidates_stand_in_line_and_listen() {
     let server = Server::start();
-    let mut leader = Run::start(&mut server.connected(&["elect", "led", "--", "sleep", "60"]));
-    eventually("it leads", || server.keys() == ["led"]);
-    let own = |name: &str| {
-        let clients = server.ask(&["CLIENT", "LIST"]);
-        clients.lines().filter(|line| line.contains(&format!("name=leasehold-cli:{name} "))).count()
+    let led = || std::fs::read_to_string(server.path("led")).unwrap_or_default().lines().count();
+    let candidate = || {
+        let command = ["elect", "-q", "led", "--", "sh", "-c", "echo >> \"$0\"; exec sleep 600"];
+        Run::start(server.connected(&command).arg(server.path("led")))
     };
-    let words = ["elect", "--label", "polls", "--poll", "1s", "led", "--", "sh", "-c", "exit 6"];
-    let mut polls = Run::start(&mut server.connected(&words));
-    eventually("it is connected", || own("polls") > 0);
-    crate::world::pause(1500);
-    assert_eq!(own("polls"), 1);
+    let mut leader = candidate();
+    eventually("it leads", || led() == 1);
+    let _others: Vec<Run> = (0..6).map(|_| candidate()).collect();
+    eventually("six wait", || server.outcome(&["clients"]).1.matches("waits for led").count() == 6);
+    let stand = || server.in_line("led") == 3;
+    let subscribed = |client: &str| client.contains(" sub=") && !client.contains(" sub=0 ");
+    let listen = || server.ask(&["CLIENT", "LIST"]).lines().filter(|one| subscribed(one)).count();
+    eventually("three listen", || stand() && listen() == 3);
     leader.terminate();
-    assert_eq!(polls.wait().code(), Some(6));
+    eventually("one of them leads, and another has its place", || led() == 2 && stand() && listen() == 3);
 }

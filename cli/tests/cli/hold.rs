@@ -48,7 +48,6 @@ fn sockets(server: &Server) -> usize {
     folders.flat_map(|folder| std::fs::read_dir(folder.path()).unwrap()).count()
 }
 
-/// A keeper that a failed test would leave behind, stopped.
 struct Ends(u32);
 
 impl Drop for Ends {
@@ -85,7 +84,6 @@ fn a_lock_ends_with_its_shell_however_that_ends() {
             );
             let mut shell = Run::start(&mut script(&server, shell, &text));
             assert_ne!(shell.wait().code(), Some(9), "{end}: it was not held");
-            // Far within the lease of 30 s.
             let begun = now();
             eventually("it is released", || server.keys().is_empty());
             assert!(now() - begun < 20_000_000_000, "it ended with its lease: {end}");
@@ -138,7 +136,6 @@ fn the_shells_pipes_do_not_wait_for_the_hold() {
     let server = Server::start();
     let mut other = Command::new("sleep").arg("40").spawn().unwrap();
     let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
-    // The shell has ended, and its output with it, while the lock is held for the other.
     let (code, said) = outcome(&mut script(&server, "bash", &text));
     let is_held = other.try_wait().unwrap().is_none();
     assert!(is_held, "its output was open for as long as the lock was held");
@@ -222,7 +219,6 @@ fn is_dead_before_the_next(case: &str) {
     eventually(&format!("its socket goes: {case}"), || sockets(&server) == 0);
 }
 
-/// Its lookout hears of each renewal.
 #[test]
 fn a_shell_outlasts_the_first_lease_of_its_lock() {
     let server = Server::start();
@@ -374,7 +370,6 @@ fn each_kind_of_lock_can_be_held() {
     assert_eq!(said, "75\n0\n");
 }
 
-/// Nothing was lost, so the script goes on and sees the exit code.
 #[test]
 fn a_hold_without_a_socket_signals_nobody() {
     let server = Server::start();

@@ -9,7 +9,6 @@ use crate::serve::make_lock;
 use crate::site::{Answer, Site, answer};
 use crate::world::{Server, Stamper, children, eventually, leasehold, now, outcome, signal, stamps};
 
-/// A candidate that is asked on a port of its own, with a command that stamps a file of its own.
 fn candidate(server: &Server, file: &str, options: &[&str]) -> Site {
     let arguments = [&["--format", "json", "elect", "--listen", "0"][..], options, &["led"]].concat();
     let file = server.path(file);
@@ -17,7 +16,6 @@ fn candidate(server: &Server, file: &str, options: &[&str]) -> Site {
     Site::with(stamper.under(&mut server.leasehold(&arguments)))
 }
 
-/// The same with a command that nobody ends when the lock is lost, but this.
 struct Tolerant(Site);
 
 impl Tolerant {
@@ -40,7 +38,6 @@ fn leads(site: &Site) -> bool {
     site.get("/leader").status == 200
 }
 
-/// The number behind a word of the answer.
 fn number(answer: &Answer, word: &str) -> u64 {
     let line = answer.body.lines().find_map(|line| line.strip_prefix(word));
     line.unwrap_or_else(|| panic!("{}", answer.body)).trim().parse().unwrap()
@@ -103,7 +100,6 @@ fn a_leader_without_its_store_says_503_and_leads_again() {
     let leader = candidate(&server, "leader", &["--lease", "2s"]);
     eventually("it leads and is ready", || leads(&leader) && leader.get("/ready").status == 200);
     server.stop();
-    // Nothing is renewed from here on.
     let over = now() + 2_000_000_000;
     eventually("it does not lead", || {
         let (asked, leads) = (now(), leads(&leader));

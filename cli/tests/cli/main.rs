@@ -18,7 +18,6 @@ mod deploying;
 mod descendants;
 mod doctor;
 mod elect;
-mod filed;
 mod hold;
 mod leader;
 mod named;

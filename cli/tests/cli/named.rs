@@ -16,7 +16,6 @@ fn write(file: &Path, text: &str, mode: u32) {
     fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Without a URL in the arguments or variables, in a home of its own.
 fn at_home(home: &Path, arguments: &[&str]) -> Command {
     let mut command = leasehold(arguments);
     command.env("HOME", home).env_remove("XDG_CONFIG_HOME");
@@ -35,7 +34,6 @@ fn a_url_in_the_users_folder_is_read_last() {
         0o644,
     );
     assert_eq!(outcome(&mut at_home(&home, &["run", "job", "true"])), (0, String::new()));
-    // What is nearer goes before it: a folder of its own, a variable, an option.
     let own = server.path("own");
     write(&own.join("leasehold/url"), "redis://127.0.0.1:1", 0o600);
     let mut nearer = at_home(&home, &["run", "-n", "job", "true"]);
@@ -67,7 +65,6 @@ fn a_password_that_all_can_read_is_warned_of() {
     assert!(line.starts_with("warning"), "{line}");
     write(&file, &url, 0o600);
     assert!(!ask(&["ls"]).1.contains("can read it"));
-    // A password in a file of its own, beside a URL without one.
     let word = server.path("password");
     write(&word, "S3CR3T\n", 0o604);
     let mut beside = server.leasehold(&["ls"]);

@@ -41,7 +41,6 @@ fn what_is_no_lock_is_left_alone() {
     assert!(server.ask(&["GET", "session:42"]).contains(SECRET));
 }
 
-/// Redisson's locks are locks. A token of another library is one when that is asked for.
 #[test]
 fn javas_lock_and_a_foreign_token_are_ended_by_force() {
     let server = Server::start();

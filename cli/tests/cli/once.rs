@@ -4,9 +4,10 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::basics::in_a_file;
+use crate::secured::{Certificates, Secured};
 use crate::world::{Run, Server, eventually, outcome, stamps};
 
-/// Appends a line to the file of its first argument.
 const NOTE: &str = "echo $$ >> \"$0\"; ";
 
 fn runs(server: &Server) -> usize {
@@ -27,7 +28,6 @@ fn of_three_machines_one_runs_the_job() {
     let mut codes: Vec<_> = machines.iter_mut().map(|one| one.wait().code()).collect();
     codes.sort_unstable();
     assert_eq!((codes, runs(&server)), (vec![Some(0), Some(75), Some(75)], 1));
-    // Over long ago, and not again so soon. The lock says so.
     let (code, said) = outcome(&mut once(&server, ["30s", "60s"], ""));
     assert_eq!((code, runs(&server)), (75, 1));
     assert!(said.contains("job has run within --at-least: exit code 0 after "), "{said}");
@@ -45,7 +45,6 @@ fn a_job_runs_again_after_its_least_time() {
     assert_eq!(runs(&server), 2);
 }
 
-/// Otherwise one that fails at once would be run by each machine in turn.
 #[test]
 fn a_job_that_fails_or_is_killed_counts_as_run() {
     for (script, code) in [("exit 3", 3), ("kill -9 $$", 137)] {
@@ -89,14 +88,12 @@ fn times_that_make_no_sense_are_refused_before_anything_is_asked() {
 
 #[test]
 fn once_works_on_a_file_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
+    let (_dir, program) = in_a_file();
     let arguments = ["once", "job", "--at-least", "30s", "--at-most", "60s", "--", "true"];
-    let run = || outcome(crate::world::leasehold(&arguments).env("LEASEHOLD_URL", &url)).0;
+    let run = || outcome(&mut program(&arguments)).0;
     assert_eq!((run(), run()), (0, 75));
 }
 
-/// Judged by what was asked for, and not by what a slow answer left of it.
 #[test]
 fn a_grace_longer_than_a_third_is_refused() {
     let server = Server::start();
@@ -163,7 +160,6 @@ fn a_job_has_a_fence_and_a_last_run() {
         assert_eq!(outcome(&mut job("exit 0", "1ms")).0, 0);
         let last = &shown(&server, &url)["last_run"];
         assert_eq!((&last["exit_code"], &last["state"]), (&0.into(), &"may_run".into()), "{last}");
-        // A failure leaves the last success as it was.
         eventually("its least time is over", || outcome(&mut job("sleep 0.1; exit 3", "30s")).0 == 3);
         let last = &shown(&server, &url)["last_run"];
         assert_eq!((&last["exit_code"], &last["state"]), (&3.into(), &"has_run".into()), "{last}");
@@ -189,7 +185,6 @@ fn a_job_has_a_fence_and_a_last_run() {
         let told: Vec<u64> = told.lines().map(|fence| fence.parse().unwrap()).collect();
         assert!(told.len() == 3 && told.is_sorted_by(|one, next| one < next), "{told:?}");
     }
-    // The record ends by itself.
     let keys = server.ask(&["KEYS", "leasehold_client:*-*"]);
     let records: Vec<&str> = keys.lines().filter(|line| line.starts_with("leasehold_client:")).collect();
     for record in records {
@@ -197,7 +192,6 @@ fn a_job_has_a_fence_and_a_last_run() {
     }
 }
 
-/// A command that could not be started has not run.
 #[test]
 fn a_job_not_run_leaves_its_last_run() {
     let server = Server::start();
@@ -223,8 +217,7 @@ fn a_crontab_of_the_page_shows_no_url() {
     }
 }
 
-/// As cron does it: a line that is an assignment is for the environment, the command of any other goes to a
-/// shell, which all users see.
+/// As cron does it: an assignment is for the environment, and the command of any other line goes to a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
     // In place of the command, which is to be somebody's: says what all see, and that it ran.
@@ -245,7 +238,6 @@ fn crontab(page: &str, block: &str) {
         }
         let command = line.splitn(6, ' ').nth(5).unwrap().trim_start();
         let (before, _) = command.split_once(" -- ").unwrap_or_else(|| panic!("{page}: {line}"));
-        // The store that it names is this test's.
         let before = before.replace("redis://locks:6379", &server.url());
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", &format!("{before} -- {}", script.display())]).env_clear();
@@ -258,34 +250,17 @@ fn crontab(page: &str, block: &str) {
     assert!(jobs > 0, "{page}: {block}");
 }
 
-/// An etcd in this folder; none if it is not installed.
-fn etcd(server: &Server) -> Option<(Run, String)> {
-    let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (clients, peers) = (format!("127.0.0.1:{}", port()), format!("http://127.0.0.1:{}", port()));
-    let mut command = std::process::Command::new("etcd");
-    command.arg("--data-dir").arg(server.path("etcd")).stderr(std::process::Stdio::null());
-    for option in ["--listen-client-urls", "--advertise-client-urls"] {
-        command.args([option, &format!("http://{clients}")]);
-    }
-    let process =
-        command.args(["--listen-peer-urls", &peers]).stdout(std::process::Stdio::null()).spawn().ok()?;
-    Some((Run(process), format!("etcd://{clients}")))
-}
-
 #[test]
 fn a_store_without_once_names_the_way_out() {
-    let server = Server::start();
-    let Some((_etcd, url)) = etcd(&server) else {
-        crate::world::skipped("etcd is not installed");
-        return;
-    };
-    let on_etcd = |arguments: &[&str]| outcome(server.leasehold(arguments).env("LEASEHOLD_URL", &url));
+    let certificates = Certificates::make();
+    let Some(etcd) = Secured::etcd(&certificates) else { return };
+    let on_etcd = |arguments: &[&str]| outcome(&mut certificates.program(&etcd.url("etcds", ""), arguments));
     eventually("etcd answers", || on_etcd(&["show", "job"]).0 == 0);
     let (code, said) = on_etcd(&["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"]);
     assert_eq!(code, 64, "{said}");
     assert!(said.contains("`leasehold run -n` there") && said.contains("`once` needs Redis"), "{said}");
-    // A queue it has, and a token that is shown.
-    let shown = server.path("shown");
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().join("shown");
     let program = env!("CARGO_BIN_EXE_leasehold");
     let script = format!("echo $LEASEHOLD_FENCE; {program} --format json show deploy > {}", shown.display());
     let (code, said) = on_etcd(&["run", "-q", "--fair", "deploy", "--", "sh", "-c", &script]);
@@ -296,7 +271,6 @@ fn a_store_without_once_names_the_way_out() {
     assert!(fence.is_some());
 }
 
-/// As they are typed.
 #[test]
 fn a_name_with_a_dash_goes_behind_two_dashes() {
     let server = Server::start();

@@ -102,7 +102,6 @@ fn a_name_of_html_or_hidden_characters_is_text() {
     let elements = "[...new Set([...document.querySelectorAll('#rows *')].map(one => one.tagName))].join()";
     assert_eq!(page.value(elements), "TR,TD");
     assert_eq!(page.value("document.title"), "leasehold");
-    // Were a name to become an element all the same, the browser would not run it.
     page.value(&format!("document.body.insertAdjacentHTML('beforeend', {}), true", serde_json::json!(html)));
     page.value("{ const script = document.createElement('script'); script.textContent = 'document.title = `taken`'; document.body.append(script); }");
     eventually("the browser says so", || {
@@ -146,8 +145,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // The longest time in which it reacts to nothing, and the rows that are made or moved, while two lists
-    // come, which takes as long as it takes, and three seconds at least.
+    // The longest time without a reaction and the rows that are made or moved, while two lists come, for three seconds at
+    // least.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -213,7 +212,6 @@ fn a_page_of_another_name_at_this_address_gets_nothing() {
     page.open(&format!("http://evil.example:{}/", site.address.port()));
     assert_eq!(page.value("fetch('/locks.json').then(answer => answer.status)"), 421);
     assert_eq!(page.value("fetch('/metrics').then(answer => answer.status)"), 421);
-    // Nor does one that asks by this address from elsewhere.
     let elsewhere =
         format!("fetch('{}locks.json').then(answer => answer.text(), () => 'refused')", site.url());
     assert_eq!(page.value(&elsewhere), "refused");
@@ -266,7 +264,6 @@ fn nothing_lies_off_a_small_screen() {
         page.eventually("it lists", &format!("document.querySelectorAll('#rows tr').length === {locks}"));
         let mut colors = Vec::new();
         for scheme in ["light", "dark"] {
-            // A thousand take their time.
             let few = if locks < 1000 || pictures.is_some() { 4 } else { 1 };
             for (width, height) in [(375, 800), (800, 1000), (1400, 900), (320, 700)].into_iter().take(few) {
                 page.on_screen(width, height, scheme);

@@ -1,5 +1,4 @@
-//! The examples of the page on the command line, as they are written there, on each store that the page lists
-//! them for.
+//! The examples of the page on the command line, on each store that the page lists them for.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +8,6 @@ use std::process::Command;
 use crate::secured::{Certificates, Secured};
 use crate::world::{Server, eventually, outcome};
 
-/// A store, the variables by which it is reached, and what the page says that it has not.
 struct Listed {
     name: &'static str,
     variables: Vec<(&'static str, String)>,
@@ -90,7 +88,6 @@ fn examples(store: &Listed, section: &str) {
     shell(migration);
     shell(&if lacks("--fair") { deploy.replace(" --fair", "") } else { deploy.to_owned() });
     shell(elected);
-    // The other line is for terminals.
     shell(shown.lines().next().unwrap());
     expected.extend(["migrate", "shop", "deploy.sh", "scheduler"]);
     assert_eq!(fs::read_to_string(&ran).unwrap().lines().collect::<Vec<_>>(), expected, "{}", store.name);

@@ -7,14 +7,12 @@ use serde_json::Value;
 
 use crate::world::{Run, Server, eventually, outcome};
 
-/// A run in the background that holds `name`, once it does.
 fn holding(server: &Server, arguments: &[&str], name: &str) -> Run {
     let holder = server.begin(arguments);
     eventually("it is held", || server.outcome(&["show", name]).1.contains(" on "));
     holder
 }
 
-/// The lines of a run's standard error, until the first that has this text.
 #[track_caller]
 fn lines_until(run: &mut Run, text: &str) -> Vec<String> {
     let mut said = Vec::new();
@@ -72,7 +70,6 @@ fn a_starved_writer_is_told_of_writers_first() {
     assert_eq!(server.outcome(&["run", "--writers-first", "book", "--", "true"]).0, 64);
 }
 
-/// Of docs/command-line.md.
 const FIELDS: [&str; 10] =
     ["time", "event", "message", "name", "kind", "owner", "pid", "host", "exit_code", "error_kind"];
 

@@ -1,5 +1,4 @@
-//! No password is in any output, nor in the arguments of any process but the one that it was given to as an
-//! argument.
+//! No password is in any output, nor in the arguments of any process but the one that was given it there.
 
 use std::process::Command;
 
@@ -21,7 +20,6 @@ const ALL: [&[&str]; 13] = [
     &["force", "job", "--yes"],
     &["doctor"],
     &["top"],
-    // It cannot listen there, or has refused the store before.
     &["serve", "--listen", "192.0.2.1:9477"],
 ];
 

@@ -1,7 +1,6 @@
 //! Servers that speak TLS only, and let nobody in without a client certificate; and the certificates.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -9,9 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::world::{LIMIT, eventually, leasehold, skipped};
+use crate::world::{LIMIT, converse, eventually, leasehold, skipped};
 
-/// A folder with an authority, one that nobody knows, and what they have signed.
 pub(crate) struct Certificates(TempDir);
 
 impl Certificates {
@@ -65,7 +63,6 @@ impl Certificates {
         self.0.path().join(name).display().to_string()
     }
 
-    /// `--ca`, `--cert` and `--key` with what is right.
     pub(crate) fn options(&self) -> [String; 6] {
         let [ca, certificate, key] = self.right();
         ["--ca".to_owned(), ca, "--cert".to_owned(), certificate, "--key".to_owned(), key]
@@ -85,7 +82,6 @@ impl Certificates {
     }
 }
 
-/// One server, which ends with the test.
 pub(crate) struct Secured {
     process: Child,
     pub(crate) port: u16,
@@ -132,12 +128,10 @@ impl Secured {
         format!("{scheme}://localhost:{}{path}", self.port)
     }
 
-    /// A Redis as it comes with TLS: it demands client certificates, since nothing says otherwise.
     pub(crate) fn redis(certificates: &Certificates, settings: &[&str]) -> Option<Secured> {
         Secured::redis_as(certificates, "server", settings)
     }
 
-    /// The same, with a certificate of its own.
     pub(crate) fn redis_as(certificates: &Certificates, name: &str, settings: &[&str]) -> Option<Secured> {
         let program = crate::world::server_program();
         let asked =
@@ -168,28 +162,19 @@ impl Secured {
         ))
     }
 
-    /// The same Redis, asked over its Unix socket.
+    /// Over its Unix socket.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         self.ask_all(&[words])
     }
 
-    /// As one of its users.
     pub(crate) fn ask_as(&self, user: &str, password: &str, words: &[&str]) -> String {
         self.ask_all(&[&["AUTH", user, password], words])
     }
 
     fn ask_all(&self, requests: &[&[&str]]) -> String {
-        let mut stream = UnixStream::connect(self.dir.path().join("socket")).unwrap();
+        let stream = UnixStream::connect(self.dir.path().join("socket")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut text = String::new();
-        for words in requests.iter().chain([&["QUIT"].as_slice()]) {
-            text += &format!("*{}\r\n", words.len());
-            words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
-        }
-        stream.write_all(text.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer.trim_end_matches("+OK\r\n").to_owned()
+        converse(stream, requests).unwrap()
     }
 
     pub(crate) fn etcd(certificates: &Certificates) -> Option<Secured> {
@@ -209,7 +194,6 @@ impl Secured {
         ))
     }
 
-    /// One whose only user is `client`, by its certificate.
     pub(crate) fn postgres(certificates: &Certificates) -> Option<Secured> {
         let mut folders: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
             .into_iter()
@@ -253,7 +237,6 @@ impl Secured {
     }
 }
 
-/// A program of the machine, here or in these folders.
 fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found =
@@ -294,7 +277,6 @@ fn owned(dir: &Path, user: &Option<String>) {
     }
 }
 
-/// The server's files, to be its user's.
 fn copy(certificates: &Certificates, dir: &Path) {
     for name in ["ca.crt", "server.crt", "server.key"] {
         fs::copy(certificates.file(name), dir.join(name)).unwrap();

@@ -6,14 +6,13 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use prom_text_format_parser::{Scrape, Type};
+use prom_text_format_parser::{Label, Scrape, Type};
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::site::{Site, answer};
 use crate::world::{Run, Server, eventually, leasehold, now, outcome, signal};
 
-/// A hold of nobody's that lives, for a minute.
 const MAKE: &str = "for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do local name = ARGV[1] .. i; \
     redis.call('hset', name, '0a0a0a0a-0000-4000-8000-000000000000:' .. i, 1); redis.call('pexpire', name, 600000) end";
 
@@ -32,54 +31,16 @@ fn scraped(site: &Site) -> Scrape {
     Scrape::parse(&answer.body).unwrap_or_else(|error| panic!("{error:?}: {}", answer.body))
 }
 
-/// The samples of a metric by their only label.
+/// The samples of a metric by their first label.
 fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
+    by(scrape, name, |labels| labels.first().map_or_else(String::new, |label| label.value.clone()).into())
+}
+
+fn by(scrape: &Scrape, name: &str, key: impl Fn(&[Label]) -> Option<String>) -> BTreeMap<String, f64> {
     let name = format!("leasehold_store_{name}");
     let metrics = scrape.metrics.iter().filter(|metric| metric.name == name);
     let samples = metrics.flat_map(|metric| &metric.samples);
-    let label = |sample: &prom_text_format_parser::Sample| {
-        sample.labels.first().map_or_else(String::new, |label| label.value.clone())
-    };
-    samples.map(|sample| (label(sample), sample.value.value.as_f64())).collect()
-}
-
-#[test]
-fn rows_appear_change_and_vanish_while_locks_come_and_go() {
-    let server = Server::start();
-    let site = Site::start(&server);
-    assert_eq!(site.get("/locks.json").json()["found"], 0);
-    let arguments = ["run", "--lease", "3s", "--label", "first", "import", "--", "sleep", "60"];
-    let mut first = server.begin(&arguments);
-    eventually("the first holds it", || {
-        site.lock("import").is_some_and(|lock| lock["holders"][0]["pid"] == first.pid())
-    });
-    eventually("it says since when and under which label", || {
-        let lock = site.lock("import").unwrap();
-        let holder = &lock["holders"][0];
-        assert_eq!(holder["program"], "leasehold");
-        let left = lock["remaining_seconds"].as_f64().unwrap();
-        assert!(left > 0.0 && left <= 3.0, "{lock}");
-        holder["held_for_seconds"].as_f64().is_some() && holder["label"] == "first"
-    });
-
-    let arguments = ["run", "--lease", "3s", "--label", "second", "import", "--", "sleep", "60"];
-    let mut second = server.begin(&arguments);
-    eventually("the second waits", || {
-        let lock = site.lock("import").unwrap();
-        let waiters = lock["waiters"].as_array().unwrap();
-        lock["waiting"] == 1 && waiters.len() == 1 && waiters[0]["pid"] == second.pid()
-    });
-    let waiter = site.lock("import").unwrap()["waiters"][0].clone();
-    assert_eq!((&waiter["label"], &waiter["program"]), (&json!("second"), &json!("leasehold")));
-    assert!(waiter["waiting_for_seconds"].as_f64().unwrap() > 0.0, "{waiter}");
-
-    first.terminate();
-    eventually("the second holds it", || {
-        let lock = site.lock("import").unwrap();
-        lock["holders"][0]["pid"] == second.pid() && lock["waiting"] == 0 && lock["waiters"] == json!([])
-    });
-    second.terminate();
-    eventually("it is gone", || site.locks().is_empty());
+    samples.filter_map(|sample| Some((key(&sample.labels)?, sample.value.value.as_f64()))).collect()
 }
 
 #[test]
@@ -147,7 +108,6 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     );
     let endless = samples(&scrape, "locks_without_end");
     assert_eq!((endless[escaped], endless["other"], endless["orders"]), (1.0, 1.0, 0.0));
-    // Nobody said since when.
     assert_eq!(samples(&scrape, "oldest_hold_seconds").get("orders"), None);
     assert_eq!(samples(&scrape, "up")[""], 1.0);
     assert!(samples(&scrape, "list_age_seconds")[""] < 5.0);
@@ -158,23 +118,18 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
         assert_eq!(metric.kind, if is_total { Type::Counter } else { Type::Gauge }, "{}", metric.name);
         assert!(metric.help_desc.as_ref().is_some_and(|help| help.ends_with('.')), "{}", metric.name);
     }
-    // A group that was there goes down to zero, and its series does not end.
     for run in [&mut waits, &mut run] {
         run.terminate();
     }
     eventually("the hold is over", || samples(&scraped(&site), "locks_held")["import"] == 0.0);
 }
 
-/// The samples of a metric of the group `other`, by kind.
+/// The same of the group `other`, by kind.
 fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
-    let name = format!("leasehold_store_{name}");
-    let metrics = scrape.metrics.iter().filter(|metric| metric.name == name);
-    let samples = metrics.flat_map(|metric| &metric.samples);
-    let label = |sample: &prom_text_format_parser::Sample, key: &str| {
-        sample.labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
+    let of = |labels: &[Label], key: &str| {
+        labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
     };
-    let others = samples.filter(|sample| label(sample, "group").as_deref() == Some("other"));
-    others.map(|sample| (label(sample, "kind").unwrap(), sample.value.value.as_f64())).collect()
+    by(scrape, name, |labels| of(labels, "kind").filter(|_| of(labels, "group").as_deref() == Some("other")))
 }
 
 #[test]
@@ -223,7 +178,6 @@ fn numbers_are_by_kind_of_use() {
     for run in &mut runs {
         run.terminate();
     }
-    // Series do not end.
     eventually("all is over", || by_kind(&scraped(&site), "locks_held").get("leader") == Some(&0.0));
 }
 
@@ -237,7 +191,6 @@ fn a_name_that_is_html_is_a_name() {
     assert_eq!(answer.header("content-type"), Some("application/json"));
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(answer.json()["locks"][0]["name"], name);
-    // The page itself is the same for all, and no name is in it.
     let page = site.get("/");
     assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
     assert!(!page.body.contains("onerror"));
@@ -321,8 +274,7 @@ fn slow_clients_do_not_keep_others_from_being_served() {
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
     eventually("it lists", || site.locks().len() == 1000);
-    // More than are served at a time: those who ask a letter at a time, and those who do not take their
-    // answer.
+    // More than are served at a time: some ask a letter at a time, and some do not take their answer.
     let mut slow: Vec<TcpStream> = Vec::new();
     for _ in 0..10 {
         slow.extend((0..30).map(|number| {
@@ -388,7 +340,6 @@ fn nothing_is_written_to_the_store() {
         for path in ["/", "/locks.json", "/metrics", "/healthz"] {
             assert_eq!(site.get(path).status, 200);
         }
-        // So that it asks again.
         let lists = samples(&scraped(&site), "lists_total")["ok"];
         eventually("it lists anew", || samples(&scraped(&site), "lists_total")["ok"] > lists);
     }
@@ -456,7 +407,6 @@ fn a_signal_ends_it_at_once_with_its_code() {
         let took = Duration::from_nanos(now() - begin);
         assert!(took < Duration::from_secs(3), "{took:?}");
     }
-    // Also without its store.
     let mut site = Site::start(&server);
     signal(server.pid(), Signal::STOP);
     let mut asks = site.connect();
@@ -510,7 +460,6 @@ fn what_cannot_be_served_is_said_at_once() {
     }
     let (exit, said) = outcome(leasehold(&["serve"]).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
     assert_eq!(exit, 69, "{said}");
-    // A user who may not list.
     server.ask(&["ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-scan"]);
     let url = server.url().replace("redis://", "redis://poor:pw@");
     let (exit, said) = outcome(leasehold(&["serve", "--listen", "127.0.0.1:0"]).env("LEASEHOLD_URL", url));
@@ -551,7 +500,6 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     std::fs::write(server.path("go"), "").unwrap();
     assert_eq!(failing.wait().code(), Some(3));
     eventually("its end is told", || of("job_last_exit_code") == Some(3.0));
-    // Kept from running again, it does not run; and its last success was no other.
     assert_eq!(of("job_runs"), Some(0.0));
     assert!((of("job_last_success_timestamp_seconds").unwrap() - success).abs() < 2.0);
     assert!(of("job_last_run_timestamp_seconds").unwrap() > success);

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, children, eventually, is_dead, outcome, signal, stamps};
+use crate::world::{Run, Server, children, container, eventually, is_dead, outcome, signal, stamps};
 
 const SIGNALS: [(Signal, i32); 6] = [
     (Signal::INT, 2),
@@ -48,7 +48,6 @@ fn a_signal_ends_the_wait_and_leaves_nothing() {
             assert_eq!(server.keys(), keys, "{kind:?}");
         }
         assert_eq!(holder.terminate(), Some(128 + 15));
-        // How many permits there are is kept on purpose.
         let left: &[&str] = if kind.contains(&"--permits") { &["busy"] } else { &[] };
         assert_eq!(server.keys(), left, "{kind:?}");
     }
@@ -75,7 +74,6 @@ fn a_signal_is_passed_on_to_the_command_and_its_group() {
     }
 }
 
-/// Whether it comes before the lock, between it and the command, or later.
 #[test]
 fn a_signal_at_any_time_ends_the_run() {
     let server = Server::start();
@@ -115,7 +113,6 @@ fn a_signal_that_was_ignored_stays_ignored() {
 #[test]
 fn a_stopped_command_goes_on_without_job_control() {
     let server = Server::start();
-    // As after Ctrl-Z where there is no shell with job control.
     let (code, _) = server.outcome(&["run", "stopped", "--", "sh", "-c", "kill -TSTP $$; exit 4"]);
     assert_eq!(code, 4);
 }
@@ -124,17 +121,10 @@ fn a_stopped_command_goes_on_without_job_control() {
 #[test]
 fn a_command_in_a_container_may_stop_and_goes_on() {
     let server = Server::start();
-    let arguments = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    let mut container = std::process::Command::new("unshare");
-    container.args(arguments).env("LEASEHOLD_URL", server.url());
-    let trial = std::process::Command::new("unshare").args(arguments).arg("true").status();
-    if !trial.is_ok_and(|status| status.success()) {
-        crate::world::skipped("this system allows no namespaces");
-        return;
-    }
+    let Some(mut container) = container(&["--mount-proc"]) else { return };
     let script =
         format!("{} run contained -- sh -c 'kill -TSTP $$; exit 4'", env!("CARGO_BIN_EXE_leasehold"));
-    let (code, said) = outcome(container.args(["sh", "-c", &script]));
+    let (code, said) = outcome(container.args(["sh", "-c", &script]).env("LEASEHOLD_URL", server.url()));
     assert_eq!(code, 4, "{said}");
 }
 
@@ -163,8 +153,8 @@ fn no_command_outlives_a_helper_that_is_killed_at_any_time() {
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // The dead have no arguments. One that is being killed may still have them, and does not sleep; nor
-        // does the process that was to become the command, and finds that the helper is dead.
+        // One that is being killed may still have its arguments, and does not sleep; nor does the process that was to become
+        // the command.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))
@@ -194,7 +184,6 @@ fn a_command_whose_helper_is_stopped_is_ended_in_time() {
     assert_eq!(code, Some(79));
 }
 
-/// Its lock goes on to be renewed, and only the helper knows when the command has ended.
 #[test]
 fn a_helper_that_is_stopped_goes_on() {
     let server = Server::start();

@@ -2,15 +2,15 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{LIMIT, Server, eventually, signal};
+use crate::world::{LIMIT, Run, Server, signal};
 
 pub(crate) struct Site {
-    pub(crate) process: Child,
+    process: Run,
     pub(crate) address: SocketAddr,
     said: BufReader<ChildStderr>,
 }
@@ -38,10 +38,9 @@ impl Site {
         Site::with(&mut server.leasehold(&["--format", "json", "serve", "--listen", "127.0.0.1:0"]))
     }
 
-    /// By a command that writes JSON.
     pub(crate) fn with(command: &mut Command) -> Site {
-        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(process.stderr.take().unwrap());
+        let mut process = Run::start(command.stderr(Stdio::piped()));
+        let said = BufReader::new(process.0.stderr.take().unwrap());
         let mut site = Site { process, address: "127.0.0.1:0".parse().unwrap(), said };
         site.address = site.says("serving")["address"].as_str().unwrap().parse().unwrap();
         site
@@ -62,7 +61,7 @@ impl Site {
 
     pub(crate) fn pid(&self) -> u32 {
         // `env` has become the program.
-        self.process.id()
+        self.process.pid()
     }
 
     pub(crate) fn url(&self) -> String {
@@ -100,19 +99,7 @@ impl Site {
     #[track_caller]
     pub(crate) fn end(&mut self, by: Signal) -> Option<i32> {
         signal(self.pid(), by);
-        let mut status = None;
-        eventually("it ends", || {
-            status = self.process.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap().code()
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
+        self.process.wait().code()
     }
 }
 

@@ -1,5 +1,4 @@
-//! Stores that demand client certificates are reached by each option and variable, and each failure of TLS
-//! says so.
+//! Stores that demand client certificates are reached by each option and variable; each failure of TLS says so.
 
 use std::fs;
 use std::net::TcpListener;
@@ -33,7 +32,6 @@ fn with_options<'a>(options: &'a [String], words: &[&'a str], is_behind: bool) -
     }
 }
 
-/// A store is reached by the options and by the variables; without, or with others, it is said why not.
 fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let options = certificates.options();
     for is_behind in [false, true] {
@@ -45,7 +43,6 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
         let said = works(&mut certificates.program(url, words));
         assert!(!said.contains("fault "), "{said}");
     }
-    // Options go before variables.
     let wrong = certificates.file("unknown-ca.crt");
     let mut command = certificates.program(url, &with_options(&options, &TRUE, false));
     works(
@@ -59,8 +56,7 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
-    // By another authority than the server's. The server hangs up behind its words, which are heard each
-    // time.
+    // The server hangs up behind its words, which are heard each time.
     let (certificate, key) = (certificates.file("stranger.crt"), certificates.file("stranger.key"));
     for _ in 0..STRANGERS {
         let mut command = certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"]);
@@ -78,7 +74,6 @@ fn postgresql_with_client_certificates_is_reached_by_options_and_variables() {
         command.env("LEASEHOLD_USERNAME", "client");
         command
     };
-    // The table, with its schema; it is made when that is asked for.
     let table = |words: &[&str]| {
         let mut command = program(words);
         command.env("LEASEHOLD_TABLE", "public.own_locks");
@@ -154,7 +149,6 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     assert!(clients.contains("name=named") && clients.contains("db=3"), "{clients}");
     ends(&mut full(&["clients"]), 0, "0 clients among");
     ends(&mut full(&["run", "-n", "job", "--", "true"]), 75, "busy");
-    // Another database has other locks.
     works(&mut program(&["run", "-n", "job", "--", "true"]));
     let said = works(&mut full(&["doctor"]));
     assert!(said.contains("named shop:leasehold-doctor") && !said.contains("fault "), "{said}");
@@ -237,7 +231,6 @@ fn redlock_rings_and_clusters_are_named_by_variables() {
     assert_eq!(said.matches("a primary").count(), 3, "{said}");
     run.0.kill().unwrap();
     run.wait();
-    // Each server's URL in a file, a line for each; and a server that has no certificate to show.
     let file = certificates.file("servers");
     fs::write(&file, urls.join("\n")).unwrap();
     works(program("LEASEHOLD_REDLOCK_FILE", &file, &["ls"]).env("LEASEHOLD_NODE_TIMEOUT", "2s"));
@@ -263,7 +256,6 @@ fn redlock_rings_and_clusters_are_named_by_variables() {
         64,
         "LEASEHOLD_RING is not set",
     );
-    // A cluster of one.
     let Some(member) = Secured::redis(&certificates, &["cluster-enabled yes", "tls-cluster yes"]) else {
         return;
     };
@@ -303,7 +295,6 @@ fn each_failure_of_tls_ends_at_once_with_69() {
         (with(&url, "stranger"), "does not accept the client certificate"),
     ] {
         let begun = now();
-        // Far longer than anything takes that is tried once.
         command.env("LEASEHOLD_RETRY_TIMEOUT", "10m").env("LEASEHOLD_CONNECT_TIMEOUT", "5m");
         let said = ends(&mut command, 69, words);
         assert!(!said.contains("rights") && now() - begun < 120_000_000_000, "{said}");
@@ -400,7 +391,6 @@ fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
     ends(&mut variable("LEASEHOLD_TLS_CERT", &certificate), 64, "LEASEHOLD_TLS_KEY is not set");
     ends(&mut variable("LEASEHOLD_TLS_KEY", &key), 64, "LEASEHOLD_TLS_CERT is not set");
     assert!(listener.accept().is_err(), "somebody connected");
-    // A folder is no file, and for others than root a file can be closed.
     ends(&mut variable("LEASEHOLD_TLS_CA", "/"), 64, "cannot be used");
     fs::set_permissions(&ca, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&ca).is_err() {

@@ -1,22 +1,19 @@
 //! `top` in a terminal of the test's own: what its screen shows, and what keys do.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Write;
 use std::num::NonZeroU16;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Child;
 use std::sync::{Arc, Mutex};
 
-use rustix::termios::{Winsize, tcsetwinsize};
-
-use crate::terminal::pseudo_terminal;
+use crate::terminal::{on_terminal, resize};
 use crate::world::{Run, Server, eventually, in_a_session_of_its_own};
 
 const ROWS: u16 = 16;
 const COLUMNS: u16 = 110;
 
 pub(crate) struct Top {
-    process: Child,
+    process: Run,
     terminal: File,
     pub(crate) screen: Arc<Mutex<vt100::Parser>>,
 }
@@ -27,20 +24,13 @@ impl Top {
     }
 
     pub(crate) fn sized(url: &str, arguments: &[&str], rows: u16, columns: u16) -> Top {
-        let (terminal, path) = pseudo_terminal();
-        resize(&terminal, rows, columns);
-        let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mut command = in_a_session_of_its_own(&[&["top"], arguments].concat());
-        command.env("LEASEHOLD_URL", url).env("TERM", "xterm");
-        let process = command.stdin(side()).stdout(side()).stderr(side()).spawn().expect("setsid");
         let screen = Arc::new(Mutex::new(vt100::Parser::new(size(rows), size(columns), 0)));
-        let (mut reading, shows) = (terminal.try_clone().unwrap(), Arc::clone(&screen));
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = reading.read(&mut bytes) {
-                shows.lock().unwrap().process(&bytes[..count]);
-            }
-        });
+        let shows = Arc::clone(&screen);
+        let (process, terminal) =
+            on_terminal(command.env("LEASEHOLD_URL", url), (rows, columns), move |bytes| {
+                shows.lock().unwrap().process(bytes);
+            });
         Top { process, terminal, screen }
     }
 
@@ -59,7 +49,6 @@ impl Top {
         lines.map(|line| line.trim_end().to_owned()).collect()
     }
 
-    /// Waits until a line holds all of these, one behind the other; that line.
     #[track_caller]
     pub(crate) fn shows(&self, words: &[&str]) -> String {
         let mut found = None;
@@ -92,12 +81,7 @@ impl Top {
 
     #[track_caller]
     fn ends(&mut self) -> i32 {
-        let mut status = None;
-        eventually("top ends", || {
-            status = self.process.try_wait().unwrap();
-            status.is_some()
-        });
-        let status = status.unwrap();
+        let status = self.process.wait();
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 }
@@ -106,17 +90,11 @@ fn size(cells: u16) -> NonZeroU16 {
     NonZeroU16::new(cells).unwrap()
 }
 
-fn resize(terminal: &File, ws_row: u16, ws_col: u16) {
-    tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-}
-
 impl Drop for Top {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{:#?}", self.lines());
         }
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 
@@ -126,7 +104,6 @@ fn token(line: &str) -> u64 {
     if last < 1000 { 0 } else { last }
 }
 
-/// A run that holds, or waits behind one that does.
 pub(crate) fn run(server: &Server, label: &str, arguments: &[&str]) -> Run {
     let mut command = server.leasehold(&["run", "-q", "--lease", "3s", "--label", label]);
     Run::start(command.args(arguments).args(["--", "sleep", "600"]))
@@ -155,7 +132,6 @@ fn the_screen_shows_who_holds_and_who_waits() {
     drop(readers);
     top.shows_no_more("report");
     drop(holder);
-    // The one that waited has a token of its own, not that of its predecessor.
     eventually("the next token is shown", || {
         let next = token(&top.shows(&["import", "second"]));
         assert_ne!(next, first);
@@ -217,8 +193,7 @@ fn a_question_about_one_holder_ends_no_other() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // Their ends are further apart than a list takes: what is left of each is as it was when its page was
-    // read.
+    // Their ends are further apart than a list takes: the times left are of when each page was read.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -249,7 +224,6 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["soonest end first"]);
     top.types("g");
     top.shows(&["job:1000"]);
-    // A narrow screen has other use for the column of the kinds.
     top.becomes(6, 80);
     top.shows_no_more("KIND");
     top.shows(&["job:0998"]);

@@ -27,7 +27,6 @@ impl Watch {
         Watch { run, file, seen: 0 }
     }
 
-    /// Waits for the next event of this kind behind those that were waited for.
     #[track_caller]
     fn prints(&mut self, event: &str) -> Value {
         let (file, seen) = (self.file.clone(), self.seen);
@@ -64,8 +63,7 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     assert_eq!(watch.prints("released")["owner"], acquired["owner"]);
     let next = watch.prints("acquired");
     assert_ne!(next["owner"], acquired["owner"]);
-    // The release takes the waiter out of the line, and its grant comes later: a look between the two sees
-    // that nobody waits and nobody holds, and prints it so.
+    // Between the release and the grant nobody waits and nobody holds: a look then prints that.
     let after = std::mem::replace(&mut watch.seen, before);
     assert_eq!(watch.prints("waiting")["now"], 0);
     watch.seen = after;
@@ -111,7 +109,6 @@ fn a_signal_ends_it_and_so_does_its_time() {
         signal(watch.run.pid(), sent);
         assert_eq!(watch.run.wait().code(), Some(128 + number));
     }
-    // Also while the server keeps it waiting.
     let mut watch = Watch::start(&server, &["any"]);
     watch.prints("state");
     signal(server.pid(), Signal::STOP);
@@ -132,7 +129,6 @@ fn a_closed_pipe_ends_it_quietly() {
     let mut command = server.leasehold(&["watch", "quiet", "--interval", "100ms"]);
     command.stdout(Stdio::piped()).stderr(File::create(&errors).unwrap());
     let mut run = Run(command.spawn().unwrap());
-    // Nothing is to be written any more when its reader goes away.
     let mut reader = BufReader::new(run.0.stdout.take().unwrap());
     reader.read_line(&mut String::new()).unwrap();
     drop(reader);

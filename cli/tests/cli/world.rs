@@ -64,13 +64,11 @@ impl Server {
         panic!("the server does not start");
     }
 
-    /// Ends it at once, with all that it keeps.
     pub(crate) fn stop(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Starts an empty one where this one was.
     pub(crate) fn start_again(&mut self) {
         self.process =
             start_server(&server_program(), self.port, self.dir.path(), &[]).expect("its port is free still");
@@ -101,6 +99,12 @@ impl Server {
         let mut keys: Vec<String> = keys.filter(is_lock).map(str::to_owned).collect();
         keys.sort_unstable(); // the server has no order
         keys
+    }
+
+    /// How many clients stand in line for a lock.
+    pub(crate) fn in_line(&self, name: &str) -> usize {
+        let answer = self.ask(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")]);
+        answer.trim().trim_start_matches(':').parse().unwrap()
     }
 
     pub(crate) fn leasehold(&self, arguments: &[&str]) -> Command {
@@ -163,17 +167,22 @@ fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Opt
 }
 
 fn ask(port: u16, words: &[&str]) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(LIMIT)).ok()?;
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request += &format!("${}\r\n{word}\r\n", word.len());
+    converse(stream, &[words]).ok()
+}
+
+/// All answers of a Redis to these requests.
+pub(crate) fn converse(mut stream: impl Read + Write, requests: &[&[&str]]) -> std::io::Result<String> {
+    let mut text = String::new();
+    for words in requests.iter().chain([&["QUIT"].as_slice()]) {
+        text += &format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
     }
-    request += "*1\r\n$4\r\nQUIT\r\n";
-    stream.write_all(request.as_bytes()).ok()?;
+    stream.write_all(text.as_bytes())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer.trim_end_matches("+OK\r\n").to_owned())
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.trim_end_matches("+OK\r\n").to_owned())
 }
 
 /// Says what a test does without, past the harness's capture, in the form that `./check` counts.
@@ -195,13 +204,26 @@ pub(crate) fn stock() -> Option<PathBuf> {
     Some(stock)
 }
 
+/// A command in namespaces of its own; none if this system allows none.
+pub(crate) fn container(arguments: &[&str]) -> Option<Command> {
+    let command = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]).args(arguments);
+        command
+    };
+    if !command().arg("true").status().is_ok_and(|status| status.success()) {
+        skipped("this system allows no namespaces");
+        return None;
+    }
+    Some(command())
+}
+
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
     let mut command = program(&[], arguments);
     command.stdin(Stdio::null());
     command
 }
 
-/// As [`leasehold`], ended with 124 when it takes longer than anything does here.
 pub(crate) fn leasehold_in_time(arguments: &[&str]) -> Command {
     let limit = LIMIT.as_secs().to_string();
     let mut command = program(&["timeout", &limit], arguments);
@@ -209,7 +231,6 @@ pub(crate) fn leasehold_in_time(arguments: &[&str]) -> Command {
     command
 }
 
-/// As [`leasehold`], with its standard input for its terminal.
 pub(crate) fn in_a_session_of_its_own(arguments: &[&str]) -> Command {
     program(&["setsid", "--ctty", "--wait"], arguments)
 }
@@ -225,7 +246,6 @@ fn program(before: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs to the end; the code, and what was said on both outputs.
 #[track_caller]
 pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -248,7 +268,6 @@ impl Run {
         self.0.try_wait().unwrap()
     }
 
-    /// Its code after TERM.
     #[track_caller]
     pub(crate) fn terminate(&mut self) -> Option<i32> {
         signal(self.pid(), Signal::TERM);
@@ -284,7 +303,6 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process has ended, be it that nobody has reaped it yet.
 pub(crate) fn is_dead(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.is_empty() || status.contains("State:\tZ")
@@ -294,8 +312,7 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that stamps a file with the clock each few milliseconds, until it is ended; one that ignores
-/// TERM also another, with the extension `term`, when it has one.
+/// A command that stamps a file with the clock each few milliseconds; one that ignores TERM, also a file `*.term` then.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
     pub(crate) ignores_term: bool,
@@ -303,13 +320,11 @@ pub(crate) struct Stamper<'a> {
 }
 
 impl Stamper<'_> {
-    /// Adds it as the command of a run.
     pub(crate) fn under<'c>(&self, run: &'c mut Command) -> &'c mut Command {
         let words = self.words(run);
         run.arg("--").args(words)
     }
 
-    /// Its command line, for a run that gets what else it needs.
     pub(crate) fn words(&self, run: &mut Command) -> Vec<OsString> {
         run.env(STAMPS, self.file);
         if self.ignores_term {
@@ -333,7 +348,6 @@ pub(crate) fn stamps(file: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// No test, unless a run has it as its command.
 #[test]
 fn stamps_as_a_command() {
     let Some(file) = std::env::var_os(STAMPS) else { return };

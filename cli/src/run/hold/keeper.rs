@@ -1,8 +1,7 @@
-//! The process that keeps a lock for a shell: it acquires, renews, releases, and answers `release`.
+//! The keeper of a lock for a shell: acquires, renews, releases, and answers `release`.
 //!
-//! It is in a session of its own and has none of the shell's files open, so that neither a substitution nor a
-//! terminal waits for it. Signals that are sent to all processes of a service leave it alone: it ends after
-//! its shell.
+//! The keeper has a session of its own and none of the shell's files open, so that no substitution and no terminal waits for
+//! it. Signals to all processes of a service leave it alone: it ends after its shell.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
@@ -15,22 +14,19 @@ use leasehold::crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use leasehold::{HoldState, OwnedGuard};
 use serde_json::json;
 
-use crate::args::{Action, Cli, RunArgs};
+use crate::args::{Action, Cli, HoldArgs, RunArgs};
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::job::span;
-use crate::run::acquire::{self, Refusal};
+use crate::run::acquire;
 use crate::run::hold::LOST;
-use crate::run::hold::args::HoldArgs;
 use crate::run::hold::lookout::Lookout;
 use crate::run::hold::place::{self, Socket};
 use crate::run::hold::shell::Shell;
-use crate::run::inherited::Inherited;
 use crate::run::parts::{KeepArgs, LookoutArgs};
 use crate::run::signals::Caught;
 use crate::run::times::Times;
 use crate::run::{connect, told};
-use crate::say::Say;
+use crate::say::{Exit, Say};
 use crate::store;
 
 enum Event {
@@ -52,8 +48,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
     }
 }
 
-/// Closes what the shell had open beside input, output and errors: a pipe among it would not end before this
-/// process does.
+/// A pipe among what the shell had open would not end before this process does.
 fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -62,7 +57,6 @@ fn close_inherited() {
     }
 }
 
-/// Writes nothing more to what the shell reads or shows.
 fn fall_silent() {
     if let Ok(nothing) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         nix::unistd::dup2_stderr(nothing).ok();
@@ -77,12 +71,11 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
         return Err(std::io::Error::other("the arguments are not those of hold"));
     };
     let say = Say::new(&common);
-    let caught = Caught::start(Inherited::take())?;
+    let caught = Caught::start()?;
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // Each step that can fail comes before the request for the lock, and before the lookout, which takes the end
-    // of this process for a loss.
+    // All that can fail comes before the request, and before the lookout, which takes the end of this process for a loss.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
@@ -111,12 +104,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
                 answer_refusal(&caller, say.error(&words, Exit::Internal))
             })
         }
-        Err(Refusal::Busy) => answer_refusal(
-            &caller,
-            told::busy(&client, &hold.name, "is busy", hold.want.patience.conflict_exit_code, say),
-        ),
-        Err(Refusal::Signal(signal)) => answer_refusal(&caller, Exit::Signal(signal)),
-        Err(Refusal::Failed(exit)) => answer_refusal(&caller, exit),
+        Err(exit) => answer_refusal(&caller, exit),
     };
     store::finish(client);
     exit
@@ -235,7 +223,6 @@ impl Keeper<'_> {
     }
 
     fn until(&self) -> Moment {
-        // The clock first: the instant may be earlier than the window's end, never later.
         let now = Moment::now();
         now.plus(self.guard.remaining())
     }

@@ -1,8 +1,5 @@
-//! The process beside the one that keeps a lock: it sends the shell its signal in time, also when that one is
-//! stopped or killed.
-//!
-//! As the [helper](crate::run::helper) of a command it knows nothing of locks: it hears until when the lock
-//! is surely held, and the clock of the machine decides.
+//! The lookout beside a keeper: sends the shell its signal in time, also when the keeper is stopped or killed. As the
+//! [helper](crate::run::helper) it knows nothing of locks: it hears until when the lock is surely held.
 
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,16 +10,13 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
 
 use crate::clock::Moment;
-use crate::exit::Exit;
 use crate::run::family;
+use crate::run::helper::LOOK;
 use crate::run::hold::place;
 use crate::run::hold::shell::Shell;
-use crate::run::link::{self, Order};
-use crate::run::parts::{LookoutArgs, Part};
+use crate::run::parts::{self, LookoutArgs, Order, Part};
 use crate::run::signals::{self, Caught};
-
-/// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+use crate::say::Exit;
 
 pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
     match look_out(args) {
@@ -38,7 +32,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
     let (sender, orders) = unbounded();
     std::thread::Builder::new()
         .name("orders".to_owned())
-        .spawn(move || link::receive(stream, |order: Order| sender.send(order).is_ok()))?;
+        .spawn(move || parts::receive(stream, |order: Order| sender.send(order).is_ok()))?;
     let (shell, mut until) = (Shell { pid: args.pid, began: args.began }, Moment::NEVER);
     let mut is_told = false;
     let mut tell = || {
@@ -47,8 +41,9 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
         }
     };
     loop {
-        awake.put_off();
-        let left = until.minus(args.before).since(Moment::now());
+        let due = until.minus(args.before);
+        awake.put_off(due);
+        let left = due.since(Moment::now());
         if left.is_zero() {
             tell();
         }
@@ -58,7 +53,6 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                // Nobody renews the lock any more, and nobody answers at the file.
                 tell();
                 place::remove(&args.place);
                 return Ok(());
@@ -82,7 +76,7 @@ impl Lookout {
         let (alive, ended) = unbounded();
         let reading = stream.try_clone()?;
         std::thread::Builder::new().name("lookout".to_owned()).spawn(move || {
-            link::receive(reading, |_: Order| true);
+            parts::receive(reading, |_: Order| true);
             drop(alive);
         })?;
         let mut command = Part::Lookout(args.clone()).program()?;
@@ -97,19 +91,18 @@ impl Lookout {
         self.ended.clone()
     }
 
-    /// Tells it until when the lock is held, when that has changed, and lets it go on if it was stopped.
     pub(super) fn beat(&mut self, until: Moment) {
         family::wake(&self.process);
         // One that is not sent is made up for by the next.
         if until > self.until.plus(Duration::from_millis(1))
-            && link::send(&self.stream, &Order::Until(until)).is_ok()
+            && parts::send(&self.stream, &Order::Until(until)).is_ok()
         {
             self.until = until;
         }
     }
 
     pub(super) fn gone(&self) {
-        drop(link::send(&self.stream, &Order::Gone)); // else it sees that the time is over
+        drop(parts::send(&self.stream, &Order::Gone)); // else it sees that the time is over
     }
 
     pub(super) fn end(mut self, caught: &Caught) {

@@ -1,6 +1,5 @@
 //! `hold` and `release`: a lock in mid-script, kept by a process of its own for as long as the shell lives.
 
-pub(crate) mod args;
 pub(crate) mod keeper;
 pub(crate) mod lookout;
 pub(crate) mod place;
@@ -17,13 +16,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::args::{Common, Format, OnLost, RunArgs, Terms};
-use crate::exit::Exit;
-use crate::run::hold::args::{HoldArgs, ReleaseArgs};
+use crate::args::{Common, Format, HoldArgs, OnLost, ReleaseArgs, RunArgs, Terms};
 use crate::run::hold::shell::Shell;
 use crate::run::parts::{KeepArgs, Part};
 use crate::run::{family, refused};
-use crate::say::{Say, json_text};
+use crate::say::{Exit, Say, json_text};
 
 const LOST: u8 = 79;
 
@@ -41,7 +38,6 @@ impl HoldArgs {
             max_hold: None,
             strict: false,
             leads: false,
-            poll: None,
             command: Vec::new(),
         }
     }
@@ -50,8 +46,6 @@ impl HoldArgs {
 /// The time that a keeper has to say that it has heard. It does at once, unless somebody has stopped it.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
-/// Acquires a lock, prints the handle, and leaves a process behind that keeps the lock while the shell lives.
-///
 /// A signal ends this process as it would any. The keeper sees its end, and gives up the wait or the lock.
 pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
     let say = Say::new(common);
@@ -91,7 +85,6 @@ fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::R
     let answer: Value = serde_json::from_str(&line).unwrap_or_default();
     let Some(handle) = answer.get("handle").and_then(Value::as_str) else {
         keeper.wait()?;
-        // It has said why.
         return Ok(code_of(&answer).unwrap_or_else(|| {
             say.error("the process that is to keep the lock was ended by somebody", Exit::Internal)
         }));

@@ -15,9 +15,8 @@ use crate::run::hold::shell::Shell;
 
 const NOTE: &str = "for";
 
-/// The folders that sockets may be in, the preferred one first; they may not be there yet.
-///
-/// Anybody can make the one for temporary files, in this user's name, so there is one behind it that nobody else can.
+/// The folders that sockets may be in, the preferred one first. Anybody can make the one for temporary files in this user's
+/// name, so the last is one that nobody else can make.
 fn folders() -> Vec<PathBuf> {
     let user = geteuid();
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -30,8 +29,7 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Whether a text is said for the first time since the folder was made, which on most systems is since the machine
-/// started.
+/// Whether a text is said for the first time since the folder was made: on most systems, since the machine started.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -44,8 +42,6 @@ pub(super) fn new() -> std::io::Result<PathBuf> {
     Ok(made()?.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
 }
 
-/// The folder, which is there now: the first that is this user's own or can be made so; else why the first of them is
-/// not.
 fn made() -> std::io::Result<PathBuf> {
     first_usable(&folders())
 }
@@ -84,8 +80,8 @@ impl Socket {
         Ok(Socket { listener, file: file.to_owned() })
     }
 
-    /// Says which hold it is, and of which shell, to programs that the shell starts: by the text of a link,
-    /// which is there as a whole or not at all. Without it a deadlock through the hold is not found.
+    /// Names the hold's owner and shell to programs that the shell starts, by the text of a link, which is there as a whole or
+    /// not at all. Without it a deadlock through the hold is not found.
     pub(super) fn note(&self, shell: Shell, owner: &str) {
         std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
             .ok();
@@ -122,7 +118,6 @@ impl Drop for Socket {
     }
 }
 
-/// Removes the file of a hold's socket, and the note beside it: the keeper does, or the lookout of one that was killed.
 pub(super) fn remove(file: &Path) {
     std::fs::remove_file(note_of(file)).ok();
     std::fs::remove_file(file).ok();
@@ -138,8 +133,7 @@ fn named(folder: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", folder.display()))
 }
 
-/// The line that is printed for a hold: one word, of which the text behind the last colon is the fencing
-/// token.
+/// One word, of which the text behind the last colon is the fencing token.
 pub(super) fn handle(place: &Path, fence: Option<u64>) -> String {
     format!("{}:{}", place.display(), fence.map(|fence| fence.to_string()).unwrap_or_default())
 }

@@ -1,5 +1,4 @@
-//! The process for which a lock is kept: which it is, that it lives, and the signal to it and to all that it
-//! has started.
+//! The process for which a lock is kept, and the signal to it and to all that it has started.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -11,14 +10,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_s
 
 use crate::run::family::{self, Member};
 
-/// Between two looks at a process of which the system gives no descriptor (Linux before 5.3).
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One process and no other that gets its number later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shell {
     pub(super) pid: i32,
-    /// When it began, in the system's ticks since the machine started.
     pub(super) began: u64,
 }
 
@@ -30,9 +27,8 @@ impl Shell {
 
     /// The shell that called this program, as `$$` names it there; else why it cannot be told.
     ///
-    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy was
-    /// never replaced by another program, so its memory begins where the shell's does: the first process of
-    /// such a row is the shell.
+    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy has the shell's addresses
+    /// in memory, so the first process of such a row is the shell.
     pub(super) fn that_calls() -> Result<Shell, String> {
         let parent = getppid().map(|pid| pid.as_raw_nonzero().get()).and_then(Member::of);
         let mut found =
@@ -40,8 +36,7 @@ impl Shell {
         while let Some(above) = Member::of(found.parent).filter(|above| is_copy(&found, above)) {
             found = above;
         }
-        // A program between the shell and this one, such as `timeout`, ends as soon as this one has. It has
-        // the same pipe, from which the shell reads the handle.
+        // A program in between, such as `timeout`, ends with this one. Its output is the same pipe, which the shell reads.
         let own = output_of("self");
         let is_pipe = own.as_ref().is_some_and(|link| link.to_string_lossy().starts_with("pipe:"));
         if is_pipe && own == output_of(&found.pid.to_string()) {
@@ -69,7 +64,6 @@ impl Shell {
         }
     }
 
-    /// A descriptor of it; none if it has ended; an error where the system has no such descriptors.
     fn open(self) -> Result<Option<OwnedFd>, Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -80,9 +74,7 @@ impl Shell {
         }
     }
 
-    /// Sends a signal to it, and once to each process that descends from it.
-    ///
-    /// It first: a script that waits for a command has it then when the command ends, and begins no other.
+    /// To the shell first: a script that waits for a command has the signal when the command ends, and begins no other.
     pub(super) fn signal(self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         if !self.is_alive() {

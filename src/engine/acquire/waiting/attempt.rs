@@ -105,6 +105,10 @@ impl Waiting<'_> {
                 engine.tell_granted(call, &granted.hold, wait, &self.span);
                 Ok(Step::Granted(granted))
             }
+            Ok(Attempt::InLine { retry_after, listens_for: ListensFor::Nothing, .. }) => {
+                self.reset_retry_budget();
+                Ok(self.ask_seldom(retry_after))
+            }
             Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
                 self.reset_retry_budget();
                 Ok(self.stand_in_line(retry_after, listens_for, is_lookout))

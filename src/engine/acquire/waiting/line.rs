@@ -51,6 +51,17 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
+    /// The queue of its election is full: asks each third of its lease, and when the leader's lease may be
+    /// over.
+    pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
+        let (now, third) = (self.engine.clock.now(), self.lease / 3);
+        self.end_lookout();
+        self.listening.listen_for(ListensFor::Nothing);
+        let poll = random_between((third / 2, third)).max(self.pause());
+        let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
+        Step::Sleep(now.plus(poll).min(retry))
+    }
+
     /// The lock is had: the store's grant took its client out of the line.
     pub(super) fn leave_line_by_grant(&mut self) {
         if self.manner.may_stand() {

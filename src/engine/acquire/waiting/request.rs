@@ -23,7 +23,7 @@ impl Waiting<'_> {
         let Waiting { engine, call, .. } = *self;
         let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
         let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
-        let Terms { writers_first, max_hold, .. } = call.terms;
+        let Terms { writers_first, max_hold, leads, .. } = call.terms;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
         self.heard = if call.keeps() { engine.heard(call.entry, &claim) } else { None };
@@ -33,6 +33,7 @@ impl Waiting<'_> {
             turn: self.manner.turn(),
             listens_for: self.listening.listens_for(),
             units: call.units,
+            leads,
             writers_first,
             note,
             wants_fence: call.wants_fence(),

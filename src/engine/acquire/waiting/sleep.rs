@@ -10,7 +10,7 @@ use crate::engine::hold::QueuePlace;
 use crate::engine::queue::{Sleeper, Ticket};
 use crate::error::Result;
 use crate::park::{self, Parker};
-use crate::seam::{Claim, Others};
+use crate::seam::{Claim, ListensFor, Others};
 use crate::time::{Moment, random_between};
 
 /// The time after which a client asks that got a standby message: the one that was told to be next may not
@@ -56,7 +56,7 @@ impl Waiting<'_> {
         }
         self.count_waiter();
         let is_held_here = || !self.asks_for_itself() && call.entry.held_here(engine.clock.now()).is_some();
-        let is_told = call.terms.backoff.is_none();
+        let is_told = call.terms.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
         if is_told && (self.all_ask || ticket.is_head() && !is_held_here()) {
             self.listen();
             if self.listening.is_refused() {

@@ -101,6 +101,7 @@ fn turn(claim: &Claim, link: u32) -> Cow<'static, str> {
         Turn::Barges if claim.waits => "spin",
         Turn::Barges => "barge",
         Turn::Yields => "yield",
+        Turn::Waits if claim.leads => "stand_for",
         Turn::Waits => "wait",
         Turn::StandsInLine => "stand",
         Turn::IsNext => "next",

@@ -41,6 +41,7 @@ fn in_line(reply: &Tagged) -> Result<Attempt> {
         Some("kept") => (AFTER_KEPT, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
+        Some("full") => (AFTER_LEASE, ListensFor::Nothing),
         _ => return Err(reply.unexpected()),
     };
     Ok(Attempt::InLine { retry_after: after(spread), listens_for, is_lookout: reply.ends_with(b"first") })

@@ -8,8 +8,9 @@
 -- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). 'barge': takes a free lock, whomever it
 --                    is kept for; 'spin': the same, and asks a client that keeps the lock to give it back, as all others do;
 --                    'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the same, and may
---                    stand in it already; 'next': the same, and was told that it is next, before any that it is kept for by now.
---                    The last three may end in a digit, the client's link
+--                    stand in it already; 'next': the same, and was told that it is next, before any that it is kept for by now;
+--                    'stand_for': as 'wait', for an election, but joins no line of three.
+--                    The last four may end in a digit, the client's link
 -- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; 'kept': its client keeps it until others
 --                    ask for it, by a recall on the client's channel (see `line.lua`); left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
@@ -21,6 +22,7 @@
 --         {'in_line', ttl_ms, why}          the same, and its client stands in the line. why 'ours': the holder's release
 --                                           tells the line; 'foreign': it does not; 'kept': it is free, and kept so long
 --         {'in_line', ttl_ms, 'ours', 'first'}   the same, and it is the first in the line
+--         {'in_line', ttl_ms, 'full'}       the same, but the client does not stand in the line
 --         {'lost'}                          count above 1, but the owner has nothing
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -91,6 +93,12 @@ if not held then
     local first = redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
     local is_first = not first[1] or first[1] == client
     local is_stale = first[2] and is_dead(first[2], time[1])
+    if turn == 'stand_for' then
+      if redis.pcall('zrange', line, 2, 2)[1] and not is_stale then
+        return {'in_line', wait_ms, 'full'}
+      end
+      turn = 'wait'
+    end
     -- It keeps the place that it has. One that was told, and finds the lock taken, comes before all others.
     local place = turn == 'stand' and tonumber(redis.pcall('zadd', line, 'XX', 'INCR', 0, client))
     if not place or is_stale or place % 100 ~= time[1] % 100 then

@@ -333,6 +333,17 @@ fn the_first_in_the_line_is_its_lookout_under_a_holder_of_ours() {
 }
 
 #[test]
+fn the_line_of_an_election_has_three_places() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    granted(store.attempt(&waiter(), 1, soon()));
+    let full = |leads| in_line(&store, &Claim { leads, ..waiter() }).1 == ListensFor::Nothing;
+    assert_eq!([true, true, true, true, false].map(full), [false, false, false, true, false]);
+    assert_eq!(server.number(&["ZCARD", LINE]), 4);
+    store.close();
+}
+
+#[test]
 fn a_holder_whose_id_is_no_uuid_is_none_of_ours_whatever_its_fifteenth_character() {
     let server = Server::start(&[]);
     let store = server.store();

@@ -48,6 +48,7 @@ impl Postgres {
             ListensFor::Releases => vec![releases()],
             ListensFor::OwnTurn => vec![turn()],
             ListensFor::OwnTurnAndReleases => vec![turn(), releases()],
+            ListensFor::Nothing => Vec::new(),
         }
     }
 
@@ -99,7 +100,11 @@ impl Postgres {
         let args = args.and("pid", here.pid).and("thread", here.thread).and("keeper", self.keeper(claim));
         let args = args.and("client", claim.owner.client().to_string());
         // Most locks are free: the smaller statement does for those.
-        if claim.turn == Turn::Yields || claim.turn == Turn::Waits && !self.line.was_awaited() {
+        let stands_for_election = claim.turn == Turn::Waits && claim.leads;
+        if claim.turn == Turn::Yields
+            || stands_for_election
+            || claim.turn == Turn::Waits && !self.line.was_awaited()
+        {
             let records = link.run(&self.queries.take_kept, &args, deadline)?;
             let taken = taken_of(&records)?;
             if claim.turn != Turn::Waits {
@@ -111,6 +116,16 @@ impl Postgres {
             };
             if claim.turn != Turn::Waits {
                 return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&records)?).0) });
+            }
+            if stands_for_election {
+                let full =
+                    link.run(&self.queries.is_line_full, &Args::one("name", &*claim.name), deadline)?;
+                if full.first().map(|record| record.flag(0)).transpose()? == Some(true) {
+                    let (left, spread, _) = retry(seen.as_ref(), kept(&records)?);
+                    let retry_after = Some(left + random_between(spread));
+                    let listens_for = ListensFor::Nothing;
+                    return Ok(Attempt::InLine { retry_after, listens_for, is_lookout: false });
+                }
             }
         }
         let channel = self.listener.turn_channel(&claim.name, claim.owner.client());

@@ -107,8 +107,8 @@ fn setup(options: &ServerOptions) -> String {
 }
 
 queries!(
-    "postgres": sweep, renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, tidy_line, recall,
-    look_kept,
+    "postgres": sweep, renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, is_line_full,
+    tidy_line, recall, look_kept,
 );
 
 struct Postgres {

@@ -1,0 +1,8 @@
+-- Whether the line of an election is full: three clients stand there that have asked of late.
+--
+-- $1 name
+SELECT count(*) = 3 FROM (
+    SELECT FROM leasehold_locks_line
+    WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
+    ORDER BY since, client LIMIT 3
+) AS standing
