@@ -1,5 +1,5 @@
 //! The keys that are derived from a name: Redisson's keys and channels, and ours beside them.
-//! 
+//!
 //! All derived keys are in this list. A lock's name must not look like one of them: the key could be another
 //! lock's queue or counter. A name without braces cannot be mistaken for a key that ends in a suffix.
 

@@ -206,7 +206,6 @@ impl MultiLock {
         Ok(Some(least))
     }
 
-
     pub(super) fn leave_open(group: Group) {
         group.leave_open();
     }

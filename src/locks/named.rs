@@ -209,7 +209,6 @@ impl RedisLock {
         Ok(snapshot.map(|snapshot| snapshot.remaining.unwrap_or(Duration::MAX)))
     }
 
-
     pub(crate) fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
         Ok(self.found(action)?.0)
     }

@@ -1,5 +1,5 @@
 //! A file that is replaced as a whole, and the register beside it.
-//! 
+//!
 //! Other users may write to the folder and plant links. So the path is resolved once, to a name in an open
 //! folder, and each system has its own way to keep that from changing.
 
