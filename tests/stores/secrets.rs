@@ -11,7 +11,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, eventually, ms};
 
-/// `change` sets the password of the user on the server, and ends the user's sessions.
+/// `change` sets the user's password on the server, and ends the user's sessions.
 #[track_caller]
 fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let folder = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
     change("third");
     says("third");
-    // A request over a broken connection is in doubt; nothing is refused.
+    // A request over a broken connection has an unknown outcome; nothing is refused.
     assert!(eventually(LONG, || {
         let outcome = locks();
         let is_refused = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Authentication);
@@ -87,7 +87,7 @@ fn mysql_is_logged_in_to_by_the_password_that_the_file_has() {
     });
 }
 
-/// `renew` gives the servers of the first authority certificates by the second, and ends their connections.
+/// `renew` gives the first authority's servers certificates of the second, and ends their connections.
 #[track_caller]
 fn follows_renewed_certificates(url: &str, [first, second]: [&Path; 2], renew: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
