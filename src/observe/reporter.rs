@@ -424,7 +424,7 @@ mod tests {
             reporter.tell(|_| ask());
         });
         ask();
-        // More often with the observer that writes log lines.
+        // The observer that writes log lines adds more.
         let mut told: Vec<_> = told.try_iter().collect();
         assert!(told.len() >= 3);
         told.dedup();

@@ -336,8 +336,6 @@ fn one_rust_process_is_a_crowd_too() {
     assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
 }
 
-// ---- turns
-
 /// A Rust process that waits for a fair lock when it is told to, and notes its turn while it holds it.
 pub(crate) struct Queuer {
     worker: Worker,
