@@ -16,7 +16,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::proxy::Proxy;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{folder, ms};
+use crate::support::{LONG, eventually, folder, ms};
 
 /// A client is built and locks. Once `note` has written another version's number no client is built; after
 /// the number is restored, one is.
@@ -126,14 +126,15 @@ fn a_server_that_was_away_is_looked_at_when_it_is_back() {
     seen.wait_for("the format", |event| matches!(event, Event::Warning(text) if text.contains("format 2")));
     // Two of three remain in use.
     redlock.get_lock("a").acquire().unwrap().unlock().unwrap();
-    // One of these names belongs to that node.
-    let tries = (0..30).filter_map(|number| ring.get_lock(format!("name-{number}")).try_lock().err());
-    let refused: Vec<ErrorKind> =
-        tries.filter(|error| !error.is_retryable()).map(|error| error.kind()).collect();
-    assert!(
-        !refused.is_empty() && refused.iter().all(|kind| *kind == ErrorKind::IncompatibleFormat),
-        "{refused:?}"
-    );
+    // One of these names has its home there.
+    let kind_of = |number: i32| ring.get_lock(format!("name-{number}")).try_lock().err();
+    let is_refused = |error: leasehold::Error| {
+        let is_other_format = error.kind() == ErrorKind::IncompatibleFormat;
+        assert!(is_other_format || error.is_retryable(), "{error}");
+        is_other_format
+    };
+    let is_looked_at = || (0..30).filter_map(kind_of).any(is_refused);
+    assert!(eventually(LONG, is_looked_at), "the ring's client has not come back to its node");
     assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut servers[2].admin()).unwrap(), 1);
 }
 

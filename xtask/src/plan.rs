@@ -53,7 +53,6 @@ pub const EXTRA: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
-    "versions",
     "release",
     "windows",
 ];
@@ -75,7 +74,6 @@ pub const SOAK: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
-    "versions",
     "release",
     "windows",
 ];
@@ -125,7 +123,6 @@ const PARTS: &[(&str, Work)] = &[
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
     ("fleet", parts::fleet),
-    ("versions", parts::versions),
     ("release", parts::release),
     ("windows", elsewhere::windows),
 ];
@@ -146,7 +143,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether the part runs test programs, which are built first.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, SERVERS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet", "versions"].contains(&part)
+        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet"].contains(&part)
 }
 
 #[cfg(test)]
