@@ -26,7 +26,7 @@ pub(crate) struct LockName {
 
 impl LockName {
     fn of(given: Arc<str>, key: String) -> LockName {
-        // Names may come from anybody: without the random state they could be chosen to collide.
+        // Names may come from anybody: the random state prevents chosen collisions.
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         LockName { given, hash: STATE.hash_one(&key), key: key.into_boxed_str() }
     }
@@ -51,7 +51,6 @@ impl LockName {
         Ok(LockName::of(Arc::clone(given), key))
     }
 
-    /// The same lock under another key.
     pub(crate) fn keyed(&self, key: String) -> Result<LockName> {
         LockName::new(&self.given, key)
     }
@@ -143,7 +142,6 @@ impl fmt::Display for ClientId {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for ClientId {
-    /// As the text is.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -199,9 +197,8 @@ impl Owner {
         id
     }
 
-    /// Whether a text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Other
-    /// text in a store is another program's data, neither to be shown nor to be ended as a hold: see
-    /// `owners.lua`.
+    /// Whether the text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Other
+    /// text is another program's data: never shown, and never ended as a hold (see `owners.lua`).
     pub(crate) fn is_one(text: &str) -> bool {
         text.rsplit_once(':').is_some_and(|(client, number)| {
             let digits = number.strip_prefix('-').unwrap_or(number);
@@ -292,15 +289,15 @@ fn fresh_number() -> u64 {
 pub(crate) struct ThreadMark {
     id: u64,
     number: AtomicU64,
-    /// For people; read once, since it does not change.
+    /// For people; read once.
     name: Box<str>,
 }
 
 impl ThreadMark {
     fn new() -> ThreadMark {
         let number = fresh_number();
-        // It has no destructor, so it is there until the thread's very end: what the thread holds stays its
-        // own until then.
+        // Has no destructor, so it exists until the thread's very end, and what the thread holds stays its
+        // own.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }
@@ -314,8 +311,8 @@ impl ThreadMark {
         ThreadMark { id: id.unwrap_or(number), number: AtomicU64::new(number), name: thread_name() }
     }
 
-    /// The calling thread's. While thread-local storage is destroyed, a new one of the same thread, which
-    /// ends with the call: a lock taken then is the thread's, and is not renewed.
+    /// The calling thread's. While thread-local storage is destroyed, a temporary one: a lock acquired then
+    /// is the thread's, but is not renewed.
     pub(crate) fn current() -> Arc<ThreadMark> {
         thread_local! {
             static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());
@@ -332,7 +329,6 @@ impl ThreadMark {
         &self.name
     }
 
-    /// The owner number for the thread's next hold.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
@@ -345,7 +341,7 @@ impl ThreadMark {
     }
 }
 
-/// Without control characters, since databases refuse a NUL in text, and cut to 64.
+/// Without control characters (databases refuse a NUL), cut to 64.
 pub(crate) fn thread_name() -> Box<str> {
     let thread = thread::current();
     thread.name().unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect()
@@ -374,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Windows destroys them in an order of its own: there the mark is not gone.
+    /// Windows destroys thread-locals in an order of its own: the mark still exists there.
     #[cfg(unix)]
     #[test]
     fn a_thread_stays_itself_while_its_thread_locals_are_destroyed() {
@@ -393,15 +389,14 @@ mod tests {
         }
         let (sender, asked) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // Destroyed after what is made later: the mark.
+            // Destroyed after the thread-locals that are made later, so after the mark.
             LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
             ThreadMark::current().id()
         });
         let id = thread.unwrap().join().unwrap();
         let asked: Vec<_> = asked.iter().collect();
         assert_eq!(asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>(), [id, id]);
-        // A request under a number after the mark is gone cannot be told from one that is late: no number is
-        // used twice.
+        // A request after the mark is gone looks like a late one: no number may be used twice.
         assert_ne!(asked[0].1, asked[1].1);
     }
 

@@ -506,7 +506,6 @@ impl ClientBuilder {
         LockClient::start(options, Clock::System, store, reporter)
     }
 
-    /// Refuses times that cannot be used.
     pub(super) fn check_times(&self) -> Result<()> {
         self.options.clone().checked()?;
         self.server.clone().checked().map(drop)

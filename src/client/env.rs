@@ -14,7 +14,7 @@ use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
 
-/// The variables that may hold a secret: each can be given as a file too, by its name with this behind it.
+/// The variables that may hold a secret: each may also name a file, as `NAME_FILE`.
 const SECRETS: [&str; 6] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_REDLOCK",
@@ -25,7 +25,7 @@ const SECRETS: [&str; 6] = [
 ];
 const FILE: &str = "_FILE";
 
-/// Sets one option by the text of its variable; or says why the text cannot be used.
+/// Sets an option from its variable's text, or returns why the text cannot be used.
 type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'static str>;
 
 macro_rules! setters {
@@ -39,7 +39,6 @@ macro_rules! setters {
 /// The options that are one variable each.
 const OPTIONS: &[(&str, Setter)] = client_options!(setters);
 
-/// Rows of the documentation of these.
 macro_rules! rows {
     ($($(#[$_about:meta])* $_options:ident {
         $($(#[$_doc:meta])* $_field:ident: $_type:ty = $_default:expr $(, $variable:literal $set:ident($_read:ident) $example:literal)?;)*
@@ -117,7 +116,7 @@ impl ClientBuilder {
             builder.server.sentinel_credentials =
                 variables.file("LEASEHOLD_SENTINEL_PASSWORD")?.map(password_in);
         }
-        // These can only be turned one way.
+        // These options have one direction only.
         if variables.switch("LEASEHOLD_SESSION_LOCKS")? == Some(true) {
             builder = builder.session_locks();
         }
@@ -134,7 +133,7 @@ impl ClientBuilder {
     }
 }
 
-/// The environment, or what a test has for it.
+/// The environment, or a test's.
 struct Variables<G> {
     get: G,
 }
@@ -150,7 +149,7 @@ impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
         match (value, self.value(&file)?) {
             (value, None) => Ok(value),
             (Some(_), Some(_)) => Err(bad(&file, &format!("{name} is set too: set one of them"))),
-            // The path may be the secret itself, set by mistake: it is not shown either.
+            // The path may be the secret itself, set by mistake: no error shows it.
             (None, Some(path)) => {
                 let read = if name.ends_with("PASSWORD") { read_secret } else { read_urls };
                 read(&path.into()).map(Some).map_err(|why| bad(&file, &why))
@@ -158,7 +157,6 @@ impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
         }
     }
 
-    /// The file that is named in the place of a variable.
     fn file(&self, name: &str) -> Result<Option<PathBuf>> {
         Ok(self.value(&format!("{name}{FILE}"))?.map(PathBuf::from))
     }
@@ -175,7 +173,7 @@ impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
         self.text(name)?.map(|text| switch(&text).map_err(|why| bad(name, why))).transpose()
     }
 
-    /// Two that are nothing without each other.
+    /// Two variables that need each other.
     fn pair(&self, one: &str, other: &str) -> Result<Option<(String, String)>> {
         match (self.text(one)?, self.text(other)?) {
             (Some(first), Some(second)) => Ok(Some((first, second))),
@@ -186,7 +184,6 @@ impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
     }
 }
 
-/// The server that keeps the locks, or the servers.
 fn servers(
     mut builder: ClientBuilder,
     variables: &Variables<impl Fn(&str) -> Option<OsString>>,
@@ -232,10 +229,10 @@ fn servers(
     Ok(builder)
 }
 
-/// Servers, each with its label and weight before it where it has some: `label*2=redis://host`.
+/// Servers, each with an optional label and weight: `label*2=redis://host`.
 fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     let node = |word: &str| {
-        // A scheme has no such character, and what is behind it may have any.
+        // A scheme has no such character; the text behind the scheme may have any.
         let scheme = word.find("://").unwrap_or(word.len());
         let (before, url) = match word.get(..scheme).and_then(|before| before.rfind('=')) {
             Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..).unwrap_or_default()),
@@ -267,7 +264,7 @@ fn secured(
         .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
 }
 
-/// A build that cannot do it does not leave it out silently.
+/// A build without the feature refuses the variable instead of ignoring it.
 #[cfg(not(feature = "tls"))]
 fn secured(
     builder: ClientBuilder,
@@ -282,7 +279,7 @@ fn secured(
     Ok(builder)
 }
 
-/// Says which variable, never what is in it.
+/// Names the variable, never its content.
 fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
 }
@@ -358,7 +355,7 @@ mod tests {
         assert_eq!(server.connect_timeout, seconds(2));
     }
 
-    /// The other variables, on the builder's options. The program's tests use each on a server.
+    /// The other variables: tests of the command-line program use each on a server.
     #[test]
     fn each_option_has_a_variable() {
         let set = with(&[
@@ -458,7 +455,7 @@ mod tests {
         fs::write(&path, "\n").unwrap();
         let error = with(&[("LEASEHOLD_SENTINEL_PASSWORD_FILE", &path)]).map(drop).unwrap_err();
         assert!(error.to_string().contains("LEASEHOLD_SENTINEL_PASSWORD_FILE"), "{error}");
-        // Others have no such variable, which is not looked at.
+        // Other variables have no `_FILE` form.
         assert!(with(&[("LEASEHOLD_PREFIX_FILE", "/no/such/file")]).is_ok());
     }
 

@@ -101,16 +101,15 @@ pub struct Clients {
     list: List<ClientInfo>,
 }
 
-/// A list that asks for its next page when needed.
 struct List<T> {
     engine: Arc<Engine>,
     page: VecDeque<T>,
-    /// `None`: all has been asked for.
+    /// `None` after the last page.
     next: Option<Place>,
     cost: ListCost,
 }
 
-/// The number of clients that are remembered while locks are listed.
+/// The maximum number of clients remembered while locks are listed.
 const MOST_KNOWN: usize = 10_000;
 
 impl LockClient {
@@ -236,7 +235,6 @@ impl<T> List<T> {
         }
     }
 
-    /// The next item. After an error `ask` is not called again.
     fn next(&mut self, mut ask: impl FnMut(&Engine, &Place) -> Result<Page<T>>) -> Option<Result<T>> {
         loop {
             if let Some(item) = self.page.pop_front() {
@@ -310,7 +308,7 @@ fn locks_page(
     let page = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
     let shown = page.found.into_iter().filter(is_held).map(|seen| {
-        // Stores without mapping names call a lock as it is shown.
+        // Stores that do not map names show the lock's own name.
         (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
     });
     let mut shown: Vec<(String, Inspection)> = shown.collect();
@@ -333,8 +331,8 @@ fn locks_page(
     })
 }
 
-/// The clients of all holders, for a store whose locks say where these are. Read at once, since one client
-/// may hold the first lock and the last.
+/// The clients of all holders, for a store whose locks say where their holders are. Read at once, since one
+/// client may hold the first lock and the last.
 fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
     let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
     let mut all = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
@@ -379,7 +377,7 @@ impl Iterator for Clients {
             };
             let page = directory.clients(place, engine.one_command()).map_err(Failure::into_read_error);
             let page = match (page, capabilities.listing) {
-                // Without a place for entries, what the locks say of their holders is all that is known.
+                // Without a directory, only the locks say where their holders are.
                 (Err(error), Some(listing))
                     if *place == Place::default()
                         && matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission) =>

@@ -1,4 +1,4 @@
-//! Opens a client's store, by the URL's scheme or by the servers that are named.
+//! Opens a client's store, by the scheme of its URL or by its list of servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,8 @@ use crate::topologies::redlock::{self, Redlock, VotingNode};
 use crate::topologies::ring::RingStore;
 use crate::topologies::ring::plan::Ring;
 
-/// The servers of a client, where they are more than one.
 pub(super) enum Servers {
-    /// The URL's.
+    /// The server of the URL.
     One,
     Redlock(RedlockOptions),
     Ring(Ring),
@@ -54,7 +53,6 @@ impl Servers {
         }
     }
 
-    /// The URLs of all, that of one too.
     pub(super) fn urls<'a>(&'a self, one: &'a ServerOptions) -> impl Iterator<Item = &'a str> {
         let (redlock, ring) = match self {
             Servers::One => (None, None),
@@ -67,7 +65,6 @@ impl Servers {
     }
 }
 
-/// The stores by the schemes of their URLs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backend {
     Etcd,
@@ -81,7 +78,7 @@ enum Backend {
 }
 
 impl Backend {
-    /// Redis, if the scheme names no other.
+    /// Redis, unless the scheme names another.
     fn of(url: &str) -> Backend {
         match scheme(url).as_str() {
             "etcd" | "etcds" => Backend::Etcd,
@@ -95,7 +92,7 @@ impl Backend {
         }
     }
 
-    /// For people; and the name of the feature, for a store that has one of its own.
+    /// For people; for a store with a feature, also the feature's name.
     fn label(self) -> &'static str {
         match self {
             Backend::Etcd => "etcd",
@@ -114,7 +111,6 @@ fn scheme(url: &str) -> String {
     url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
 
-/// The kind of store, for people.
 pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
     match servers {
         Servers::Redlock(_) => Ok("redlock"),
@@ -123,7 +119,7 @@ pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'stati
     }
 }
 
-/// Refuses what can be seen without connecting to be of no use.
+/// Refuses what cannot work, before connecting.
 pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
     match servers {
         Servers::One => {
@@ -160,7 +156,6 @@ fn no_redis(url: &str) -> Error {
     Error::invalid("connect", words)
 }
 
-/// Opens the store on these servers.
 pub(super) fn open(
     server: &ServerOptions,
     servers: &Servers,
@@ -182,7 +177,7 @@ pub(super) fn open(
     }
 }
 
-/// Two programs with a table each both get the lock.
+/// Two programs with a table each would both get the lock.
 fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
     if let Some(TableInUse { name, others }) =
         store.capabilities().table.filter(|table| !table.others.is_empty())
@@ -196,7 +191,6 @@ fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
     }
 }
 
-/// Opens the store that the URL names; a Redis, if it names no other.
 fn open_one(
     server: &ServerOptions,
     options: &mut Options,
@@ -216,7 +210,7 @@ fn open_one(
         #[cfg(feature = "zookeeper")]
         Backend::Zookeeper => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
-            // The servers have bounds of their own for sessions, and no hold outlives one.
+            // ZooKeeper's servers bound the session, and no hold outlives it.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
@@ -255,7 +249,7 @@ fn connect_redlock(
     let nodes = redlock.nodes.into_iter().enumerate().map(|(at, node)| {
         let options = ServerOptions { url: node.url, ..server.clone() };
         let place = RedisStore::place(&options)?;
-        // Told apart, if their hosts cannot be shown.
+        // The number tells apart servers whose hosts cannot be shown.
         let place = if place.starts_with('(') { format!("server {} {place}", at + 1) } else { place };
         let reporter = Arc::clone(reporter);
         let open = move |timeout: Duration| {
@@ -269,7 +263,7 @@ fn connect_redlock(
     Redlock::connect(nodes, redlock.node_timeout, server.connect_timeout, reporter)
 }
 
-/// Opens one of a redlock's servers, and says which it is.
+/// Opens one server of a redlock; the result says which it is.
 #[cfg(feature = "redis")]
 fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
     let store = RedisStore::connect(options, Arc::clone(reporter))?;
@@ -300,7 +294,6 @@ fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redl
     Ok(redlock::Voter { store, identity, doubts, note_format })
 }
 
-/// Opens a ring whose nodes connect when they are first asked for something.
 #[cfg(feature = "redis")]
 fn connect_ring(server: ServerOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
     if !server.url.is_empty() {
@@ -356,7 +349,6 @@ mod tests {
 
     const SECRET: &str = "S3CR3T";
 
-    /// Schemes, and the path that their URLs end in.
     const STORES: &[(&str, &str)] = &[
         ("redis", "/0"),
         ("rediss", "/0"),
@@ -378,8 +370,8 @@ mod tests {
         ("http", "/"),
     ];
 
-    /// URLs as they should be, and as a hurry makes them, with the password in each place in which one can
-    /// get.
+    /// URLs as they should be and as people mistype them, with the password in each place where it can end
+    /// up.
     const FORMS: &[&str] = &[
         "{s}://u:S3CR3T@127.0.0.1:1{p}",
         "{s}://u:S3CR3T@host.invalid{p}",
@@ -387,7 +379,6 @@ mod tests {
         "{s}://S3CR3T@127.0.0.1:1{p}",
         "{s}://:S3CR3T@127.0.0.1:1{p}",
         "{s}://S3CR3T:u@127.0.0.1:1{p}",
-        // No host, or none that can be used.
         "{s}://S3CR3T{p}",
         "{s}://S3CR3T",
         "{s}://S3CR3T,S3CR3T{p}",
@@ -398,7 +389,7 @@ mod tests {
         "{s}://u:S3CR3T@127.0.0.1:99999{p}",
         "{s}://u:S3CR3T@127.0.0.1:port{p}",
         "{s}://u:S3CR3T@local host{p}",
-        // Characters that end the host, or the password, before its time.
+        // Characters that end the host, or the password, too early.
         "{s}://S3CR3T#x@127.0.0.1:1{p}",
         "{s}://S3CR3T/x@127.0.0.1:1{p}",
         "{s}://S3CR3T?x@127.0.0.1:1{p}",
@@ -421,14 +412,13 @@ mod tests {
         "{s}://u:x@S3CR3T#y@host.invalid{p}",
         "{s}://u:S3CR3T%zz@127.0.0.1:1{p}",
         "{s}://u:%S3CR3T@127.0.0.1:1{p}",
-        // Behind the host, in words of other programs.
+        // After the host, as other programs write it.
         "{s}://127.0.0.1:1{p}?password=S3CR3T",
         "{s}://127.0.0.1:1{p}?sslmode=S3CR3T&ssl-mode=S3CR3T",
         "{s}://127.0.0.1:1{p}?S3CR3T",
         "{s}://127.0.0.1:1{p}#S3CR3T",
         "{s}:///no/such/file?pass=S3CR3T",
         "{s}:///no/such/file?password=S3CR3T#S3CR3T",
-        // No URL at all.
         "{s}//u:S3CR3T@127.0.0.1:1{p}",
         "{s}:u:S3CR3T@127.0.0.1:1{p}",
         "u:S3CR3T@127.0.0.1:1{p}",
@@ -436,7 +426,6 @@ mod tests {
         "S3CR3T",
     ];
 
-    /// All that an error says, its causes too.
     fn texts(error: &Error) -> String {
         let mut texts = format!("{error} | {error:?} | {error:#?}");
         let mut cause = error.source();

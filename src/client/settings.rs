@@ -1,5 +1,5 @@
-//! The options that a builder was given, for the program `leasehold`, which asks servers beside the library
-//! by them.
+//! The options given to a builder, for the program `leasehold`, which uses them to ask servers beside the
+//! library.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use crate::client::ClientBuilder;
 use crate::config::read_urls;
 use crate::secrets::Provider;
 
-/// The options of a builder as they will be used. Empty or `None`: the default.
+/// The options in effect. Empty or `None` means the default.
 #[expect(missing_docs, reason = "each is the builder's option of the same name")]
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Of the one server; empty where several are named.
+    /// Empty if there are several servers.
     pub url: String,
-    /// Of the servers of a Redlock or of a ring.
+    /// The servers of a Redlock or of a ring.
     pub urls: Vec<String>,
     pub username: Option<String>,
     pub password: Option<String>,

@@ -1,9 +1,7 @@
-//! The keys that belong to a name in a store that knows nothing but keys: Redisson's keys and channels, and
-//! ours beside them.
+//! The keys that are derived from a name: Redisson's keys and channels, and ours beside them.
 //!
-//! All that is derived is derived by this list, and what looks as if it were is no name for a lock: it could
-//! be another lock's queue or counter. A name without braces cannot be mistaken for what is made by putting
-//! something behind one.
+//! All derived keys are in this list. A lock's name must not look like one of them: the key could be another
+//! lock's queue or counter. A name without braces cannot be mistaken for a key that ends in a suffix.
 
 /// The lock that a health check asks about. Nobody takes it.
 pub(crate) const PING: &str = "leasehold_ping";
@@ -21,10 +19,9 @@ enum Form {
     Whole(&'static str),
 }
 
-/// Makes the list, so that none can be left out of it.
+/// One list for the enum and for `ALL`, so that neither lacks a part.
 macro_rules! parts {
     ($($(#[$about:meta])* $part:ident = $form:expr,)*) => {
-        /// Something that belongs to a name.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Part {
             $($(#[$about])* $part,)*
@@ -46,7 +43,6 @@ macro_rules! parts {
 parts! {
     /// The channel of a lock's waiters; before 2.7.0 Redisson put two underlines where the colon is.
     LockChannel = Before("redisson_lock__channel"),
-    /// The counter of a lock's fences.
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners that wait for a fair lock, in order.
     FairQueue = Before("redisson_lock_queue:"),
@@ -62,27 +58,22 @@ parts! {
     LockWake = Before("leasehold_wake:"),
     /// The result of a release of Redisson's.
     UnlockLatch = Before("redisson_unlock_latch:"),
-    /// The channel of waiters for either half of a read-write lock.
     RwChannel = Before("redisson_rwlock:"),
     /// A read hold that is alive.
     RwMarker = Numbered(":rwlock_timeout:"),
     /// The writers that wait for a read-write lock and are to come before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),
-    /// The channel of waiters for permits.
     PermitsChannel = Before("redisson_sc:"),
     /// The permits of an expirable semaphore that are out.
     PermitsOut = Behind(":timeout"),
-    /// The channel of waiters for a latch.
     LatchChannel = Before("redisson_countdownlatch__channel__"),
     /// The result of a request that must not be carried out twice.
     Request = Before("leasehold_request:"),
-    /// The waiters for a condition, in order.
     ConditionQueue = Before("leasehold_condition_queue:"),
-    /// Until when each of them counts as alive.
+    /// Until when each waiter counts as alive.
     ConditionHeartbeats = Before("leasehold_condition_heartbeat:"),
     /// The waiters that were notified and have not noticed.
     ConditionNotified = Before("leasehold_condition_notified:"),
-    /// The channel of waiters for a condition.
     ConditionChannel = Before("leasehold_condition_channel:"),
     /// A client's entry in the directory.
     ClientEntry = Before("leasehold_client:"),

@@ -11,14 +11,12 @@ use crate::locks::multi::MultiLock;
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
 
-/// Both lock types have `enter` and `own`, which acquire for the thread and for a guard; `leave_open`, which
-/// leaves the levels to the thread, and `guard`, which makes a guard of them; and `unending`, the
-/// error of a wait that cannot end empty-handed. The literals are the words by which the documentation
-/// differs.
+/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread;
+/// `guard` makes a guard of them; `unending` is the error of a wait that cannot end empty-handed. The
+/// literals are the words by which the documentation differs.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {
-            // ---- the Java way
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting as long as it takes.")]
             ///
@@ -105,7 +103,6 @@ macro_rules! acquire_methods {
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
-            // ---- the Rust way
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting as long as it takes, and returns a guard.")]
             ///
@@ -177,7 +174,6 @@ macro_rules! acquire_methods {
                 Ok(taken.map(|taken| self.guard(taken)))
             }
 
-            // ---- for a guard that may change threads
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard, not for the calling thread: the guard may be sent to another thread.")]
             ///

@@ -1,4 +1,4 @@
-//! Waiting, with a lock given up meanwhile, for somebody who holds it to say that something has changed.
+//! Releases a lock, waits for a notification from a holder, and acquires the lock again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl RedisLock {
 impl Condition {
     pub(crate) fn new(lock: &RedisLock, given: &str) -> Condition {
         let name = lock.derived(Kind::Signal, given).map_err(Arc::new);
-        // All levels are acquired again, however many there were.
+        // The wait restores all levels, so the handle must re-enter.
         let lock = lock.clone().reentrant();
         Condition { lock, name, given: Arc::from(given) }
     }
@@ -222,7 +222,7 @@ impl Condition {
             let words = "the thread has another guard of the lock, which the wait cannot give up: pass that one, or drop it first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Joined while the lock is held: who notifies holds it too, so nobody notifies in between.
+        // Joins while the lock is held: a notifier must hold it too, so none comes in between.
         let number = unbound_number();
         let claim =
             engine.claim(&engine.store.capabilities(), (Kind::Signal, name), number, engine.options.lease);
@@ -232,7 +232,7 @@ impl Condition {
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
-            // It may have joined all the same, and is not to be notified in another's place.
+            // The request may have joined all the same, and would then take another waiter's notification.
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
@@ -261,8 +261,7 @@ impl Condition {
         let engine = self.lock.engine();
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // As the guard had it: it may be of a fenced lock, and this condition of the plain one of the
-            // name.
+            // The guard may be of a fenced lock, while the condition has the plain lock of the name.
             let want = self.lock.want(action, lease, forever(), None)?;
             let fenced = want.terms.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
@@ -273,8 +272,7 @@ impl Condition {
             let entered = engine.acquire(&want);
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {
-                    // With the first level there is a hold to listen for; later ones find nothing left to
-                    // hand on.
+                    // Listeners move to the new hold once: later levels find none left.
                     released.hand_listeners_to(&entered.hold, &engine.reporter);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
@@ -283,7 +281,7 @@ impl Condition {
                 }
                 Err(error) => {
                     drop_listeners(released, &engine.reporter);
-                    // Part of the levels would be held, although the caller's error says that none are.
+                    // The caller's error says that no level is held.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }

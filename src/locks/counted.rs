@@ -13,7 +13,6 @@ use crate::seam::{Counting, Kind};
 /// Redis counts in scripts, whose numbers are exact below this.
 const MOST: u64 = 1 << 53;
 
-/// The methods that both kinds of semaphore have.
 macro_rules! counted {
     ($semaphore:ident, $kind:ident) => {
         impl $semaphore {

@@ -16,7 +16,7 @@ use crate::locks::guard::{BoundToItsThread, HeldLevel, HoldState};
 use crate::observe::Loss;
 use crate::sync::Mutex;
 
-/// Levels in the order in which they were taken; dropping them releases them in the opposite one.
+/// Levels in the order of acquisition; a drop releases them in the opposite order.
 #[derive(Default)]
 pub(crate) struct Group(Vec<HeldLevel>);
 
@@ -26,13 +26,13 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Until all are there: see `settle`.
+        // Renewed until `settle`, even with a lease.
         entered.hold.note_acquiring(ThreadMark::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Takes in the answers for the next locks, up to the first that was not granted, which is returned.
-    /// Locks acquired after that one are released.
+    /// Adds the answers up to the first that was not granted, which it returns; releases the locks acquired
+    /// after that one.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
@@ -50,7 +50,7 @@ impl Group {
         missing
     }
 
-    /// Releases the first that was lost and all after it; whether there was one.
+    /// Releases the first lost level and all after it; `true` if there was one.
     pub(crate) fn drop_lost(&mut self) -> bool {
         let lost = self.0.iter().position(|level| level.state() == HoldState::Lost);
         if let Some(lost) = lost {
@@ -65,12 +65,11 @@ impl Group {
         }
     }
 
-    /// Has all last for `lease` from now on.
     pub(crate) fn prolong(&self, lease: Duration) {
         prolong(self.0.iter().map(|level| (level.engine(), level.hold())), lease);
     }
 
-    /// All are there: what was kept until then ends by its lease.
+    /// All locks are acquired: holds with a lease end with it from now on.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.id(), level.engine().options.lease);
@@ -78,7 +77,6 @@ impl Group {
         }
     }
 
-    /// Leaves the levels to the thread that took them.
     pub(crate) fn leave_open(mut self) {
         for level in self.0.drain(..) {
             drop(level.into_level());
@@ -171,7 +169,6 @@ impl Drop for Group {
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
     group: Group,
-    /// As a guard of one lock.
     _bound_to_thread: BoundToItsThread,
 }
 
@@ -196,7 +193,6 @@ pub struct OwnedMultiGuard {
     group: Group,
 }
 
-/// The two differ in who owns the holds, not in what can be asked of them.
 macro_rules! group_guard {
     ($guard:ident { $($field:ident: $value:expr),* }) => {
         impl $guard {
@@ -294,13 +290,11 @@ group_guard!(MultiGuard { _bound_to_thread: PhantomData });
 group_guard!(OwnedMultiGuard {});
 
 impl Group {
-    /// As a value that the levels belong to, on the thread that took them.
     pub(crate) fn guarded(self) -> MultiGuard {
         self.0.iter().for_each(|level| level.hold().guard_level(level.id()));
         MultiGuard::of(self)
     }
 
-    /// As a value that the holds belong to.
     pub(crate) fn owned(self) -> OwnedMultiGuard {
         OwnedMultiGuard::of(self)
     }

@@ -170,8 +170,7 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// Why the hold is lost at `now`; a lease that has run out makes it lost. A forked child holds nothing:
-    /// the hold, with its mutexes, is its parent's.
+    /// A lease that has run out counts as a loss. A forked child holds nothing: the hold is its parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -217,7 +216,7 @@ impl HeldLevel {
         }
     }
 
-    /// `None` in a forked child, whose writes must not count as its parent's.
+    /// `None` in a forked child: its writes must not count as its parent's.
     pub(crate) fn fencing_token(&self) -> Option<FencingToken> {
         if is_forked() { None } else { self.hold().fencing_token() }
     }
@@ -265,9 +264,8 @@ impl HeldLevel {
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
 
-    /// Releases after a call's work. Only a hold that was lost before the work ended is an error; another
-    /// failed release is an event, as that of a dropped guard, since the work was protected and its result
-    /// counts.
+    /// An error only if the hold was lost before the work ended. Another failed release is an event: the work
+    /// was protected, and its result counts.
     fn unlock_after_work(self, action: &'static str) -> Result<()> {
         let (engine, hold) = (Arc::clone(&self.engine), Arc::clone(self.hold()));
         let stood = self.check();
@@ -275,8 +273,7 @@ impl HeldLevel {
         stood.map_err(|error| error.during(action).after_work())?;
         match unlocked {
             Ok(()) => Ok(()),
-            // The store does not know the hold although its lease runs: it was lost, and nobody can tell
-            // when.
+            // The store lost the hold while its lease ran, at an unknown time.
             Err(error) if error.is_lost() && engine.clock.now() < hold.until() => {
                 Err(error.during(action).after_work())
             }
@@ -299,7 +296,6 @@ impl Drop for HeldLevel {
     }
 }
 
-/// The guards differ in who owns the hold, not in what can be asked of it.
 macro_rules! guard {
     ($guard:ident { $($field:ident: $value:expr),* }) => {
         impl $guard {

@@ -49,7 +49,7 @@ pub struct Leader {
     shared: Arc<LeaderShared>,
     orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
-    /// For a forked child, since its parent's thread sends the events.
+    /// The channel of a forked child: the events come from its parent's thread.
     no_events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -92,24 +92,21 @@ pub enum LeaderEvent {
 struct LeaderShared {
     engine: Arc<Engine>,
     name: Arc<LockName>,
-    /// Ends the wait for the leadership.
     stop: Interrupt,
     /// The leadership, while this candidate has it.
     office: Mutex<Option<OwnedGuard>>,
 }
 
-/// A command to the candidate's thread.
 enum LeaderCommand {
-    /// Only from this term.
+    /// Only from this term on.
     StepDown(FencingToken),
     Withdraw,
 }
 
-/// After an election that failed for other reasons than a rival, the candidate pauses for a random part of
-/// this.
+/// The pause after an election that failed, unless a rival won: a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
-/// The time within which those who wait have asked after their poll is due.
+/// Waiters ask within this after their poll is due.
 const REACTION: Duration = Duration::from_millis(250);
 
 impl Leader {
@@ -192,8 +189,7 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // Nothing inherited may be dropped: the thread that is not here may have been using it. See
-            // `Engine`'s `Drop`.
+            // Drops nothing inherited, which the parent's thread may have been using. See `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;
@@ -221,13 +217,13 @@ impl LeaderShared {
                     }
                 }
                 Err(_over) if self.is_over() => return Ok(()),
-                // The store could not be used for the client's retry time-out: later again.
+                // The store could not be used for the client's retry time-out: try again later.
                 Err(_trouble) => self.pause(random_between(PAUSE)),
             }
         }
     }
 
-    /// Lets all waiters go first, also where nothing notifies them that the leadership is free.
+    /// Lets all waiters go first, even if nothing notifies them.
     fn stand_back(&self) {
         if !(self.engine.store.capabilities().queues)(Kind::Fenced) {
             let (_, most) = self.engine.poll_every(Kind::Fenced);
@@ -235,7 +231,6 @@ impl LeaderShared {
         }
     }
 
-    /// Sleeps for `span`, or until the candidate or its client ends.
     fn pause(&self, span: Duration) {
         let engine = &self.engine;
         let parker = Parker::new(&engine.clock);
@@ -280,7 +275,7 @@ impl LeaderShared {
                 },
             }
         };
-        // `term` says no from here on; only then may the next be elected.
+        // `term` says no from here on; only then may the next candidate be elected.
         let guard = self.office.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),

@@ -1,7 +1,4 @@
-//! Several locks at once, all or none.
-//!
-//! The order in which they are acquired, and what happens to the others when one is not. How one is waited
-//! for, kept and released is the locks' own.
+//! Several locks at once, all or none: the order of acquisition, and the release of the others if one fails.
 
 use std::fmt;
 use std::sync::Arc;
@@ -171,7 +168,7 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // Asked last: nobody waits for the answer but the caller.
+        // Asked last: only the caller waits for the answer.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }
@@ -208,8 +205,6 @@ impl MultiLock {
         }
         Ok(Some(least))
     }
-
-    // ---- shared
 
     pub(super) fn leave_open(group: Group) {
         group.leave_open();
@@ -258,12 +253,12 @@ impl MultiLock {
         let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
         let kept = match lease {
-            // The first ones must not end before the last is acquired.
+            // The first holds must not end before the last is acquired.
             Lease::Fixed(lease) => Lease::Kept(lease),
             other => other,
         };
         let limit = if limit.is_over(self.clock.now()) { WaitLimit::Once } else { limit };
-        // However this ends, the locks in it are released, the last first.
+        // However this ends, dropping the group releases its locks, the last first.
         let mut group = Group::default();
         let mut has_waited = false;
         loop {
@@ -293,7 +288,7 @@ impl MultiLock {
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, limit == WaitLimit::Once);
                 let added = group.add(rest.iter().map(RedisLock::engine).zip(came));
-                // `WaitLimit::Once` always is: one attempt.
+                // `WaitLimit::Once` is always over: one attempt.
                 let is_over = limit.is_over(self.clock.now());
                 match added {
                     None => continue,

@@ -85,7 +85,6 @@ impl RedisLock {
         RedisLock { terms, ..self }
     }
 
-    /// The same lock, which this handle may re-enter.
     pub(crate) fn reentrant(self) -> RedisLock {
         RedisLock { terms: Terms { reentrant: true, ..self.terms }, ..self }
     }
@@ -210,13 +209,10 @@ impl RedisLock {
         Ok(snapshot.map(|snapshot| snapshot.remaining.unwrap_or(Duration::MAX)))
     }
 
-    // ---- shared
-
     pub(crate) fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
         Ok(self.found(action)?.0)
     }
 
-    /// The name, and the lock in this process.
     pub(crate) fn found(&self, action: &'static str) -> Result<(&Arc<LockName>, &Arc<LockEntry>)> {
         self.name
             .as_ref()
@@ -224,7 +220,6 @@ impl RedisLock {
             .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
     }
 
-    /// The request of the calling thread.
     pub(crate) fn want<'a>(
         &'a self,
         action: &'static str,
@@ -263,12 +258,10 @@ impl RedisLock {
         self.want(action, options.lease_of_hold(), limit, options.interrupt.as_ref())
     }
 
-    /// Asks the store for the holder.
     pub(crate) fn ask(&self, action: &'static str) -> Result<()> {
         self.engine.inspect(action, self.kind, self.checked(action)?).map(drop)
     }
 
-    /// Asks about, or changes, what is counted under the name.
     pub(crate) fn count(&self, action: &'static str, what: &Counting) -> Result<Option<i64>> {
         let name = self.checked(action)?;
         self.engine.usable(action)?;
@@ -278,13 +271,12 @@ impl RedisLock {
         self.engine.count(action, &claim, what)
     }
 
-    /// The name of something of this lock's.
     pub(crate) fn derived(&self, kind: Kind, given: &str) -> Result<Arc<LockName>> {
         let lock = self.checked("condition")?;
         if given.is_empty() {
             return Err(Error::invalid("condition", "the name is empty"));
         }
-        // With its length at the end, so that no two names of two locks come to the same.
+        // The length at its end keeps the keys of two locks apart.
         let name = LockName::new(&Arc::from(given), format!("{}:{given}:{}", lock.key(), given.len()))?;
         self.engine.store.check_name(kind, &name)?;
         Ok(Arc::new(name))
@@ -315,7 +307,7 @@ pub(crate) fn forever() -> WaitLimit {
     WaitLimit::Deadline(crate::time::Moment::NEVER)
 }
 
-/// A wait without end does not end empty-handed; were it to, this says so instead of pretending.
+/// A wait without end cannot end empty-handed. If it does, this error says so.
 pub(crate) fn unending(action: &'static str, name: &str) -> Error {
     Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)
 }

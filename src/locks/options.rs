@@ -73,7 +73,6 @@ impl AcquireOptions {
         self
     }
 
-    /// One attempt.
     pub(super) fn once() -> AcquireOptions {
         AcquireOptions::new().wait(Duration::ZERO)
     }
@@ -117,7 +116,6 @@ mod tests {
         let (minute, instant) = (Duration::from_secs(60), Clock::System.instant(now));
         assert_eq!(limit(&options.clone().wait(Duration::ZERO)), WaitLimit::Once);
         assert_eq!(limit(&options.clone().wait(Duration::MAX)), never);
-        // The last one counts.
         assert!(limit(&options.clone().wait(minute).deadline(instant)).is_over(Clock::System.now()));
         let waits = limit(&options.deadline(instant).wait(minute));
         assert!(waits != never && !waits.is_over(now));

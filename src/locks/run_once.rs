@@ -14,7 +14,7 @@ use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another has run it within `at_least` or is at it. Under a fenced kind its guard has a
+/// Runs `job` unless another has run it within `at_least` or is running it. A fenced kind gives the guard a
 /// token.
 pub(crate) fn run_once<R>(
     engine: &Arc<Engine>,
@@ -39,12 +39,12 @@ pub(crate) fn run_once<R>(
     let want = AcquireCall::new(ACTION, kind, (name, &entry), WaitLimit::Once);
     let want = AcquireCall { lease: Lease::Fixed(at_most), ..want };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };
-    // However the job ends, a panic included, it counts as run.
+    // However the job ends, even by a panic, it counts as run.
     let mut ran = JobLock { guard: Some(OwnedGuard::new(engine, entered)), at_least };
     let result = ran.guard.as_ref().map(job);
     match ran.end() {
         Err(error) if was_unprotected(&error) => return Err(error.after_work()),
-        // The work was done under the lock. Its result is worth more than the doubt, which is told beside it.
+        // The work was protected: its result is worth more than a failed release, which is an event.
         Err(error) => {
             let event = Event::ReleaseFailed { name: name.given(), error: &error };
             engine.reporter.tell(|observer| observer.event(&event));
@@ -54,12 +54,13 @@ pub(crate) fn run_once<R>(
     Ok(result)
 }
 
-/// Whether the lock was lost before the job ended, rather than not given back after it.
+/// Whether the lock was lost before the job ended, in contrast to a failed release.
 fn was_unprotected(error: &Error) -> bool {
     error.is_lost() || error.is_not_held() || matches!(error.kind(), ErrorKind::ShutDown | ErrorKind::Forked)
 }
 
-/// Acquires the lock unless somebody has it. One try shows that, except where all who try may be refused.
+/// Acquires the lock unless somebody has it. One try shows that, except where a split vote may refuse
+/// everyone.
 fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     for tries_left in (0..SPLIT_TRIES).rev() {
         let entered = engine.acquire(want)?;
@@ -72,17 +73,16 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
         if !is_split.map_err(|error| error.during(want.action).on(want.name.given()))? {
             return Ok(None);
         }
-        // At random, so that those who were in each other's way are not so again.
+        // A random pause, so that the same rivals do not collide again.
         Parker::new(&engine.clock).park(engine.clock.after(random_between(SPLIT_PAUSE)), None);
     }
     Ok(None)
 }
 
-/// The tries for a lock that seems to be nobody's and is refused. It may be one of Java's, which has
-/// an owner of its own on each server.
+/// The maximum number of tries for a lock that is refused although nobody seems to have it. Java's has
+/// another owner on each server.
 const SPLIT_TRIES: u32 = 12;
 
-/// A job under way, or over.
 struct JobLock {
     guard: Option<OwnedGuard>,
     at_least: Duration,
@@ -96,7 +96,7 @@ impl JobLock {
 
 impl Drop for JobLock {
     fn drop(&mut self) {
-        // Only when the job unwinds; what fails is left to the watchdog.
+        // Runs only if the job unwinds; the watchdog repeats a release that fails.
         drop(self.end());
     }
 }

@@ -45,7 +45,7 @@ struct Count {
 }
 
 impl WaitedFor {
-    /// A call sleeps for this lock. Looks at all places only for a name that has none: a wait takes far
+    /// A call sleeps for this lock. Only a name that is not counted yet costs a scan; the wait takes far
     /// longer.
     pub(super) fn note(&self, name: &str) {
         let mut counts = self.0.lock();
@@ -64,7 +64,7 @@ impl WaitedFor {
         counts.insert(name.to_owned(), Count { waits: overcount + 1, overcount });
     }
 
-    /// The `most` that were waited for most, those first.
+    /// The names with the most waits, the most first.
     pub(super) fn most(&self, most: usize) -> Vec<Contended> {
         let counts = self.0.lock();
         let named = |(name, count): (&String, &Count)| Contended {
@@ -91,11 +91,10 @@ mod tests {
         let heavy = 10;
         for n in 0..100_000_u64 {
             waited_for.note(&format!("once:{n}"));
-            // One wait in twenty is for each of these.
             waited_for.note(&format!("heavy:{}", n % heavy));
         }
         assert_eq!(waited_for.0.lock().len(), MOST_NAMES);
-        // Each wait is counted somewhere, so no name's count is too low.
+        // Each wait is counted under some name, so no count is too low.
         let counted: u64 = waited_for.0.lock().values().map(|count| count.waits).sum();
         assert_eq!(counted, 200_000);
         let most = waited_for.most(usize::try_from(heavy).unwrap());

@@ -3,9 +3,9 @@
 use crate::observe::Observer;
 use crate::observe::event::{Event, GaveUpReason};
 
-/// Levels: `error` a hold was lost; `warn` something may be about to be; `info` it is well again; `debug` a
-/// call that failed, which its caller is told as well; `trace` every wait, grant and release. Lines have lock
-/// names and owner ids, never URLs or passwords.
+/// Levels: `error` for a lost hold, `warn` for a risk, `info` for a recovery, `debug` for a call that failed
+/// (its caller knows), `trace` for every wait, grant and release. Lines have lock names and owner ids, never
+/// URLs or passwords.
 pub(crate) struct Logging;
 
 impl Observer for Logging {

@@ -82,13 +82,12 @@ struct Inner {
     labels: Vec<Label>,
     group_of: Option<GroupOf>,
     groups: Mutex<HashSet<String>>,
-    /// As they were sampled last.
     last: Mutex<Stats>,
     overdue: Mutex<Overdue>,
 }
 
-/// The longest that a renewal was overdue: since the last sample, and between those before. A delay of
-/// seconds is seen by scrapes a minute apart, and by two scrapers that take turns.
+/// The longest overdue renewal since four samples ago. So scrapes a minute apart, and two scrapers that take
+/// turns, see a delay of seconds.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
 
@@ -98,7 +97,7 @@ impl Overdue {
         *now = overdue.max(*now);
     }
 
-    /// The longest of all; a new time between samples begins.
+    /// Returns the longest of all, and begins a new interval.
     fn sample(&mut self) -> Duration {
         let longest = self.0.iter().max().copied().unwrap_or_default();
         self.0.rotate_right(1);
@@ -173,7 +172,7 @@ impl Metrics {
             |name: &'static str, label: Option<(&'static str, &'static str)>, now: u64, before: u64| {
                 counter!(name, self.labels(label.as_slice(), None)).increment(now.saturating_sub(before));
             };
-        // Each is there from the first sample on: a rate needs a number from before the first loss.
+        // Each counter exists from the first sample on: a rate needs a number from before the first loss.
         count(LOST, Some(("reason", "expired")), stats.lost_expired, last.lost_expired);
         count(LOST, Some(("reason", "gone")), stats.lost_gone, last.lost_gone);
         count(LOST, Some(("reason", "shut_down")), stats.lost_shut_down, last.lost_shut_down);
@@ -241,7 +240,7 @@ impl Observer for Metrics {
             }
             Event::Released { name, kind, held, .. } => self.held(name, kind, "released", held),
             Event::Lost { loss, kind, held, overdue, is_abandoned } => {
-                // A thread that ended has a number of its own.
+                // A thread that ended is counted by `ABANDONED`.
                 if !is_abandoned {
                     self.0.overdue.lock().note(overdue);
                 }
@@ -264,13 +263,12 @@ impl Observer for Metrics {
                 histogram!(HANDOFF, self.labels(&[("scope", scope)], None)).record(took);
             }
             Event::Abandoned { .. } => counter!(ABANDONED, self.labels(&[], None)).increment(1),
-            // These are counted, and sampled.
+            // `sample` has the counts of the others.
             _ => {}
         }
     }
 }
 
-/// A count as a gauge has it.
 #[expect(clippy::cast_precision_loss, reason = "nobody holds 2^52 locks")]
 fn real(count: u64) -> f64 {
     count as f64

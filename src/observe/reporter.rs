@@ -23,50 +23,49 @@ type CallbackJob = Box<dyn FnOnce() + Send>;
 /// A callback that runs when a hold is lost.
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 
-/// Runs user code where it cannot hurt: never on the watchdog or the subscriber's reader.
+/// Runs the program's code where it cannot block the watchdog or the subscriber's reader.
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
-    /// One of them is the program's own.
+    /// One of the observers is the program's own.
     has_own: bool,
     pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<QueuedReports>,
-    /// How many subscribers can wake nobody.
+    /// The number of subscribers that cannot wake anybody.
     silent: AtomicUsize,
-    /// Their changes that the observers have not heard of yet.
+    /// Changes of wake-ups that the observers have not heard of yet.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
-/// Callbacks that will not run, since their holds have been released: to be dropped where they would have
-/// run.
+/// Callbacks of released holds: they never run, and the callback thread drops them.
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
-    /// The callback thread is to drop them.
+    /// The callback thread was asked to drop them.
     is_asked: bool,
 }
 
-/// Reports that repeat, and so may be left out where callbacks do not keep up.
+/// Repeated reports, dropped while callbacks do not keep up.
 #[derive(Default)]
 struct QueuedReports {
     waiting: AtomicUsize,
     dropped: AtomicU64,
 }
 
-/// The most of these reports that may wait for the callback thread.
+/// The maximum of such reports that wait for the callback thread.
 const MOST_NEWS: usize = 1024;
 
-/// The most changes of wake-ups that may wait; then one and its opposite cancel out, and how it ends is still
-/// said.
+/// The maximum of waiting changes of wake-ups. Beyond it a change and its opposite cancel out; the last state
+/// is still reported.
 const MOST_UNHEARD: usize = 16;
 
-/// The most callbacks that will not run and wait for the thread to drop them.
+/// The maximum of callbacks that wait to be dropped.
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
-    /// The reporters whose observers or callbacks run on this thread in the middle of a call, by where they
-    /// are in memory. The innermost is the last.
+    /// The addresses of the reporters whose observers or callbacks run on this thread in the middle of a
+    /// call, the innermost last.
     static TELLING: RefCell<Vec<usize>> = RefCell::default();
 }
 
@@ -95,28 +94,26 @@ impl Reporter {
         }
     }
 
-    /// Whether there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         !self.observers.is_empty()
     }
 
     pub(crate) fn warn_if_unheard(&self, text: impl FnOnce() -> String) {
         if !self.has_own && !crate::observe::is_logged() {
-            // Nobody is left to hear that it cannot be written.
+            // Nobody is left to hear of a failed write.
             drop(writeln!(std::io::stderr(), "leasehold: {}", text()));
         }
     }
 
-    /// Whether this thread runs an observer or a callback of this client's in the middle of something: a call
-    /// of the same thread's that is not over, or the reading of answers. Such code can be called at any step,
-    /// so it may not call the client.
+    /// Whether this thread runs an observer or a callback of this client in the middle of a call, or while
+    /// answers are read. Such code can run at any step, so it must not call the client.
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
-        // No such list any more: the thread is ending, and what it calls now no observer does.
+        // The list is gone, since the thread is ending: no observer calls from it.
         TELLING.try_with(|telling| telling.borrow().contains(&here)).unwrap_or(false)
     }
 
-    /// Runs the program's code on this thread, in the middle of whatever that does.
+    /// Runs the program's code in the middle of a call.
     fn run_here(&self, job: impl FnOnce()) {
         let here = std::ptr::from_ref(self).addr();
         let is_noted = TELLING.try_with(|telling| telling.borrow_mut().push(here)).is_ok();
@@ -126,8 +123,7 @@ impl Reporter {
         }
     }
 
-    /// The report of a request, which is told when the result is dropped: once what the answer means is
-    /// settled.
+    /// A report that is sent when the result is dropped: once the meaning of the answer is settled.
     pub(crate) fn request_report(
         &self,
         op: &'static str,
@@ -143,8 +139,7 @@ impl Reporter {
         })
     }
 
-    /// Tells the observers, on the calling thread, of a request that was sent at `sent` and has just come to
-    /// an end.
+    /// Reports, on the calling thread, a request that was sent at `sent` and has just ended.
     pub(crate) fn tell_request(&self, op: &'static str, sent: Moment, clock: &Clock, error: Option<&Error>) {
         if self.is_observed() {
             let took = clock.now().since(sent);
@@ -168,16 +163,16 @@ impl Reporter {
         }
     }
 
-    /// Tells the observers on the calling thread.
+    /// Notifies the observers on the calling thread.
     pub(crate) fn tell(&self, about: impl Fn(&dyn Observer)) {
         for observer in &self.observers {
             self.run_here(|| about(observer.as_ref()));
         }
     }
 
-    /// Reports to the observers on the callback thread a condition that repeats while it lasts. If too much
-    /// waits already it is dropped and counted, and that is reported once: when it begins on a thread of its
-    /// own, since the callback thread may never be free again, and at the end how much it was.
+    /// Reports, on the callback thread, a condition that repeats while it lasts. If too many reports wait,
+    /// this one is dropped and counted. The first drop is reported on a thread of its own, since the callback
+    /// thread may be stuck; the end reports their number.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -207,8 +202,7 @@ impl Reporter {
         });
     }
 
-    /// Tells the observers on the callback thread, however much waits there: of losses, and of what happens
-    /// seldom.
+    /// Notifies the observers on the callback thread, however many reports wait: of losses and rare events.
     pub(crate) fn observe_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if !self.observers.is_empty() {
             let observers = self.observers.clone();
@@ -220,8 +214,8 @@ impl Reporter {
         }
     }
 
-    /// One of the stores' subscribers can wake nobody any more, for this reason; or it can again (`None`).
-    /// Each says so when it changes.
+    /// A subscriber can no longer wake anybody, for this reason; or can again (`None`). Each subscriber
+    /// reports each change.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
@@ -243,7 +237,7 @@ impl Reporter {
             let (unheard, observers) = (Arc::clone(&self.unheard), self.observers.clone());
             self.run_later(move || {
                 loop {
-                    // In a statement of its own: no lock is held while the program's code runs.
+                    // A statement of its own: no mutex is held while the program's code runs.
                     let next = unheard.lock().pop_front();
                     let Some(down) = next else { return };
                     let event = down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error });
@@ -253,7 +247,7 @@ impl Reporter {
         }
     }
 
-    /// Whether no subscriber has said that it can wake nobody.
+    /// `false` while a subscriber cannot wake anybody.
     pub(crate) fn can_wake(&self) -> bool {
         self.silent.load(Ordering::SeqCst) == 0
     }
@@ -284,9 +278,9 @@ impl Reporter {
         }
     }
 
-    /// Drops callbacks that will not run, on the callback thread: what they own may be the client itself,
-    /// whose end waits for the thread that reads replies. If too many wait there already, it may never be
-    /// free again, and all of them are dropped on a thread of their own.
+    /// Drops callbacks that never run, on the callback thread: they may own the client, whose end waits for
+    /// the thread that reads replies. If too many wait, that thread may be stuck, and all are dropped on a
+    /// new thread.
     pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -333,13 +327,12 @@ impl Drop for RequestReport<'_> {
     }
 }
 
-/// A callback that panics must not take the thread, or the caller's `Drop`, with it. The panic's own message
-/// has been printed by the panic hook.
+/// Catches a panic of the callback, which the panic hook has printed.
 fn run(job: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(job)));
 }
 
-/// Each by itself: one whose end panics keeps the others from nothing.
+/// Each by itself, so that a panic in one drop does not keep the others.
 fn drop_all(callbacks: Vec<OnLost>) {
     callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
 }
@@ -431,7 +424,7 @@ mod tests {
             reporter.tell(|_| ask());
         });
         ask();
-        // More often with the observer that writes log lines.
+        // The observer that writes log lines adds more.
         let mut told: Vec<_> = told.try_iter().collect();
         assert!(told.len() >= 3);
         told.dedup();

@@ -16,8 +16,7 @@ mod with {
 
     /// `lock.acquire`: from a call to its grant, or to its end without one.
     ///
-    /// It is not entered: what the call's thread does meanwhile is to wait, and a hold is no part of its
-    /// wait.
+    /// The span is not entered: the call's thread only waits, and a hold is no part of its wait.
     pub(crate) struct WaitSpan(Span);
 
     impl WaitSpan {
@@ -73,14 +72,14 @@ mod with {
             self.0.lock().is_some()
         }
 
-        /// Puts the hold's span around an event of the hold while it stands: to be called, on any thread,
-        /// with what tells the event.
+        /// Runs the report of an event inside the hold's span, on any thread.
         pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
             let span = self.0.lock().clone();
             move |tell| span.as_ref().map_or_else(tell, |span| span.in_scope(tell))
         }
 
-        /// The hold has ended. The span ends with what is returned, which is called as that of `around`.
+        /// The hold has ended; the span ends when the result is dropped. The result is called as that of
+        /// `around`.
         pub(crate) fn end(&self, how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
             let span = self.0.lock().take();
             if let Some(span) = &span {

@@ -77,8 +77,8 @@ impl Stats {
     }
 }
 
-/// The counts are made where a call waits, fails or loses: never on the way of an uncontended acquire and
-/// release. The grants are in the registry, under a mutex that is locked there anyway.
+/// Counted where a call waits, fails or loses, never in an uncontended acquire or release. The registry
+/// counts grants under a mutex that it locks anyway.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     waited_for: WaitedFor,
@@ -96,7 +96,7 @@ pub(crate) struct Counters {
     pub(crate) by_time: Count,
 }
 
-/// A number that nothing else is ordered by.
+/// A counter that orders nothing else.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -140,7 +140,7 @@ impl Counters {
         self.waited_for.most(most)
     }
 
-    /// The numbers that are counted here; holds and grants are not.
+    /// Without holds and grants, which the registry has.
     pub(crate) fn stats(&self) -> Stats {
         let [expired, gone, shut_down, held_too_long] = &self.lost;
         Stats {

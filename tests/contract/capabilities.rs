@@ -1,4 +1,4 @@
-//! Each kind of lock does what it says it can do, and no more.
+//! Each kind of lock has the capabilities that its store states, and no others.
 
 use std::time::Duration;
 
@@ -62,14 +62,14 @@ fn a_release_wakes_other_clients_exactly_if_the_kind_says_so(store: &Store) {
             .collect();
         let worst = *rounds.iter().max().unwrap();
         if kind.traits.wakes {
-            // The promise is 50 ms. A wake-up that was lost would cost the rest of a safety poll of a second;
-            // the worst round may be late for the machine's reasons, but not that late.
+            // The promise is 50 ms. A lost wake-up would cost the rest of a safety poll of a second; a busy
+            // machine does not delay the worst round that long.
             let stalled = stalled_since(begun) / 11; // each round's part, on the average
             assert!(median(rounds.clone()) <= ms(50) + stalled, "{}: {rounds:?}", kind.label);
             assert!(worst <= ms(50) + slack_since(begun), "{}: {rounds:?}", kind.label);
         } else {
-            // It comes as polls come: each within one, and in all later than a woken one would. Short polls
-            // may follow each other by chance, so that this asks for little more than a woken one needs.
+            // Polls come at random: each within one poll, all together later than wake-ups. Short polls may
+            // follow each other by chance, so this asks for little more than a wake-up needs.
             assert!(worst <= kind.traits.polls_within + slack_since(begun), "{}: {rounds:?}", kind.label);
             assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
@@ -101,14 +101,14 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
     }
 }
 
-/// Another thread gets the lock now and then, if it is free between a release and the waiter's next attempt.
+/// Another thread sometimes gets a lock that is free between a release and the waiter's next attempt.
 fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
-        // If it can happen, it mostly does at once; if it cannot, some rounds have to do.
+        // A possible overtaking mostly happens at once; an impossible one takes some rounds to believe.
         let rounds = if kind.traits.fair { 10 } else { 300 };
         let got_in_front = (0..rounds).any(|_| {
             held.lock().unwrap();
@@ -119,7 +119,7 @@ fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Sto
                 guard.unlock().unwrap();
             });
             if kind.traits.fair {
-                // Its place is what counts; a thread that only waits for an answer has none yet.
+                // A thread counts once it has a place; before, it only waits for an answer.
                 comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
@@ -174,8 +174,7 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());
     } else {
-        // Some stores do not look at a connection that was used a moment ago, and notice its end by a call
-        // that fails.
+        // Some stores do not check a connection that was just used, and notice its end by a failed call.
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.get_lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();

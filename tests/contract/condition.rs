@@ -1,4 +1,4 @@
-//! Waiting with the lock given up, until somebody who holds it says that something has changed.
+//! Waiting on a condition: the wait releases the lock, and a notification ends the wait.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,8 +34,8 @@ contracts!(needs Counting:
     nothing_is_lost_between_producers_and_consumers,
 );
 
-/// Has a thread take the lock and then do `what`, which waits. It has the lock when this returns: who takes
-/// it next, does so when that one waits.
+/// Starts a thread that takes the lock and then does `what`, which waits. Returns when the thread has the
+/// lock: the next to take the lock does so while the thread waits.
 fn waiting<T: Send + 'static>(
     lock: RedisLock,
     what: impl FnOnce(&RedisLock, Guard) -> T + Send + 'static,
@@ -207,8 +207,8 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     });
     let lock = store.client().get_lock(&name);
     lock.lock().unwrap();
-    // The first is interrupted and notified at about the same time: whichever comes first, one notification
-    // is not lost. If the first took it, it says so, and the second gets one of its own.
+    // The first waiter is interrupted and notified at about the same time. Whichever comes first, the
+    // notification is not lost: the first says that it took it, or the second gets it.
     interrupt.interrupt();
     lock.condition("c").notify_one().unwrap();
     lock.unlock().unwrap();
@@ -234,7 +234,7 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
         assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
         wrong.check().unwrap();
     }
-    // One whose hold was lost, or given back behind its back.
+    // Lost by force.
     operator.get_lock(lock.name()).force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_lost());
@@ -290,7 +290,7 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // A state that is there is not waited for, and one that does not come is not waited for long.
+    // A condition that is true is not waited for; a false one is waited for until the limit.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();
@@ -323,7 +323,6 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     assert!(!client.get_lock(fenced.name()).condition("c").wait_for(&mut guard, ms(10)).unwrap());
     assert!(guard.fencing_token().is_some_and(|new| new > token));
     guard.unlock().unwrap();
-    // A failed notification leaves nothing behind: the guard releases.
     {
         let _guard = lock.acquire().unwrap();
         assert!(lock.condition("").notify_one().is_err());

@@ -1,5 +1,4 @@
-//! Threads that wait for each other in a ring, in several clients and in one: they are found, told, and on
-//! request ended.
+//! Deadlocks of threads in several clients and in one: found, reported, and broken on request.
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use std::sync::{Arc, Barrier};
@@ -61,7 +60,7 @@ struct Member {
 }
 
 impl Member {
-    /// One that looks as soon as clients do by default.
+    /// A client that searches as early as clients do by default.
     fn new(store: &Store, breaks: bool) -> Member {
         Member::looking_after(store, Duration::from_secs(1), breaks)
     }
@@ -202,7 +201,7 @@ fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked
     assert!(!error.is_retryable() && !error.outcome_unknown());
 }
 
-/// Others are told what a thread of this client waits for, so its wait has begun some time ago.
+/// The directory shows the wait to others, so it began some time ago.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
     info.is_some_and(|info| {
@@ -210,7 +209,7 @@ fn is_known_to_wait(member: &Member) -> bool {
     })
 }
 
-/// The multi-lock begins to wait last, for the second lock of the other thread, with a third one in hand.
+/// The multi-lock waits last, for the other thread's second lock, while it holds a third.
 fn a_wait_of_a_multi_lock_ends_too_and_its_thread_keeps_what_it_held_before(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let quick = Duration::from_millis(200);
@@ -280,7 +279,7 @@ fn a_deadlock_whose_youngest_wait_is_of_a_client_that_does_not_break_stays(store
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
-            // Longer than the next look.
+            // Longer than the time to the next search.
             throughout(Duration::from_millis(2_200), || !older.is_finished() && other.is_told_nothing());
             interrupt.interrupt();
             told
@@ -337,7 +336,7 @@ fn a_ring_within_one_client_is_told(store: &Store) {
     assert!(member.is_told_nothing());
 }
 
-/// Chains that lead to a thread that runs, and to a guard that any thread may release.
+/// Chains that end at a running thread, or at a guard that any thread may release.
 fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
@@ -354,13 +353,13 @@ fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
     owned.unlock().unwrap();
 }
 
-/// A wait that was told is over when the wait that would have closed the ring begins.
+/// A published wait has ended when the wait begins that would have closed the cycle.
 fn a_wait_that_was_over_before_is_not_part_of_a_deadlock(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
     let first = early.client.get_lock(&a).acquire().unwrap();
     let held = late.client.get_lock(&b).acquire().unwrap();
-    // Told, and over after that; what its thread holds stays.
+    // Published, then over; the thread keeps its hold.
     assert!(early.client.get_lock(&b).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
     assert!(late.client.get_lock(&a).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());
@@ -371,7 +370,7 @@ fn a_multi_lock_that_waits_with_a_lock_held_is_seen(store: &Store) {
     for is_owned in [false, true] {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));
-        // The multi-lock has the first, and waits for the second with that.
+        // The multi-lock holds the first lock while it waits for the second.
         let (held, interrupt) = (one.client.get_lock(&second).acquire().unwrap(), Interrupt::new());
         let both = many.client.get_multi_lock([many.client.get_lock(&second), many.client.get_lock(&first)]);
         let taking = crate::support::start({
@@ -424,7 +423,7 @@ fn a_ring_through_a_read_hold_is_seen(store: &Store) {
     end(threads, &interrupt);
 }
 
-/// The second reader is kept out by a writer, and that by the first reader.
+/// A writer keeps the second reader out, and the first reader keeps the writer out.
 fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
@@ -457,7 +456,7 @@ fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
     end(threads, &interrupt);
 }
 
-/// The waiter of the fair lock stands in its queue; the one of the write half waits for the other writer.
+/// The fair lock's waiter is in its queue; the write half's waiter waits for the other writer.
 fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) || store.lacks.contains(&Need::Fair) {
         return;
@@ -486,8 +485,8 @@ fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
     members.iter().for_each(|member| drop(member.next(false)));
 }
 
-/// Any thread may release such a guard, so the ring may be none: it is told so, and nobody's wait ends for it. The
-/// clients of a thread do not know of each other.
+/// Any thread may release such a guard, so the cycle is reported as possible, and breaks no wait. Clients of
+/// one thread do not know of each other.
 fn a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
     let breaking = || Member::looking_after(store, Duration::from_millis(200), true);
@@ -521,14 +520,14 @@ fn a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none(store
         assert_eq!(self::names(&deadlock), both, "{deadlock}");
         assert_eq!(member.client.stats().deadlocks, 0, "it may be none");
     }
-    // Looked at twice.
+    // Searched twice.
     let members = [&one, &waits_by, &other];
     throughout(Duration::from_millis(2_500), || members.iter().all(|member| member.is_told_nothing()));
     assert!(threads.iter().all(|thread| !thread.is_finished()), "no wait was ended");
     end(threads, &interrupt);
 }
 
-/// The guard went to another thread, which releases it: the thread that took it may wait as long.
+/// Another thread has the guard and releases it.
 fn an_owned_guard_of_a_thread_that_has_ended_or_does_not_wait_is_no_ring(store: &Store) {
     let names: Vec<String> = ["a", "b"].map(fresh).into();
     let (one, other) = (Member::quick(store), Member::quick(store));
@@ -552,7 +551,7 @@ enum Hold {
     Threads(RedisLock),
 }
 
-/// The holds' own threads do not wait: other clients do, which say for whom.
+/// Other clients wait, and say under which hold they work.
 fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
@@ -581,7 +580,7 @@ fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
         assert_eq!((deadlock.steps.len(), deadlock.is_certain), (3, false), "{deadlock}");
     }
     let asking = store.client();
-    // Other tests share some of the stores.
+    // Some stores are shared with other tests.
     let rings = asking.deadlocks().unwrap();
     let of_these = rings.iter().filter(|ring| ring.steps.iter().any(|step| step.holds == names[0]));
     assert_eq!(of_these.count(), 1, "told once, whoever asks");
@@ -602,8 +601,8 @@ fn holds_all(locks: Vec<RedisLock>, wanted: RedisLock, gate: &Arc<Barrier>) -> J
     })
 }
 
-/// A thread of `older`, which has all these locks, waits for the lock of `younger`, and then `younger` for the
-/// last of them: it is the younger wait that ends.
+/// A thread of `older`, which has all these locks, waits for the lock of `younger`, which then waits for the
+/// last of them: the younger wait ends.
 #[track_caller]
 fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     let (other, gate) = (fresh("other"), gate_of(2));
@@ -622,8 +621,8 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     waits.join().unwrap().unwrap();
 }
 
-/// Threads that wait, and hold more locks than an entry has room for, until they are interrupted. The entry
-/// names the oldest waits and is larger than a small column of text.
+/// Waiting threads that hold more locks than a directory entry has room for, until an interrupt. The entry
+/// names the oldest waits and exceeds a small text column.
 struct Crowd {
     threads: Vec<JoinHandle<Result<()>>>,
     interrupt: Interrupt,
@@ -631,7 +630,7 @@ struct Crowd {
 
 impl Crowd {
     fn of(member: &Member, busy: &str, asks: &LockClient) -> Crowd {
-        // An entry names 512 waits and holds: 64 of these threads fill it to the last.
+        // An entry has room for 512 waits and holds: 64 of these threads fill it.
         const THREADS: usize = 66;
         const LOCKS: usize = 7;
         let (interrupt, gate) = (Interrupt::new(), gate_of(THREADS + 1));
@@ -667,8 +666,7 @@ fn long_name(label: &str) -> String {
     format!("{}:{}", fresh(label), "x".repeat(150))
 }
 
-/// The older wait of the deadlock is not among those that its client's entry has room for, nor is, at last,
-/// the younger.
+/// The client's entry has no room for the deadlock's older wait, nor, later, for the younger.
 fn a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken(store: &Store) {
     let quick = Duration::from_millis(200);
     let [one, many] = [(); 2].map(|()| Member::looking_after(store, quick, true));
@@ -693,7 +691,7 @@ fn a_deadlock_through_names_of_a_thousand_bytes_is_broken(store: &Store) {
     is_broken_for(&one, &other, &[format!("{}:{}", fresh("long"), "x".repeat(1_000))]);
 }
 
-/// The limit is longer than it takes to see the deadlock: the others go on at once, and need not wait for it.
+/// The limit is longer than a search takes.
 fn a_wait_with_a_limit_ends_for_a_deadlock_before_it_is_busy(store: &Store) {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     let (a, b, gate) = (fresh("a"), fresh("b"), gate_of(2));

@@ -1,5 +1,4 @@
-//! The directory of clients: who holds and who waits, by host, process and thread, and the lists of locks and
-//! clients.
+//! The directory of clients: holders and waiters by host, process and thread, and lists of locks and clients.
 
 use std::time::Duration;
 
@@ -67,7 +66,7 @@ fn a_holder_is_shown_with_its_host_process_thread_and_time(store: &Store) {
 
 fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
-    // A spin lock listens to nothing, and looks like a plain lock for which nobody waits.
+    // A spin lock's waiters listen to nothing, so the lock looks like a plain one without waiters.
     for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
         let name = fresh(kind.label);
         let held = Holding::take(&(kind.make)(&holding, &name));
@@ -162,7 +161,7 @@ fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
     let second = on.get_lock(&telling).acquire().unwrap();
     let program = |seen: &Inspection| seen.holders[0].location.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
-    // An entry is written with each renewal: one of the silent client has come since.
+    // Each renewal writes an entry: after this one the silent client would have had one.
     let mut last = guard.remaining();
     let renewed = eventually(LONG, || guard.remaining() > std::mem::replace(&mut last, guard.remaining()));
     assert!(renewed, "no renewal");
@@ -174,7 +173,7 @@ fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
 }
 
 fn an_entry_is_gone_after_shutdown(store: &Store) {
-    // With a lease that does not end meanwhile.
+    // The lease does not end during the test.
     let (client, other) = (store.client(), store.client());
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());
     let guard = client.get_lock(fresh("short")).acquire_owned().unwrap();

@@ -1,4 +1,4 @@
-//! One at a time: threads, clients, handles; and sums that come out exact.
+//! Exclusion among threads, clients and handles, shown by exact sums.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;

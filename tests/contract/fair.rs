@@ -1,5 +1,5 @@
-//! The fair lock: who came first is served first, whichever client it waits through, and who leaves holds
-//! nobody up.
+//! Fair locks serve waiters in order of arrival, whichever client they use; a waiter that leaves delays
+//! nobody.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,7 @@ fn queued<T: Send + 'static>(
 ) -> Waiter<T> {
     let before = client.inspect(name).unwrap().waiting;
     let waiter = Waiter::start(call);
-    // A thread that sleeps may be waiting for an answer yet.
+    // A sleeping thread may still wait for an answer.
     comes_true_within(LONG, || client.inspect(name).unwrap().waiting > before);
     waiter
 }
@@ -75,7 +75,7 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // Free for a moment, or held by the waiter: not ours in either case.
+    // Free for a moment, or the waiter's: busy for us either way.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
@@ -99,7 +99,7 @@ fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {
     let name = fresh("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
-    // A place whose last request had no answer in time is cleaned up afterwards.
+    // A place whose last request had no answer is cleaned up later.
     comes_true_within(LONG, || client.inspect(&name).unwrap().waiting == 0);
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
@@ -136,12 +136,12 @@ fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
     other.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());
     let freed = held.release();
-    // Its place was given back: one that has to be found dead lasts six seconds.
+    // The place was released: a dead waiter's lasts six seconds.
     let (_, returned) = second.returns_within(LONG);
     assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
 }
 
-/// Redisson's: eight threads that come one after the other, and none of which ever gives the lock back.
+/// Redisson's test: eight threads in sequence, none of which releases the lock.
 fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("leases");
@@ -163,7 +163,7 @@ fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
         waiter.returns_within(LONG);
     }
     let order: Vec<_> = told.try_iter().collect();
-    // A grant that comes after its end is none, and its waiter joins again behind the others.
+    // A grant after the lease's end does not count, and its waiter joins again last.
     if stalled_since(begun) < lease {
         assert_eq!(order, (0..6).collect::<Vec<_>>());
     }
@@ -224,7 +224,7 @@ fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
     let mut granted = granted.into_inner().unwrap();
     granted.sort();
     assert_eq!(granted.len(), 120);
-    // A lost wake-up costs the rest of a poll of a second; a lost place six.
+    // A lost wake-up costs the rest of a poll of a second; a lost place costs six.
     let longest = granted.windows(2).map(|two| two[1] - two[0]).max().unwrap();
     assert!(longest < ms(900) + stalled_since(begun), "{longest:?}");
 }

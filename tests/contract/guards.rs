@@ -1,4 +1,4 @@
-//! Holds as values: what drops releases, on every way out, once.
+//! Guards release exactly once, on every way out.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +58,7 @@ fn a_guard_dropped_by_a_panic_releases(store: &Store) {
     Holding::take(&lock).release();
 }
 
-/// Kept in thread-local storage, it is dropped when the storage is, in whatever order that comes.
+/// The guard is in thread-local storage, which is destroyed in any order.
 fn a_guard_that_outlives_its_threads_work_releases_at_the_threads_end(store: &Store) {
     thread_local! {
         static EARLY: RefCell<Option<Guard>> = const { RefCell::new(None) };
@@ -161,7 +161,7 @@ fn an_owned_guard_is_not_the_threads_own(store: &Store) {
     let error = lock.unlock().unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
     guard.unlock().unwrap();
-    // Nor does a guard join what the thread holds: it would wait for the thread that asks.
+    // An owned guard is another owner: it would wait for the calling thread.
     lock.lock().unwrap();
     assert!(lock.try_acquire_owned().unwrap().is_none());
     assert_eq!(lock.try_acquire_owned_for(ms(30)).unwrap_err().kind(), ErrorKind::WouldDeadlock);

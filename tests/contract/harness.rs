@@ -1,4 +1,4 @@
-//! The things that a store must offer to be put through the contracts.
+//! What a store provides to run the contracts.
 
 use std::time::Duration;
 
@@ -7,14 +7,13 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock, Result};
 pub(crate) use crate::support::fresh;
 use crate::support::watch_for_stalls;
 
-/// Capabilities of a kind of lock on a store. Contracts assert both the yes and the no.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traits {
     pub(crate) reentrant: bool,
     pub(crate) fenced: bool,
-    /// A waiter is served before all that come later, of any client.
+    /// Waiters are served in order of arrival, whichever client they use.
     pub(crate) fair: bool,
-    /// A release wakes waiters in other clients; otherwise they poll, at most this far apart.
+    /// A release wakes waiters in other clients. Otherwise they poll, at most this far apart.
     pub(crate) wakes: bool,
     pub(crate) polls_within: Duration,
 }
@@ -28,7 +27,7 @@ pub(crate) struct Kind {
 
 pub(crate) type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
 
-/// The feature that a contract is about, if not every store has it.
+/// A feature that only some stores have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
@@ -42,14 +41,14 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// Runs the contract on a store. Without its server the test is skipped, loudly, and fails in CI.
+    /// Runs the contract on a store. Without a server the test is loudly skipped, and fails in CI.
     pub(crate) fn on(self, store: fn() -> Option<Store>, contract: fn(&Store)) {
         if let Some(store) = store() {
             self.of(&store, contract);
         }
     }
 
-    /// Runs the contract; on a store that lacks this, shows instead that it says so before anything happens.
+    /// Runs the contract. A store that lacks the feature must refuse before anything happens.
     fn of(self, store: &Store, contract: fn(&Store)) {
         if !store.lacks.contains(&self) {
             return contract(store);
@@ -77,35 +76,34 @@ impl Need {
 
 pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
 
-/// Ends the sessions of all clients, as an operator or a broken network does.
+/// Ends the sessions of all clients, as an operator or a broken network would.
 pub(crate) type EndSessions = Box<dyn FnOnce()>;
 
-/// The fate of a hold when its client's session, or connections, are ended.
+/// What becomes of a hold when its client's sessions or connections end.
 #[derive(Clone, Copy)]
 pub(crate) enum Sessions {
-    /// There are none that could be ended.
+    /// The store has no sessions.
     None,
-    /// It is kept: the client comes back over others. Makes a place of its own, and what ends the sessions
+    /// The hold stays, since the client reconnects. Makes a store of its own, and what ends the sessions
     /// there.
     Outlived(fn() -> (Store, EndSessions)),
-    /// It is lost, which its holder is told.
+    /// The hold is lost, and its holder notified.
     #[cfg(feature = "zookeeper")]
     Bind(fn() -> (Store, EndSessions)),
 }
 
-/// A store under test: any number of clients on one place where locks are kept.
+/// A store under test, and the clients that it makes.
 pub(crate) struct Store {
     pub(crate) kinds: Vec<Kind>,
-    /// For how long after its end a lease that nobody renews may still hold a lock; zero where leases are
-    /// exact.
+    /// The maximum time for which an expired lease may still hold a lock; zero where leases are exact.
     pub(crate) late: Duration,
-    /// A hold is still there after the place was killed and started again.
+    /// A hold outlasts a kill and restart of the store.
     pub(crate) survives_restart: bool,
-    /// Makes a place of its own, and what kills and starts that again.
+    /// Makes a store of its own, and what kills and restarts it.
     pub(crate) restartable: fn() -> (Store, Restart),
     pub(crate) sessions: Sessions,
     pub(crate) lacks: &'static [Need],
-    /// Whether each lock's row or node says where its holder is, directory or not.
+    /// The lock's row or node names its holder even without a directory.
     pub(crate) rows_say_who: bool,
     pub(crate) open: Open,
 }
@@ -123,14 +121,14 @@ impl Store {
         self.build(options).expect("a client can be made")
     }
 
-    /// Within which time a hold with this lease is over in the store.
+    /// The time within which a hold with this lease ends in the store.
     pub(crate) fn freed_within(&self, lease: Duration) -> Duration {
         lease + self.late
     }
 
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
-        // An answer that a busy machine makes late is no fault of a lock, and a late connection none either:
-        // contracts about time-outs name their own.
+        // A busy machine's late answers and connections are no faults of a lock. Contracts about time-outs
+        // set their own.
         let patient = Duration::from_secs(15);
         let builder = LockClient::builder().lease(Duration::from_secs(20));
         let builder = builder.command_timeout(patient).connect_timeout(patient);
@@ -138,7 +136,7 @@ impl Store {
     }
 }
 
-/// The kinds of Redis and the memory store: token locks poll, the others are woken.
+/// The kinds of Redis and the memory store: token locks poll, all others are notified.
 pub(crate) fn usual_kinds() -> Vec<Kind> {
     kinds(true, Duration::from_millis(1_200), (false, Duration::from_millis(100)))
 }
@@ -155,7 +153,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     let mutex = Traits { reentrant: true, fenced: false, fair: false, wakes, polls_within };
     let fenced = Traits { fenced: true, ..mutex };
     let fair = Traits { fair: true, ..mutex };
-    // The longest of its sleeps.
+    // The longest sleep between polls.
     let spin = Traits { wakes: false, polls_within: Duration::from_millis(128), ..mutex };
     let token = Traits { reentrant: false, wakes: token.0, polls_within: token.1, ..mutex };
     vec![
@@ -176,7 +174,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     ]
 }
 
-/// The kinds of a store that has a queue of its own for all its locks; it has no token locks.
+/// The kinds of a store that queues for all its locks and has no token locks.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn queueing_kinds() -> Vec<Kind> {
     let mut kinds = usual_kinds();

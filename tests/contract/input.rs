@@ -1,4 +1,4 @@
-//! Input that cannot be used is refused before anything happens.
+//! Unusable input is refused before anything happens.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Inspection of a name: its holders, shown to any client. The details of each kind are in the kinds' own
-//! files.
+//! Inspection of a name by any client. The files of the kinds test their details.
 
 use leasehold::{ErrorKind, ObjectKind};
 

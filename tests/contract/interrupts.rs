@@ -1,4 +1,4 @@
-//! Ending a wait from outside: at once, and as if it had never been.
+//! An interrupt ends a wait at once, and leaves nothing behind.
 
 use leasehold::{AcquireOptions, ErrorKind, Interrupt};
 
@@ -57,7 +57,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A request left behind would show at once, a renewal within a third of the lease.
+        // A leftover request would show at once, a renewal within a third of the lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 }
@@ -93,7 +93,7 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
         let interrupt = Interrupt::new();
         interrupt.interrupt();
         assert!(interrupt.is_interrupted());
-        // Also a free lock is not taken, as in Java.
+        // Java does not take a free lock then either.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(
             lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted()
@@ -104,13 +104,13 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(begun.elapsed() < slack_since(begun));
         held.release();
-        // The token concerns the calls that have it, and no others.
+        // Only calls with the interrupt are affected.
         assert!(lock.try_lock().unwrap());
         lock.unlock().unwrap();
     }
 }
 
-/// Java's `lockInterruptibly` looks at the interrupt on entry, whoever holds the lock.
+/// As Java's `lockInterruptibly`, which checks the interrupt on entry.
 fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
     let lock = store.client().get_lock(fresh("reentry"));
     let interrupt = Interrupt::new();

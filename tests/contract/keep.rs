@@ -1,4 +1,4 @@
-//! A lock that its client keeps until others ask for it: `lock_builder(name).cached()`.
+//! Cached locks: `lock_builder(name).cached()`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,7 +25,7 @@ contracts!(needs Keeping:
     no_load_ends_a_use_of_a_kept_lock,
 );
 
-/// A lock that nobody uses for so long is given back; and the longest time between two looks.
+/// An unused lock is released after this time, which is also the longest time between two checks.
 const UNUSED: Duration = ms(500);
 const LOOK: Duration = ms(500);
 
@@ -97,7 +97,7 @@ fn a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it(store: &Store)
     }
     assert_eq!(client.stats().grants - grants, 1000, "each is counted");
     let asked = asked.load(Ordering::SeqCst) - before;
-    // On a busy machine a look may come too late, and the next use asks.
+    // A late check on a busy machine costs the next use a request.
     assert!(asked <= 50, "asked {asked} times for 1,000 grants");
     assert_eq!(client.stats().holds, 0, "nobody holds it");
     client.shutdown().unwrap();
@@ -225,8 +225,8 @@ fn clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn(store: &Store) {
     assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
 }
 
-/// Of 64 threads each uses 31 locks of its own. The soak does so for longer, beside as many busy processes, and may stop the server
-/// for half a lease.
+/// Each of 64 threads uses 31 locks. The soak runs this longer, beside busy processes, and may stop the
+/// server for half a lease.
 fn no_load_ends_a_use_of_a_kept_lock(store: &Store) {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let (time, client, begun) = (Duration::from_secs(seconds.unwrap_or(1)), store.client(), now());

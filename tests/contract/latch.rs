@@ -1,4 +1,4 @@
-//! A gate that opens for everybody when the count has come to zero.
+//! Latches open for all waiters when the count reaches zero.
 
 use leasehold::{Interrupt, ObjectKind};
 
@@ -71,7 +71,7 @@ fn waits_at_a_latch_end_as_asked(store: &Store) {
     assert_eq!(latch.count().unwrap(), 1);
 }
 
-/// Redisson leaves those who wait asleep.
+/// Redisson does not wake the waiters.
 fn a_latch_that_is_deleted_opens(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("latch");
@@ -110,7 +110,7 @@ fn a_latch_is_shown_with_its_count(store: &Store) {
     let latch = client.get_count_down_latch(&name);
     latch.try_set_count(2).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // If a number is all that is kept, the waiters tell its kind.
+    // A store that keeps only a number tells its kind by the waiters.
     assert!(matches!(seen.kind, ObjectKind::CountDownLatch | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.is_held()), (Some(2), false));
     let waiter = Waiter::on(latch.clone(), move |latch| latch.wait().unwrap());

@@ -1,4 +1,4 @@
-//! One leader of many candidates, terms that go up, and no gap when one leaves.
+//! One leader among many candidates, growing terms, and no gap when a leader leaves.
 
 use leasehold::crossbeam_channel::RecvTimeoutError;
 use leasehold::{Leader, LeaderEvent, LossReason};
@@ -60,7 +60,7 @@ fn a_leader_that_withdraws_is_followed_without_a_gap(store: &Store) {
     let begun = now();
     first.withdraw().unwrap();
     assert!(elected(&second) > term);
-    // By a message, not by the safety poll after a second or the lease's end after twenty.
+    // By a message, not by the safety poll or the lease's end.
     assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
 }
 
@@ -73,13 +73,13 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
     assert_eq!(stepped_down(&first), None);
     let mut term = elected(&first);
     assert!(first.term() == Some(term) && term > alone);
-    // Between clients there is an order only where the store keeps one.
+    // The order among clients is the store's, if it has one.
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     for other in [&client, &client, &client].into_iter().chain(is_fair.then_some(&stranger)) {
         let lock = other.get_fenced_lock(&name);
         let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
         if is_fair {
-            // Its place is what counts; a thread that only waits for an answer has none yet.
+            // A thread counts once it has a place; before, it only waits for an answer.
             comes_true_within(LONG, || stranger.inspect(&name).unwrap().waiting == 1);
         }
         first.step_down();
@@ -111,7 +111,7 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
         assert_eq!(stepped_down(&leading), None);
         comes_true_within(LONG, || leading.term().is_some() || waiting.term().is_some());
         if let Some(again) = leading.term() {
-            // By a quarter of a second it stands back longer than the other may go without asking.
+            // The leader stands back a quarter of a second longer than the other's poll.
             let stalled = stalled_since(begun);
             assert!(
                 stalled > ms(200),
@@ -122,7 +122,7 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
         }
         let next = elected(&waiting);
         assert!(next > term);
-        // It stands back; that keeps nobody.
+        // Standing back delays nobody.
         let begun = now();
         leading.withdraw().unwrap();
         assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
@@ -133,7 +133,6 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
 fn an_order_to_step_down_that_comes_late_ends_no_later_term(store: &Store) {
     let leader = store.client().leader(fresh("late")).unwrap();
     let term = elected(&leader);
-    // All but the first come when it leads no longer.
     while leader.term() == Some(term) {
         leader.step_down();
     }

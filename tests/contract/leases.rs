@@ -1,4 +1,4 @@
-//! Leases: those that end by themselves, and those that are renewed.
+//! Leases that end, and leases that the watchdog renews.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());
-    // The next may be a thread of the same client or of another.
+    // The next holder may be a thread of the same client or of another.
     for next in [clients.0.get_lock(&name), clients.1.get_lock(&name)] {
         let lock = clients.0.get_lock(&name);
         let before = now();
@@ -50,7 +50,7 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
         });
         let ((had, unlocked), _) = waiter.returns_within(store.freed_within(lease) + SLACK);
         unlocked.unwrap();
-        // Stores count milliseconds from the start of the one in which the request came.
+        // Stores count milliseconds from the start of the request's one.
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
@@ -63,7 +63,6 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
 }
 
 fn an_explicit_lease_is_never_renewed(store: &Store) {
-    // The watchdog's interval passes several times within this lease.
     let client = store.client_with_lease(ms(120));
     let lock = client.get_lock(fresh("explicit"));
     let lease = ms(600);
@@ -82,7 +81,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_its_lease(store: &Store) {
-    // Holds of every kind are looked at all the time, which keeps the server busy: a renewal may be 6 s late.
+    // All kinds are asked about all the time, and a busy server may delay a renewal by 6 s.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store
@@ -97,7 +96,7 @@ fn a_renewed_hold_outlives_its_lease(store: &Store) {
     throughout(store.freed_within(LEASE) + ms(200), || {
         holds.iter().all(|(guard, rival)| {
             let left = rival.remaining_lease().unwrap();
-            // With leases of whole seconds, zero may be left of one that goes on.
+            // A store with leases of whole seconds may show zero for a running lease.
             let runs = left.is_some_and(|left| left <= LEASE && (!left.is_zero() || !store.late.is_zero()));
             let (checked, taken) = (guard.check(), rival.try_lock().unwrap());
             let is_kept = runs && checked.is_ok() && !taken;
@@ -136,7 +135,7 @@ fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &S
     assert!(long > ms(30_000), "{long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // Neither cut to the outer level's lease nor begun anew.
+    // Neither shortened to the outer level's lease nor begun anew.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();
@@ -153,7 +152,6 @@ fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &St
     let inner = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && outer.check().is_ok());
     inner.unlock().unwrap();
-    // Nobody renews it from here on.
     comes_true_within(store.freed_within(RENEWED) + SLACK, || !lock.is_locked().unwrap());
     assert!(outer.unlock().unwrap_err().is_lost());
 }
@@ -173,11 +171,11 @@ fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
 fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
-    // The one that asked for renewal goes first: what is left is a lease.
+    // The renewed level ends first: a lease remains.
     let renewed = ends.acquire().unwrap();
     let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     drop(renewed);
-    // The one with the lease goes first: what is left is renewed.
+    // The leased level ends first: the renewed one remains.
     let outer = lives.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
@@ -215,7 +213,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     });
 }
 
-/// Redisson's watchdog goes on asking for the thread that lost it, once for each of its levels.
+/// Redisson's watchdog keeps renewing for the thread that lost the hold, once for each level.
 fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
@@ -229,7 +227,7 @@ fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: 
     assert!(lock.unlock().unwrap_err().is_not_held());
 }
 
-/// Redisson's remembers the last one that it was asked for.
+/// Redisson's lock remembers the last lease.
 fn a_lease_belongs_to_its_hold_and_not_to_the_value_it_was_asked_of(store: &Store) {
     let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
@@ -245,11 +243,11 @@ fn a_lease_belongs_to_its_hold_and_not_to_the_value_it_was_asked_of(store: &Stor
 }
 
 fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
-    // Those that come next hold it for less, also on a busy machine.
+    // Later holds have shorter leases, also on a busy machine.
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
-    // Left behind by calls, nested, and by guards that were leaked.
+    // Levels left by calls, nested calls, and leaked guards.
     let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();
@@ -292,7 +290,6 @@ fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
     assert_eq!(lock.remaining_lease().unwrap(), None);
     lock.lock_with_lease(ms(3_600_000)).unwrap();
     assert!(remaining(&lock) > ms(3_590_000) && remaining(&lock) <= ms(3_600_000));
-    // Everyone may ask.
     assert!(elsewhere(|| remaining(&lock)) > ms(3_590_000));
     lock.unlock().unwrap();
     assert_eq!(lock.remaining_lease().unwrap(), None);
@@ -307,15 +304,14 @@ fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     assert!(guard.remaining() > ms(2_000));
     guard.unlock().unwrap();
-    // So short that it may be over before its grant is here: had for a moment or not at all, never left
-    // behind.
+    // The lease may end before the grant arrives: held briefly or not at all, never left behind.
     match lock.try_lock_for_with_lease(ms(50), Duration::from_micros(1_001)) {
         Ok(true) => match lock.unlock() {
             Ok(()) => {}
             Err(error) => assert!(error.is_lost(), "{error}"),
         },
         Ok(false) => {}
-        // A Redlock waits for each server only for a part of such a lease.
+        // A Redlock waits for each server only a part of such a lease.
         Err(error) => assert!(error.is_retryable(), "{error}"),
     }
     comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());

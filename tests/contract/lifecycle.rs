@@ -1,4 +1,4 @@
-//! The end of a client: what it holds is freed, who waits is told, and nothing of it stays.
+//! The end of a client frees its holds, notifies its waiters, and leaves nothing.
 
 use std::thread;
 
@@ -31,7 +31,7 @@ fn shutdown_releases_all_that_is_held(store: &Store) {
     client.get_lock(&names[0]).lock().unwrap();
     (0..2).for_each(|_| client.get_lock(&names[1]).lock().unwrap());
     let guard = client.get_fenced_lock(&names[2]).acquire().unwrap();
-    // Of the kind that is most unlike the others.
+    // The kind that differs most from the others.
     let other = store.kinds.last().unwrap().make;
     let owned = other(&client, &names[3]).acquire_owned().unwrap();
     elsewhere(|| client.get_lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());
@@ -71,7 +71,7 @@ fn shutdown_ends_every_wait(store: &Store) {
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
-        // At the head of a queue and behind it; for a lock of this client's and of another's; every form that
+        // At the head of a queue and behind it, for locks of this client and of others, by every call that
         // waits.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
@@ -95,7 +95,7 @@ fn shutdown_ends_every_wait(store: &Store) {
         }
         drop(guard);
         held.release();
-        // None of them has taken anything on its way out.
+        // No waiter took a lock on its way out.
         assert!(!(kind.make)(&stranger, &elsewhere_held).is_locked().unwrap());
         assert!(!(kind.make)(&stranger, &own).is_locked().unwrap());
     }
@@ -147,7 +147,7 @@ fn shutdown_may_be_repeated_and_concerns_one_client(store: &Store) {
     guard.unlock().unwrap();
 }
 
-/// Grants that are on their way while the client is shut down are given back, by it or by their lease's end.
+/// Grants that arrive during a shutdown are released, by the client or by the end of their lease.
 fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
     let lease = ms(300);
     for _ in 0..4 {
@@ -168,8 +168,7 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                         if rounds == 10 {
                             tell.send(()).unwrap();
                         }
-                        // Lost on a busy machine, or not answered in such a lease, it goes on: what ends it
-                        // is the client's end.
+                        // A hold that a busy machine loses ends nothing: only the client's end does.
                         if let Err(error) = guard.unlock() {
                             let is_over = error.kind() == ErrorKind::ShutDown || error.is_lost();
                             assert!(is_over || error.outcome_unknown(), "{error}");
@@ -179,7 +178,7 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                 });
             }
             let all_worked = (0..6).all(|_| receive(&told, LONG).is_ok());
-            // Before anything here fails: until then they work, and their scope waits for them.
+            // Shut down before any assertion fails: the scope waits for the threads.
             let shut_down = client.shutdown();
             assert!(all_worked, "a worker did not get to work");
             shut_down.unwrap();
@@ -215,7 +214,7 @@ fn dropping_the_last_clone_releases(store: &Store) {
     drop(client);
     assert!(stranger.get_lock(&name).is_locked().unwrap(), "its lock keeps it");
     drop(lock);
-    // Far sooner than the lease of 20 s would end.
+    // Long before the lease of 20 s ends.
     comes_true_within(SLACK, || !stranger.get_lock(&name).is_locked().unwrap());
 }
 
@@ -235,7 +234,7 @@ fn locks_and_guards_keep_their_client_alive(store: &Store) {
     }
 }
 
-/// All threads of this process, where the system shows them as Linux does.
+/// The threads of this process; `None` unless the system is Linux.
 fn count_threads() -> Option<usize> {
     if cfg!(windows) {
         return None; // wine shows some of its own
@@ -245,14 +244,14 @@ fn count_threads() -> Option<usize> {
 
 fn a_client_leaves_no_thread_behind(store: &Store) {
     alone(|| {
-        // Threads of the store's own, where there is a shared one, are there before.
+        // Starts the shared threads of a store, if it has some.
         store.client().shutdown().unwrap();
         let before = count_threads();
         for drop_only in [false, true] {
             let clients = [store.client_with_lease(RENEWED), store.client()];
             let name = fresh("threads");
             for client in &clients {
-                // A wait, a loss, a hold: whatever starts threads has started them.
+                // A wait, a loss and a hold have started all threads.
                 let held = Holding::take(&client.get_lock(&name));
                 assert!(!client.get_lock(&name).try_lock_for(ms(50)).unwrap());
                 assert!(!clients[1].get_lock(&name).try_lock_for(ms(50)).unwrap());

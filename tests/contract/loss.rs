@@ -1,4 +1,4 @@
-//! A hold that ends without being released: known at once, told once, and never undone.
+//! A lost hold is known at once, reported once, and stays lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     let (earliest, latest) = (before + lease * 99 / 100, taken + lease * 99 / 100);
     throughout(earliest.saturating_duration_since(now() + ms(25)), || guard.check().is_ok());
     comes_true_within(lease + SLACK, || now() > latest);
-    // No slack: what is asked is the clock, not a thread that would have to notice.
+    // No slack: `check` reads the clock, and depends on no other thread.
     let error = guard.check().unwrap_err();
     assert!(error.is_lost() && !error.is_not_held() && !error.is_retryable(), "{error}");
     assert_eq!((error.action(), error.lock_name()), ("check", Some(lock.name())));
@@ -68,7 +68,7 @@ fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
     let late = tell.clone();
     guard.on_lost(move |loss| late.send((3, loss.clone())).unwrap());
     assert_eq!(receive(&told, SLACK).unwrap().0, 3);
-    // Everything that may notice the loss again has looked by then.
+    // Everything that may notice the loss again has done so by then.
     assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
     throughout(ms(300), || told.is_empty());
 }
@@ -91,7 +91,7 @@ fn a_callback_may_use_its_client(store: &Store) {
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
-        // The very lock that was lost, and everything that waits or asks.
+        // The callback waits for, and asks about, the lost lock itself.
         let (client, lock) = (client.clone(), lock.clone());
         move |loss| {
             let again = lock.acquire().and_then(|guard| {
@@ -164,9 +164,9 @@ fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
 }
 
 fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
-    // The watchdog's own interval is far longer than this lease.
+    // The watchdog's interval is far longer than this lease.
     let lock = store.client().get_lock(fresh("leased"));
-    // Its window opens when the request leaves, however long that takes.
+    // The window opens when the request is sent, however long the answer takes.
     let asked = now();
     let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();
     let loss = receive(&guard.lost(), ms(200) + SLACK).unwrap();
@@ -182,7 +182,7 @@ fn a_no_from_the_server_marks_the_hold_lost(store: &Store) {
         let guard = lock.acquire().unwrap();
         let lost = guard.lost();
         assert!((kind.make)(&operator, &name).force_unlock().unwrap());
-        // The lease is long: nobody has noticed yet, and asking is noticing.
+        // The lease is long: only a question to the store shows the loss.
         assert!(guard.check().is_ok());
         assert!(!lock.is_held_by_current_thread().unwrap());
         assert_eq!(guard.state(), HoldState::Lost);
@@ -209,7 +209,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let lock = (kind.make)(&client, &name);
-        // Lost by time, with and without an answer of the server's having been heard; and by force.
+        // Lost by time, by time with the server's answer, and by force.
         for way in 0..3 {
             let old =
                 lock.acquire_with(&leased(if way == 0 { ms(80) } else { ms(15_000) })).unwrap().unwrap();
@@ -226,7 +226,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
             assert_ne!(new.owner(), old.owner(), "nothing late can be under the new number");
             assert_eq!(kind.traits.fenced, new.fencing_token() > old.fencing_token(), "{} {way}", kind.label);
             assert_eq!((old.state(), new.state()), (HoldState::Lost, HoldState::Held));
-            // The old guards have nothing to give back.
+            // The old guards release nothing.
             drop(dropped);
             assert!(old.unlock().unwrap_err().is_lost());
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
@@ -258,7 +258,7 @@ fn a_hold_that_was_taken_over_in_silence_is_lost_by_the_next_reentry(store: &Sto
     let guard = lock.acquire().unwrap();
     assert!(stranger.get_lock(&name).force_unlock().unwrap());
     let held = Holding::take(&stranger.get_lock(&name));
-    // This thread believes that it holds the lock. It must not be let in a second time.
+    // The thread believes that it holds the lock, and must not get it a second time.
     assert!(!lock.try_lock().unwrap());
     assert_eq!(guard.state(), HoldState::Lost);
     held.release();

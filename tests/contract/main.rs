@@ -1,23 +1,10 @@
-//! The contracts: what every lock promises, whatever store keeps it.
+//! The contracts: what every lock promises on every store.
 //!
-//! Each contract is a function over a [`Store`](harness::Store) and is run for every store; a new store is
-//! one more function in `contract/stores.rs` and one more line in `contracts!`. The abilities of a store or
-//! a kind of lock are values of the harness, and are asserted both ways.
+//! Each contract is a function over a [`Store`](harness::Store) and runs on every store. A new store is one
+//! function in `contract/stores.rs` and one line in `contracts!`. The harness has the capabilities of stores
+//! and kinds, and asserts both yes and no.
 //!
-//! Sources of the scenarios, retold in our words (nothing is copied):
-//!
-//! - Redisson's lock tests: the count seen from outside while it goes 0, 1, 2, 1, 0; an unlock by somebody
-//!   else; the late unlock after a lease; a timed try that neither returns early nor much too late;
-//!   force-unlock; a lease that ends by itself; an interrupted wait that must leave no renewal behind; the
-//!   renewal that must survive nesting and a storm of `try_lock`; several clients and one counter; tokens
-//!   that only go up; waiters in order of arrival; a waiter that times out and must not hold up the next; the
-//!   non-reentrant lock's refusal to wait for oneself.
-//! - Curator's mutex tests: ten threads on one handle, never two inside; `foo` calling `bar` calling `snafu`,
-//!   each with the lock; two clients, exactly one of which holds; a wait interrupted without leaving a place
-//!   in the queue; closing a client releases.
-//! - `DistributedLock`'s tests: a handle that tells of its loss, before or after one asks; monitoring that
-//!   can be left safely; handles released twice; an abandoned hold; names taken as they are, with their case;
-//!   waits that keep to their time; input refused before anything happens.
+//! The scenarios come from the tests of Redisson's locks, Curator's mutexes and `DistributedLock`, retold.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,11 +17,11 @@
     allow(dead_code, reason = "the stores that are made of servers of Redis")
 )]
 
-/// Has every contract of a file run for every store.
+/// Runs every contract of a file on every store.
 macro_rules! contracts {
     (on $store:ident needs $need:ident: $($name:ident),+) => {
         mod $store {
-            // Thousands of these are compiled: all else is in the harness.
+            // Compiled thousands of times, so the rest is in the harness.
             $(#[test] fn $name() {
                 crate::harness::Need::$need.on(crate::stores::$store, super::$name);
             })+
@@ -128,7 +115,7 @@ mod token;
 mod unlock;
 mod waiting;
 
-/// The contracts written in `tests/contract/`, as `file::name`.
+/// The contracts in `tests/contract/`, as `file::name`.
 fn written() -> Vec<String> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contract");
     let mut written = Vec::new();
@@ -138,7 +125,7 @@ fn written() -> Vec<String> {
         for line in std::fs::read_to_string(&path).unwrap().lines() {
             if let Some(rest) = line.strip_prefix("fn ")
                 && let Some((name, _)) = rest.split_once("(store: &Store) {")
-            // what returns something is a helper
+            // a function that returns something is a helper
             {
                 written.push(format!("{file}::{name}"));
             }

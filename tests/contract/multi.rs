@@ -62,7 +62,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
-/// After a release that was waited for: no lease has ended since.
+/// For releases that were waited for: no lease has ended since.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
@@ -147,7 +147,7 @@ fn one_deadline_is_for_all(store: &Store) {
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
-    // Each wait begins anew, and the time goes on.
+    // Each wait begins anew while the time goes on.
     for_each_third(begun, || {
         holding.remove(0).release();
     });
@@ -192,7 +192,7 @@ fn groups_in_any_order_do_not_wait_for_each_other_for_ever(store: &Store) {
     let waiters: Vec<_> = (0..4_usize)
         .map(|number| {
             let client = store.client();
-            // Two of three, each pair in both orders.
+            // Two of three locks, each pair in both orders.
             let (first, second) = [(0, 1), (1, 0), (2, 1), (0, 2)][number];
             let multi =
                 client.get_multi_lock([client.get_lock(&names[first]), client.get_lock(&names[second])]);
@@ -232,7 +232,7 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
             });
         }
     });
-    // Two may have been in each other's way, each with one of the locks.
+    // Two groups may have refused each other, each with one of the locks.
     assert!(had.load(Ordering::SeqCst) <= 1);
     let begun = now();
     let had_in_time = AtomicUsize::new(had.load(Ordering::SeqCst));
@@ -269,7 +269,6 @@ fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
         multi.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted(),
         "before it asks"
     );
-    // The client is shut down.
     let leaving = store.client();
     let waiter = Waiter::on(group(&leaving, &names), move |multi| multi.lock());
     comes_true_within(LONG, || other.get_lock(&names[1]).is_locked().unwrap());
@@ -350,7 +349,7 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
         assert!(guard.fencing_token_of(&format!("{name}-fenced_lock")).is_some());
         assert!(guard.fencing_token_of(&format!("{name}-lock")).is_none());
         if round == 0 {
-            // As each of them by itself: not again on this thread, nor waited for.
+            // As each single lock: busy for the thread that holds it, without a wait.
             assert!(!multi.try_lock().unwrap());
             assert_eq!(multi.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         }
@@ -370,7 +369,7 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
         let ((), had) = waiter.returns_within(LONG);
         assert!(had - released < ms(1_250) + slack_since(released), "{}: {:?}", lock.name(), had - released);
     }
-    // Code over any lock takes a group too.
+    // Code over any lock also takes a group.
     let lock: &dyn Lock = &multi;
     lock.lock().unwrap();
     lock.unlock().unwrap();
@@ -396,7 +395,7 @@ fn locks_of_several_clients_and_stores_are_one_group(store: &Store) {
         holding.release();
         waiter.returns_within(LONG);
     }
-    // The same name on two stores is two locks.
+    // The same name on two stores means two locks.
     let guard =
         first.get_multi_lock([first.get_lock(&names[0]), apart.get_lock(&names[0])]).acquire().unwrap();
     assert_eq!(guard.names().count(), 2);
@@ -418,7 +417,7 @@ fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
     multi.unlock().unwrap();
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
-    // Remaining holds are released, and lost ones are reported.
+    // Held locks are released, lost ones reported.
     let error = multi.unlock().unwrap_err();
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());
@@ -442,8 +441,8 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
     let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
     let left = |name: &String| other.get_lock(name).remaining_lease().unwrap();
-    // A second round asks for no more than was wanted: Redisson's takes milliseconds for seconds then. The first
-    // two have the client's lease until it has come to them.
+    // A second round asks for the wanted time, where Redisson's takes milliseconds for seconds. Earlier locks
+    // have the client's lease until the last is acquired.
     let is_leased = |name| left(name).is_some_and(|left| left <= store.freed_within(lease));
     comes_true_within(SECOND, || names.iter().all(is_leased));
     let ((had, remaining, is_lost), ended) = waiter.returns_within(LONG);
@@ -454,7 +453,7 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 }
 
-/// All are renewed once when the last is there, for the group's lease.
+/// All locks are renewed once, for the group's lease, when the last is acquired.
 fn a_groups_lease_cuts_no_longer_one_of_its_thread(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
@@ -517,7 +516,6 @@ fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
     let error = guard.check().unwrap_err();
     assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
     assert_eq!((guard.state(), guard.remaining()), (HoldState::Lost, Duration::ZERO));
-    // The others are kept for as long as the guard is.
     throughout(RENEWED + ms(200), || operator.get_lock(&names[0]).is_locked().unwrap());
     assert!(operator.get_lock(&names[2]).is_locked().unwrap());
     let error = guard.unlock().unwrap_err();
@@ -554,7 +552,7 @@ fn a_client_that_is_shut_down_does_not_keep_the_locks_of_another(store: &Store) 
     }
 }
 
-/// Another's try, in between, is answered as if this one had never been.
+/// Another client's try in between gets the answer that it would get without this one.
 fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
@@ -583,7 +581,7 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
         guard.unlock()
     });
     comes_true_within(LONG, || operator.get_lock(&names[0]).force_unlock().unwrap());
-    // A renewal finds that out.
+    // A renewal notices the loss.
     comes_true_within(LONG, || seen.try_iter().any(|seen| matches!(seen, Seen::Lost(_))));
     holding.release();
     waiter.returns_within(LONG).0.unwrap();
@@ -625,7 +623,7 @@ fn fences_of_a_group_go_up(store: &Store) {
             assert_eq!((guard.fencing_token_of(&names[0]), guard.fencing_token_of("another")), (None, None));
             (last, last_of_third) = (guard.fencing_token(), guard.fencing_token_of(&names[2]));
             guard.unlock().unwrap();
-            // It is the lock's own, and goes on from there for who takes it alone.
+            // The token belongs to the lock, and continues for a holder of that lock alone.
             let alone = client.get_fenced_lock(&names[2]).acquire().unwrap();
             assert!(alone.fencing_token() > last_of_third);
             last_of_third = alone.fencing_token();
@@ -693,8 +691,7 @@ fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // Until each release has been answered, those of the groups before too: what they could harm is
-        // harmed by now.
+        // All releases are answered by then, those of earlier groups too: any harm has been done.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("told of each release") {
                 Seen::Acquired { .. } => {}

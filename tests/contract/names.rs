@@ -1,4 +1,4 @@
-//! Names and ids: what users give, what the store keys, what others are shown.
+//! Names and ids: what users give, what the store keys, and what others see.
 
 use leasehold::{ErrorKind, MAX_NAME_LEN, NotHeld};
 
@@ -78,7 +78,7 @@ fn mapped_names_that_meet_are_one_lock(store: &Store) {
     // Mapped first, prefixed second.
     let key = format!("p:{}", name.to_lowercase());
     assert!(!store.client().get_lock(&key).try_lock().unwrap());
-    // One lock for this client's threads too, and one hold.
+    // One lock, and one hold, for this client's threads too.
     let alias = client.get_lock(name.to_uppercase());
     assert_eq!(alias.hold_count().unwrap(), 1);
     alias.lock().unwrap();
@@ -100,7 +100,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(owner.to_string(), format!("{id}:{}", owner.number()));
     assert_eq!(client.current_owner(), owner, "a thread keeps its number");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
-    // It is what the holder's calls are under, and what others are shown.
+    // The owner under which the holder's requests go, and which others see.
     let lock = client.get_lock(fresh("owner"));
     lock.lock().unwrap();
     let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
@@ -109,8 +109,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
 }
 
-/// Names that look like what a store makes of another's: its waiters, its line, its counters, its folder, its
-/// table.
+/// Names that look like a store's records of another name: its waiters, queue, counters, folder or table.
 const SHAPES: [&str; 16] = [
     "-lock-0",
     "/export-lock-0",
@@ -130,7 +129,7 @@ const SHAPES: [&str; 16] = [
     "0",
 ];
 
-/// Held, and released before: what a store leaves of a name is in nobody's way either.
+/// Remains of a released name are in nobody's way either.
 fn a_neighbour_of_any_shape_is_in_nobodys_way(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {

@@ -1,4 +1,4 @@
-//! Being told what happens to the locks.
+//! Events that a client reports about its locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,7 +117,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let lock = client.get_lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-    // Until then it may have slept for a connection, which is before the wait.
+    // Before that, the call may have slept for a connection.
     assert!(eventually(LONG, || client.stats().waiters == 1));
     let asleep = now();
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
@@ -125,7 +125,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // Each of up to five subscriptions that comes up is a reason to look. In a store that wakes nobody, so is
+    // Each of up to five subscriptions that come up is a reason to ask. In a store that wakes nobody, so is
     // each poll.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
@@ -144,7 +144,7 @@ fn a_loss_is_observed_once(store: &Store) {
     assert!(guard.unlock().is_err());
     let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    // Nobody asks: the watchdog's next look tells, a third of the client's lease later at most.
+    // Nobody asks: the watchdog's next round reports, at most a third of the client's lease later.
     assert!(expected(LossReason::Expired, leased.owner())(
         receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
     ));
@@ -172,7 +172,7 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
         let told = receive(&seen, lease + SLACK).expect("told of the thread's end");
         assert_eq!(told, Seen::Abandoned { name: name.clone(), owner });
         assert!(ended.elapsed() <= lease + slack_since(ended));
-        // Its hold then ends as any that is not renewed, and that is the last of it.
+        // The hold then ends like any that is not renewed, without another report.
         let told = receive(&seen, lease + SLACK).expect("told of the loss");
         assert!(matches!(&told, Seen::Lost(loss) if loss.owner == owner), "{told:?}");
         crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
@@ -216,7 +216,7 @@ fn the_end_of_a_longest_hold_is_observed_when_it_comes(store: &Store) {
     let (teller, seen) = Teller::new();
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
-    // Nobody else asks for its end, and no renewal is due before: its lease is all that it may be held.
+    // Nobody else asks for the end, and no renewal is due before.
     client.lock_builder(fresh("most")).max_hold(ms(300)).build().lock().unwrap();
     let lost = loop {
         match receive(&seen, ms(300) + SLACK * 2).unwrap() {
@@ -298,10 +298,10 @@ fn each_request_that_changes_something_is_reported(store: &Store) {
     lock.unlock().unwrap();
     assert_eq!(all(), ["release"]);
     assert_eq!(receive(&asked, LONG), Ok("renew"));
-    // The watchdog may be at it again. The answer to a dropped guard comes later.
+    // The watchdog may be at work on the hold again, and the answer to a dropped guard comes later.
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
-    // A refusal is an answer as good as a grant.
+    // A refusal is as good an answer as a grant.
     let held = Holding::take(&store.client().get_lock(lock.name()));
     assert!(!lock.try_lock().unwrap());
     while receive(&asked, LONG).unwrap() != "acquire" {}
@@ -309,7 +309,7 @@ fn each_request_that_changes_something_is_reported(store: &Store) {
 }
 
 fn renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them(store: &Store) {
-    /// Blocks the callback thread at the first renewal, until the channel ends.
+    /// Blocks the callback thread at the first renewal, until the channel closes.
     struct Blocks(Sender<()>, Receiver<()>);
     impl Observer for Blocks {
         fn event(&self, event: &Event<'_>) {
@@ -339,8 +339,8 @@ fn stats_and_contended_agree_with_what_was_done(store: &Store) {
     assert_eq!((before.grants, before.holds, before.waits, before.waiters), (3, 0, 0, 0));
     assert_eq!((before.gave_up, before.lost(), before.shortest_window), (0, 0, None));
     assert!(client.contended(20).is_empty());
-    // One that gives up, and one that waits and gets it. It counts as a waiter before it sleeps: if the lock is free
-    // by then, nothing wakes it, and another comes.
+    // One waiter gives up, and one gets the lock. A waiter counts before it sleeps: a lock that is freed in
+    // between wakes it by its next poll.
     let held = Holding::take(&stranger.get_lock(&waited_for));
     assert!(!client.get_lock(&waited_for).try_lock().unwrap());
     held.release();

@@ -1,5 +1,5 @@
-//! One call's options and answers, work under a lock, guards that may change threads, health, and clients
-//! that connect late.
+//! Options and answers of one call, work under a lock, guards that change threads, health, and late
+//! connections.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -179,7 +179,6 @@ fn a_ping_is_answered(store: &Store) {
     ];
     assert!(known.contains(&health.store), "{health:?}");
     assert!(health.latency < LONG, "{health:?}");
-    // MySQL and SQLite wake nobody.
     let wakes = store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.wakes);
     assert_eq!(health.wakeups, if wakes { Wakeups::Working } else { Wakeups::Polled }, "{health:?}");
     client.shutdown().unwrap();

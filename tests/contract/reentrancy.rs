@@ -1,4 +1,4 @@
-//! Taking what one holds already: levels, their count, and who ends which.
+//! Levels of a hold: their count, and which call ends which.
 
 use leasehold::AcquireOptions;
 use leasehold::crossbeam_channel::RecvTimeoutError;
@@ -20,7 +20,7 @@ fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
     let seen = |count: u32| {
         assert_eq!(lock.hold_count().unwrap(), count);
         assert_eq!(lock.is_held_by_current_thread().unwrap(), count > 0);
-        // Others see that it is locked, and a count of their own.
+        // Other threads see a locked lock, and a count of their own.
         elsewhere(|| {
             assert_eq!(lock.is_locked().unwrap(), count > 0);
             assert!(!lock.is_held_by_current_thread().unwrap());
@@ -65,7 +65,7 @@ fn every_try_form_reenters(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-/// Two ways in and two ways out leave nothing, also when the call's way out comes before the guard's.
+/// Two entries and two exits leave nothing, also when the call's exit precedes the guard's.
 fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();
@@ -84,7 +84,7 @@ fn a_guard_whose_level_was_unlocked_by_a_call_holds_nothing(store: &Store) {
     let early = guard.lost();
     lock.unlock().unwrap();
     assert!(!lock.is_locked().unwrap());
-    // It was released, not lost: nobody is told of a loss, and nobody is left waiting for one.
+    // The lock was released, not lost: nobody is notified of a loss, and nobody waits for one.
     for lost in [early, guard.lost()] {
         assert_eq!(receive(&lost, SLACK), Err(RecvTimeoutError::Disconnected));
     }

@@ -1,4 +1,4 @@
-//! A job for one of many: at most once within a time, and again once that is over.
+//! A job that one of many processes runs, at most once within a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,7 +76,7 @@ fn a_job_that_outlasts_its_most_says_so(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("outlasts");
     let mut late = Ok(None);
-    // A grant that comes after its most is none: on a busy machine it is asked for again.
+    // A grant after `at_most` does not count: a busy machine asks again.
     comes_true_within(LONG, || {
         late = client.run_once(&name, ms(1), ms(200), |guard| {
             comes_true_within(ms(200) + SLACK, || guard.check().is_err());
@@ -110,7 +110,7 @@ fn a_fenced_job_has_a_token_that_grows_from_run_to_run(store: &Store) {
         assert!(given > last, "{given:?} after {last:?}");
         last = given;
     }
-    // Jobs without a token and with one are one job.
+    // A job with a token and one without exclude each other.
     let inside =
         client.run_once_fenced(&name, LONG, LONG, |_| other.run_once(&name, ms(1), LONG, |_| ()).unwrap());
     assert!(inside.unwrap().is_none_or(|other| other.is_none()));
@@ -135,7 +135,7 @@ fn the_last_run_is_told_with_its_code_and_the_last_success(store: &Store) {
         last.ended_ago <= SLACK + begun.elapsed() && last.succeeded_ago == Some(last.ended_ago),
         "{last:?}"
     );
-    // It is no client; a failure leaves the success as it was.
+    // The record of a run is no client, and a failure leaves the last success.
     assert!(other.clients().all(|one| one.unwrap().pid == std::process::id()));
     crate::support::let_pass(ms(100), "so that the two ends are told apart");
     comes_true_within(SLACK, || run(3).is_some());

@@ -1,4 +1,4 @@
-//! Many readers or one writer.
+//! Read-write locks: many readers or one writer.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,7 +44,7 @@ contracts!(needs ReadWrite:
     a_name_that_a_plain_lock_has_is_refused,
 );
 
-/// Not busy: nobody of either would wake the other.
+/// An error, not busy: neither lock's release would wake the other's waiters.
 fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("plain");
@@ -125,7 +125,7 @@ fn a_writer_may_read_and_go_on_reading(store: &Store) {
     assert!(foreign.read().try_acquire().unwrap().is_some());
     reading.unlock().unwrap();
     assert!(foreign.write().try_acquire().unwrap().is_some());
-    // The other way round: reading ends first.
+    // In the other order: the reading ends first.
     let writing = lock.write().acquire().unwrap();
     lock.read().acquire().unwrap().unlock().unwrap();
     assert!(!foreign.read().try_lock().unwrap());
@@ -145,7 +145,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     let freed = now();
     writing.unlock().unwrap();
     let (_, returned) = waiter.returns_within(SLACK * 4);
-    // Told, not found by the safety poll. (Redisson tells nobody here.)
+    // By a message, not by the safety poll. (Redisson sends none here.)
     assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
     reading.unlock().unwrap();
 }
@@ -172,7 +172,7 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
     assert!(begun.elapsed() < slack_since(begun));
     assert!(!lock.write().try_lock().unwrap());
     assert!(lock.write().try_acquire().unwrap().is_none());
-    // Not by another client of the same thread: that is another owner, and would really wait.
+    // Another client of the same thread is another owner, and would wait.
     assert!(!store.client().get_read_write_lock(lock.read().name()).write().try_lock_for(ms(20)).unwrap());
     reading.unlock().unwrap();
     assert!(lock.write().try_acquire().unwrap().is_some());
@@ -196,11 +196,11 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
     waiter.returns_within(SLACK * 4);
 }
 
-/// Redisson's zombie: before 4.4, whoever renewed renewed the dead as well.
+/// Redisson's fault: before 4.4 any renewal also renewed the dead.
 fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
-    // The remains of a dead holder: a hold that nobody renews or releases.
+    // A dead holder's hold, which nobody renews or releases.
     let lease = RENEWED + ms(200);
     elsewhere(|| client.get_read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
@@ -372,7 +372,7 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
     assert!(after >= lease - ms(10) && after < lease + ms(50) + slack_since(taken), "{after:?}");
 }
 
-/// Each level has a marker of its own: the time of one that is left must not go with it.
+/// Each level has its own marker, which only that level's release removes.
 fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("inner");
@@ -384,7 +384,7 @@ fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(s
     let inner = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     inner.unlock().unwrap();
     middle.unlock().unwrap();
-    // Each reader that comes or goes sets the lock's time to the longest that the others have left.
+    // Each reader that comes or goes sets the lock's time to the longest of the others.
     other.get_read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
     comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();
@@ -400,7 +400,7 @@ fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
     let name = fresh("down");
     let lock = client.get_read_write_lock(&name);
     let lease = ms(700);
-    // It reads on, and its time ends after the writing; or had ended before.
+    // The reader's time ends after the writing, or ended before.
     for is_over in [false, true] {
         let writing = lock.write().acquire().unwrap();
         lock.read().lock_with_lease(lease).unwrap();
@@ -475,7 +475,7 @@ fn writers_have_fences_that_go_up(store: &Store) {
 fn readers_and_writers_never_meet(store: &Store) {
     let name = fresh("rw");
     let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
-    // Readers count up, a writer counts down.
+    // Readers count up, writers count down.
     let inside = AtomicI32::new(0);
     let until = now() + Duration::from_millis(700);
     thread::scope(|scope| {
@@ -532,8 +532,6 @@ fn readers_and_the_writer_are_shown(store: &Store) {
     assert!(!client.inspect(&name).unwrap().is_held());
 }
 
-// ---- writers first
-
 fn is_refused(lock: &ReadWriteLock) -> bool {
     let guard = lock.read().try_acquire_owned_for(Duration::ZERO).unwrap();
     guard.map(|guard| guard.unlock().unwrap()).is_none()
@@ -572,7 +570,7 @@ fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Stor
     let name = fresh("rw");
     let clients = [store.client(), store.client()];
     let locks = clients.each_ref().map(|client| client.get_read_write_lock(&name).writers_first());
-    // Each reader lets go only when the next reads, so that there is never a gap.
+    // Each reader releases only when the next one reads, so the lock is never free.
     let mut reading = locks[0].read().acquire_owned().unwrap();
     for round in 0..3 {
         let writer = Waiter::on(store.client().get_read_write_lock(&name).writers_first(), move |lock| {
@@ -588,7 +586,6 @@ fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Stor
             }
             !is_next
         });
-        // From here on, none.
         for turn in 0..50 {
             assert!(is_refused(&locks[turn % 2]), "round {round}: reader {turn} was let in");
         }
@@ -638,7 +635,7 @@ fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
     interrupt.interrupt();
     assert!(writer.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
     let (_, returned) = reader.returns_within(SLACK * 4);
-    // Told, not found by the safety poll.
+    // By a message, not by the safety poll.
     assert!(returned.duration_since(gave_up) < ms(50) + slack_since(gave_up));
     reading.unlock().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Permits: never more out than there are, and nobody who could go on is left asleep.
+//! Semaphores: never more permits out than set up, and no waiter asleep that could go on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -80,7 +80,7 @@ fn a_semaphore_that_nobody_set_up_is_an_error_and_not_busy(store: &Store) {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // None of them left anything: the number is set up, and all of it is there. At zero a semaphore exists.
+    // No refused call left anything: all permits are there. At zero a semaphore exists.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -138,7 +138,7 @@ fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
     assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
 }
 
-/// Redisson has the one that wants three swallow the wake-up.
+/// In Redisson, the waiter for three permits swallows the wake-up.
 fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
@@ -214,7 +214,7 @@ fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
     let waiter =
         Waiter::on(other.get_expirable_semaphore(&name), move |semaphore| semaphore.acquire().unwrap());
     let (_next, returned) = waiter.returns_within(ms(300) + SLACK * 4);
-    // When the lease ends, not when the safety poll comes.
+    // At the lease's end, not at the safety poll.
     let after = returned.duration_since(taken);
     assert!(after >= ms(295) && after < ms(350) + slack_since(taken), "{after:?}");
     assert_eq!(permit.state(), HoldState::Lost);
@@ -295,7 +295,7 @@ fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
     assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
 }
 
-/// As in Java: whoever gives what it has not taken, adds.
+/// As in Java: a release without an acquire adds a permit.
 fn permits_that_nobody_took_can_be_given(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("given"));
     semaphore.release(2).unwrap();
@@ -363,7 +363,7 @@ fn permits_are_shown_as_they_come_and_go(store: &Store) {
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // If a number is all that is kept, it is known from a latch by being zero, or by a waiter.
+    // A store that keeps only a number tells a semaphore from a latch by zero, or by a waiter.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();
@@ -393,7 +393,7 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     assert!(seen.permits.iter().all(|permit| permit.remaining <= ms(20_000)), "{seen}");
     short.unlock().unwrap();
     long.unlock().unwrap();
-    // One whose lease is over is to be had again, before anybody has asked for it.
+    // An expired permit can be acquired before anybody has asked for it.
     let over = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
     assert_eq!(other.inspect(&name).unwrap().permits_out, 1);
     comes_true_within(LONG, || other.inspect(&name).unwrap().permits_out == 0);
@@ -461,7 +461,7 @@ fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
     comes_true_within(SLACK, || foreign.remaining_lease(&short.ids()[0]).unwrap().is_none());
     assert!(!foreign.release_many(&[ids[0].clone(), short.ids()[0].clone()]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (3, 1));
-    // One that is named twice is one.
+    // An id that is given twice counts once.
     assert!(foreign.release_many(&[&ids[0], &ids[1], &ids[0]]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (1, 3));
     assert!(!foreign.release_many(&ids).unwrap());
@@ -487,7 +487,7 @@ fn the_lease_of_a_permit_is_asked_for_and_changed_by_its_id(store: &Store) {
     let waiter = Waiter::on(foreign.clone(), move |foreign| foreign.acquire().unwrap());
     let cut = now();
     assert!(foreign.update_lease_time(&id, ms(50)).unwrap());
-    // Nobody is told, so that it may be the safety poll that finds it.
+    // Nobody sends a message, so the safety poll may find the permit.
     let (_, returned) = waiter.returns_within(ms(1_300) + SLACK);
     assert!(returned.duration_since(cut) >= ms(49));
     assert_eq!(left(), None);
@@ -517,7 +517,7 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     let (third, returned) = waiter.returns_within(SLACK * 4);
     assert!(returned.duration_since(raised) < ms(50) + slack_since(raised));
     assert_eq!(counts(), (5, 3, 2));
-    // Fewer than are out: none is taken from anybody.
+    // Fewer than are out: no holder loses a permit.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();

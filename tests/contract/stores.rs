@@ -1,4 +1,4 @@
-//! The stores that are put through the contracts, each a function named as its module in `contracts!`.
+//! The stores that run the contracts, each a function named like its module in `contracts!`.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn sentinel_with(url: &str) -> Store {
         sessions: Sessions::None,
         late: Duration::ZERO,
         restartable: || {
-            // The master is killed and a replica takes its place, which has what was there by then.
+            // The master is killed, and a replica with the same data takes its place.
             let mut set = SentinelSet::start(&matrix()[0]);
             let before = sentinel_with(&set.url());
             let restart = move || {
@@ -84,7 +84,7 @@ fn sentinel_with(url: &str) -> Store {
                 set.await_replicas();
                 set.servers[old].kill();
                 set.await_switch(old);
-                // The set as a whole goes with it, and runs for as long.
+                // The Sentinels and servers live as long as the store.
                 let open = move |options: ClientBuilder| set.url_of(options).build();
                 Store { open: Box::new(open), ..sentinel_with("") }
             };
@@ -110,7 +110,7 @@ pub(crate) fn redlock() -> Option<Store> {
 
 fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
     Store {
-        // The order of arrival is one server's own, and readers are counted on one.
+        // Only one server can have an order of arrival, and count readers.
         kinds: usual_kinds()
             .into_iter()
             .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
@@ -130,7 +130,7 @@ fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
             };
             (redlock_on(Box::new(move || urls.clone())), Box::new(restart))
         },
-        // On a busy machine a server may be without a processor for longer than the default.
+        // A busy machine may stall a server for longer than the default.
         open: Box::new(move |options| options.redlock(urls()).node_timeout(Duration::from_secs(2)).build()),
     }
 }
@@ -157,7 +157,7 @@ fn redis_without_connections() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// A server that can start itself again, as one that is killed and started.
+/// A server that restarts itself, in place of a kill and a start.
 fn redis_that_starts_itself(url: &str) -> (Store, Restart) {
     let at = |url: &str| {
         let url = url.to_owned();
@@ -165,7 +165,7 @@ fn redis_that_starts_itself(url: &str) -> (Store, Restart) {
     };
     let (before, url) = (at(url), url.to_owned());
     let restart = move || {
-        // It breaks off the connection instead of an answer.
+        // The server drops the connection instead of answering.
         redis::cmd("DEBUG").arg("RESTART").exec(&mut admin_of(&url)).unwrap_err();
         let is_there = || redis::Client::open(&*url).and_then(|client| client.get_connection()).is_ok();
         assert!(crate::support::eventually(crate::support::LONG, is_there));
@@ -174,7 +174,7 @@ fn redis_that_starts_itself(url: &str) -> (Store, Restart) {
     (before, Box::new(restart))
 }
 
-/// A server that the rest of a test needs; it ends with this program, at the latest.
+/// Keeps a server until this program ends.
 fn keep<T: Send + 'static>(server: T) {
     static KEPT: parking_lot::Mutex<Vec<Box<dyn std::any::Any + Send>>> = parking_lot::Mutex::new(Vec::new());
     KEPT.lock().push(Box::new(server));
@@ -192,7 +192,7 @@ fn redis_with(open: Open) -> Store {
             if let Some(url) = given(2) {
                 return redis_that_starts_itself(&url);
             }
-            // Acknowledged writes are in its file, so they are there again after a kill.
+            // Acknowledged writes are in its file, and there again after a kill.
             let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
             let url = server.url();
             let before = redis_with(Box::new(move |options| options.url(&url).build()));
@@ -293,7 +293,7 @@ fn etcd_with(open: Open) -> Store {
         kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
         lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
         rows_say_who: false,
-        // Whole seconds and one more, and the server looks each half a second for leases that have ended.
+        // Leases of whole seconds, rounded up, and the server's check for expired leases each half a second.
         late: Duration::from_millis(1_000 + 500),
         survives_restart: true,
         sessions: Sessions::None,
@@ -341,7 +341,7 @@ fn zookeeper_with(open: Open) -> Store {
     }
 }
 
-/// The first of its clients loses its session.
+/// The first client loses its session.
 #[cfg(feature = "zookeeper")]
 fn zookeeper_without_session() -> (Store, EndSessions) {
     let server = ZooKeeper::start(CALM).expect("it was there a moment ago");
@@ -469,7 +469,7 @@ fn sqlite_with(open: Open) -> Store {
         late: Duration::ZERO,
         survives_restart: true,
         sessions: Sessions::None,
-        // There is nothing to kill but the processes that use it, which tests/stores/sqlite.rs does.
+        // Only the processes that use the file can be killed, which tests/stores/sqlite.rs does.
         restartable: || {
             let folder = std::sync::Arc::new(folder::in_memory());
             let same = std::sync::Arc::clone(&folder);

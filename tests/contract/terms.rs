@@ -1,4 +1,4 @@
-//! Options of a lock value: no re-entry, an end to every hold, waiting without messages.
+//! Options of a lock handle: no re-entry, an end to every hold, waits without messages.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) 
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     let loss = receive(&guard.lost(), ms(4_000) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::HeldTooLong);
-    // Without renewals it would have ended after three seconds.
+    // Without renewals the hold would have ended after three seconds.
     assert!(taken.elapsed() >= ms(3_950), "{:?}", taken.elapsed());
     let (had, _) = waiter.returns_within(store.freed_within(SLACK * 2));
     assert!(had.duration_since(taken) >= ms(3_950));
@@ -70,7 +70,7 @@ fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
     let taken = now();
     let outer = lock.acquire().unwrap();
     let lost = outer.lost();
-    // Neither by the same value, nor by one that has no most.
+    // Neither by the same handle, nor by one without `max_hold`.
     let _inner = lock.acquire().unwrap();
     let _other = client.get_lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);
@@ -116,7 +116,7 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let freed = now();
     guard.unlock().unwrap();
     let (had, _) = waiter.returns_within(SLACK * 4);
-    // Not by the safety poll, which comes after a second.
+    // Not by the safety poll, a second later.
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 }
 
@@ -129,7 +129,6 @@ fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
         lock.unlock().unwrap();
     });
     let freed = held.release();
-    // The longest sleep is 128 ms.
     let (_, returned) = waiter.returns_within(ms(128) + SLACK);
     assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
 }
@@ -148,7 +147,7 @@ fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     let freed = held.release();
     let (had, _) = waiter.returns_within(LONG);
-    // As if it were alone: by a message, or by the store's poll.
+    // As if the waiter were alone: by a message, or by the store's poll.
     let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
     let promised = if polls.wakes { ms(50) } else { polls.polls_within };
     assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));

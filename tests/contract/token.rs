@@ -1,4 +1,4 @@
-//! The simple lock by token, where it differs; what all kinds share is in the other files.
+//! Token locks, where they differ from other kinds.
 
 use leasehold::{ErrorKind, NotHeld, ObjectKind};
 
@@ -54,7 +54,8 @@ fn a_token_locks_hold_count_is_one_or_nothing(store: &Store) {
     assert_eq!(lock.hold_count().unwrap(), 0);
 }
 
-/// A token is compared, not counted: were it used twice, a late release could free the next hold.
+/// The store compares tokens and counts nothing: if a token were used twice, a late release could free the
+/// next hold.
 fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
     let client = store.client();
     let lock = client.get_token_lock(fresh("tokens"));
@@ -96,7 +97,7 @@ fn a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock(store: &
     held.release();
 }
 
-/// Also forms that would wait: the name is not busy, it is used wrongly, and waiting would not help.
+/// Also calls that wait: the name is misused, not busy, and waiting would not help.
 fn refused_at_once(wrong: &leasehold::RedisLock) {
     let wrong = wrong.clone();
     let waiter = Waiter::start(move || {

@@ -1,4 +1,4 @@
-//! Giving back what one does not hold, and taking away what somebody else does.
+//! Releases of locks that are not held, and forced releases.
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{ErrorKind, NotHeld, RedisLock, Result};
@@ -64,14 +64,14 @@ fn an_unlock_after_the_lease_says_expired_and_only_once(store: &Store) {
         assert_eq!(error.not_held(), Some(&NotHeld::Expired), "{error}");
         assert!(error.is_lost() && error.is_not_held() && !error.is_retryable());
         assert_eq!(error.lock_name(), Some(lock.name()));
-        // That was the end of the hold; this is an unlock of nothing.
+        // The hold ended before; this call releases nothing.
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
     }
 }
 
 fn every_level_of_an_expired_hold_says_expired(store: &Store) {
     let lock = store.client().get_lock(fresh("levels"));
-    // Long enough for a slow store to enter three times within it.
+    // Long enough for a slow store to enter three times.
     (0..3).for_each(|_| lock.lock_with_lease(ms(2_000)).unwrap());
     comes_true_within(store.freed_within(ms(2_000)) + SLACK, || !lock.is_locked().unwrap());
     for _ in 0..3 {
@@ -102,7 +102,7 @@ fn force_unlock_wakes_the_waiters(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let clients = (store.client(), store.client());
-        // By the holder's client and by another; the waiter with the forcing one, or with the third.
+        // Forced by the holder's client and by another; the waiter uses the forcing client or a third.
         for forced_by in [&clients.0, &clients.1] {
             let lock = (kind.make)(&clients.0, &name);
             lock.lock().unwrap();
@@ -132,7 +132,7 @@ fn force_unlock_is_reported_to_the_holder(store: &Store) {
         let lost = guard.lost();
         guard.check().unwrap();
         assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
-        // By the next renewal at the latest, which is a third of the lease away.
+        // At the latest by the next renewal, a third of the lease later.
         let loss = receive(&lost, RENEWED / 3 + SLACK).expect("the holder is told");
         assert_eq!(loss.reason, leasehold::LossReason::Gone);
         assert_eq!((loss.name.as_str(), loss.owner), (name.as_str(), guard.owner()));
@@ -146,8 +146,7 @@ fn a_holder_that_was_forced_out_does_not_unlock_its_successor(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
-        // By the heir's client: where a hold is believed to stand, the client's own threads ask again only
-        // now and then.
+        // Forced by the new holder's client: its threads seldom ask again while they believe in a hold.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =
@@ -164,7 +163,7 @@ fn a_holder_that_was_forced_out_does_not_unlock_its_successor(store: &Store) {
 }
 
 fn a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed(store: &Store) {
-    /// Uses locks when it is destroyed, which is after what the crate keeps for the thread.
+    /// Uses locks in its destructor, which runs after the crate's thread-locals are destroyed.
     struct Last {
         before: RedisLock,
         within: RedisLock,
@@ -181,14 +180,14 @@ fn a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed(store: &St
                 self.within.acquire()?.unlock()?;
                 Ok(levels)
             };
-            // No panic: one in here would end the whole process.
+            // A panic here would end the process.
             for outcome in [self.before.unlock().map(|()| 1), again()] {
                 self.tell.send(outcome).ok();
             }
         }
     }
-    // With this toolchain thread-locals are the system's, which destroys them in any order: the mark of the
-    // thread may have gone with its number, and then the thread is nobody's owner any more.
+    // This toolchain's thread-locals are the system's, destroyed in any order: the thread's mark may be gone,
+    // and with it the owner number.
     if cfg!(all(windows, target_env = "gnu")) {
         return;
     }
@@ -206,7 +205,7 @@ fn a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed(store: &St
     });
     thread.join().unwrap().unwrap();
     let outcomes = [receive(&told, LONG).unwrap(), receive(&told, LONG).unwrap()];
-    // A driver that needs thread-locals itself is not asked any more, and both say so.
+    // A driver that needs thread-locals itself refuses, and both calls say so.
     if outcomes.iter().all(|outcome| matches!(outcome, Err(error) if error.kind() == ErrorKind::Resource)) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Waiting: as long as asked, in order, and woken in time.
+//! Waits: for the given time, in order, and woken in time.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Stor
 fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     let name = fresh("place");
     let (client, stranger) = (store.client(), store.client());
-    // The lock is held by a thread of the same client, or by another client; the head of the queue gives up.
+    // Held by a thread of the same client or by another client, while the head of the queue gives up.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
         let head = Waiter::on(client.get_lock(&name), move |lock| lock.try_lock_for(ms(150)).unwrap());
@@ -151,7 +151,7 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     }
 }
 
-/// The head of a client's queue may be woken and give up at once: whoever comes next must not sleep on.
+/// The head may be woken and give up at once: the next waiter must not sleep on.
 fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
     let name = fresh("tie");
     let (client, stranger) = (store.client(), store.client());
@@ -192,7 +192,7 @@ fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
     for waiter in waiters {
         let (result, had) = waiter.returns_within(LONG);
         result.unwrap();
-        // Six releases, each of which wakes those that still wait; no one is left to its safety poll.
+        // Six releases, each of which wakes the remaining waiters: none needs its safety poll.
         assert!(
             had.duration_since(released) <= ms(300) + slack_since(released),
             "{:?}",
@@ -223,8 +223,8 @@ fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
             .collect();
         turns.into_iter().map(|turn| turn.join().unwrap()).max().unwrap()
     });
-    // A wake-up lost between an attempt and the sleep after it would cost a safety poll of a second. Clients
-    // that meet on a Redlock may pause several times for up to a quarter of one.
+    // A wake-up lost between an attempt and the sleep would cost a safety poll of a second. Clients that meet
+    // on a Redlock may pause several times for up to a quarter of one.
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
     let limit = if votes { ms(1_900) } else { ms(900) };
     assert!(longest < limit + stalled_since(begun), "{longest:?}");
@@ -241,7 +241,7 @@ fn holders_and_waiters_of_one_name_delay_no_other_name(store: &Store) {
         };
         let waiters: Vec<_> = (0..12).map(waiter).collect();
         let begun = now();
-        // The holder's own client has no connection less for it than the others.
+        // The holder's own client has as many connections as the others.
         let spans: Vec<_> = (0..30)
             .map(|round| {
                 let other = (kind.make)(&clients[round % 2], &format!("{name}-{}", round % 6));
@@ -253,7 +253,7 @@ fn holders_and_waiters_of_one_name_delay_no_other_name(store: &Store) {
             .collect();
         let stalled = stalled_since(begun);
         assert!(median(spans.clone()) <= ms(50) + stalled / 30, "{}: {spans:?}", kind.label);
-        // As late as that is only who waits to look again, a second later.
+        // Only a waiter that polls again, a second later, is that late.
         assert!(spans.iter().all(|span| *span < ms(900) + stalled), "{}: {spans:?}", kind.label);
         held.release();
         waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());

@@ -1,7 +1,5 @@
-//! Requests whose connection ends, or whose reply is lost: before, in the middle and after.
-//!
-//! Holds here have leases of their own, so that no renewal comes between; except where renewals are the
-//! matter.
+//! Requests whose connection ends, or whose reply is lost: before, in the middle and after. Holds have
+//! leases, so that no renewal comes between, unless the test is about renewals.
 
 use std::time::Duration;
 
@@ -70,7 +68,6 @@ fn a_try_is_sent_once_whatever_becomes_of_its_connection() {
             world.is_given_back(&name, L);
             assert_eq!(world.proxy.count(no_releases(&name)), 1, "{how:?}: sent again");
         }
-        // Without any fault a lock and an unlock are one script each.
         let unhurried = world.builder().command_timeout(LONG).build().unwrap();
         unhurried.get_lock("plain").lock_with_lease(LEASE).unwrap();
         unhurried.get_lock("plain").unlock().unwrap();
@@ -100,7 +97,7 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
     });
 }
 
-/// A grant to another owner in between is not counted as a level of the earlier hold.
+/// A grant to another owner in between must not count as a level of the earlier hold.
 #[test]
 fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
     scenario(|world| {
@@ -200,7 +197,7 @@ fn a_re_entry_that_fails_leaves_the_outer_hold_as_it_was() {
             within(begun, T, "a nested try");
             assert!(error.outcome_unknown(), "{how:?}: {error}");
             assert_eq!(outer.state(), HoldState::Held, "{how:?}");
-            // Whatever count the server was left with: one unlock frees what one lock took.
+            // Whatever count the server was left with, one unlock frees the lock.
             outer.unlock().unwrap();
             assert!(world.is_free(&name), "{how:?}");
         }
@@ -228,7 +225,7 @@ fn a_release_whose_reply_is_lost_succeeds_and_lets_the_next_in() {
             let unlocked = now();
             other.get_lock(&name).lock().unwrap();
             within(unlocked, ms(50), "the next owner's turn");
-            // Repetitions of the release that may still be under way are not for the new owner.
+            // Late repetitions of the release must not touch the new owner.
             throughout(T, || world.fields(&name).len() == 1);
             world.assert_held_by(&name, &other, 1);
             other.get_lock(&name).unlock().unwrap();
@@ -280,7 +277,7 @@ fn a_thread_holds_no_level_whose_guard_it_dropped_whatever_becomes_of_the_releas
                     let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                     let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
                     drop(guard);
-                    // The question may break with the connection.
+                    // The question may fail with the connection.
                     for count in (0..3).filter_map(|_| lock.hold_count().ok()) {
                         assert_eq!(count, 0, "{what}");
                     }
@@ -305,7 +302,7 @@ fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
             within(begun, T, "dropping a guard");
             comes_within(begun, T, "the release", || world.is_free(&name));
             fault.wait_for(1, LONG);
-            // The thread goes on at once, with a hold that the first one's release cannot touch.
+            // The first hold's release cannot touch the thread's next hold.
             let again = client.get_lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
             throughout(2 * T, || world.fields(&name) == [(again.owner().to_string(), "1".to_owned())].into());
             again.unlock().unwrap();
@@ -367,7 +364,7 @@ fn a_renewal_reply_that_comes_after_the_window_revives_nothing() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.get_lock("late").acquire().unwrap();
-        // Requests arrive and are carried out; the server keeps the key alive, and nobody here learns of it.
+        // The server carries out the requests and keeps the key alive, and no answer arrives.
         world.proxy.hold(Direction::ToClient, Which::All);
         let cut = now();
         comes_within(cut, L, "the end of the window", || guard.check().is_err());

@@ -1,5 +1,4 @@
-//! Costs of each kind on a free lock, counted at the proxy; and the remains of a thousand cycles of each:
-//! nothing.
+//! Costs of each kind on a free lock, counted at the proxy; and a thousand cycles of each leave nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use crate::support::epilogue::not_given_back;
 use crate::support::proxy::{Command, Do, verb};
 use crate::support::{LONG, call, eventually, ms, now, stalled_since, within};
 
-/// A use of a kind: what it is, how many scripts it sends, and the use.
+/// A kind's label, the number of scripts that a use sends, and the use.
 type Use = (&'static str, usize, Act);
 type Act = fn(&LockClient);
 
@@ -26,7 +25,7 @@ fn guarded(lock: &RedisLock) {
     drop(lock.acquire().unwrap());
 }
 
-/// Semaphores and the latch among them are there already: see [`set_up`].
+/// Semaphores and the latch exist already: see [`set_up`].
 fn uses() -> Vec<Use> {
     const MOST: Duration = Duration::from_secs(60);
     vec![
@@ -56,7 +55,7 @@ fn uses() -> Vec<Use> {
         ("a latch that is shut", 1, |client| {
             assert!(!client.get_count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
         }),
-        // Joins, gives the lock up, asks, leaves, and takes the lock again; between a lock and an unlock.
+        // Joins, releases the lock, asks, leaves, and re-acquires, between a lock and an unlock.
         ("a condition", 2 + 5, |client| {
             let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
@@ -107,7 +106,7 @@ fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     })
 }
 
-/// Removes what stands, and what is remembered of requests: that has an end, if none that a test waits for.
+/// Removes what stands, and the records of requests, which would end by themselves, but later.
 fn clear(world: &World) {
     for key in world.lock_keys() {
         if key.starts_with("leasehold_request:") {
@@ -118,8 +117,7 @@ fn clear(world: &World) {
     }
 }
 
-/// Commands that are no part of making a connection, and do not write the client's entry, which is one each
-/// third of a lease.
+/// The commands without those that make a connection or write the client's directory entry.
 fn sent(world: &World, since: usize) -> Vec<Command> {
     let mut commands = world.proxy.commands().split_off(since);
     commands.retain(|command| !["HELLO", "AUTH", "SELECT", "CLIENT"].contains(&&*command.verb()));
@@ -127,7 +125,7 @@ fn sent(world: &World, since: usize) -> Vec<Command> {
     commands
 }
 
-/// How many commands have come when for a while no more do: what nobody waits for may still be on its way.
+/// The number of commands once no more arrive: a request that nobody waits for may be on its way.
 fn settled(world: &World) -> usize {
     let (mut count, mut since) = (world.proxy.commands().len(), now());
     assert!(eventually(LONG, || {
@@ -135,7 +133,6 @@ fn settled(world: &World) -> usize {
         if seen != count {
             (count, since) = (seen, now());
         }
-        // Longer where the machine kept it from coming.
         since.elapsed() > ms(60) + stalled_since(since).min(ms(500))
     }));
     count
@@ -144,15 +141,14 @@ fn settled(world: &World) -> usize {
 #[test]
 fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
     scenario(|world| {
-        // A lease of which no renewal is due meanwhile.
-        // An answer that is late is not to have its request sent again.
+        // No renewal is due meanwhile, and no late answer makes a request repeat.
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(LONG);
         let client = builder.build().unwrap();
         let other = world.direct();
         let busy = set_up(&other);
         for (what, scripts, use_it) in uses().into_iter().chain(changes()) {
             let first = settled(world);
-            // The first time also says what the scripts are.
+            // The first use also loads the scripts.
             use_it(&client);
             let scripts_of =
                 |commands: &[Command]| commands.iter().filter(|command| command.is_script()).count();
@@ -166,7 +162,7 @@ fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
             let commands = sent(world, before);
             let verbs: Vec<String> = commands.iter().map(Command::verb).collect();
             assert_eq!(scripts_of(&commands), scripts, "{what}: {verbs:?}");
-            // Beside the scripts: that a request need be remembered no longer, which nobody waits for.
+            // Besides the scripts only the request that forgets a request's record, which nobody waits for.
             let rest = verbs.iter().filter(|verb| !["EVALSHA", "EVAL"].contains(&verb.as_str()));
             assert!(rest.clone().count() <= 1, "{what}: {verbs:?}");
             assert!(rest.clone().all(|verb| verb == "DEL"), "{what}: {verbs:?}");
@@ -194,7 +190,7 @@ fn records_no_longer_needed_are_dropped_without_a_wait() {
             let fault = world.proxy.next(verb(word), Do::HoldReply);
             let begun = now();
             use_it(&client);
-            // Were the answer waited for, that would take until the time-out.
+            // A wait for the answer would last until the time-out.
             within(begun, ms(100), word);
             fault.wait_for(1, LONG);
             fault.release();
@@ -207,7 +203,6 @@ fn records_no_longer_needed_are_dropped_without_a_wait() {
 #[test]
 fn cycles_of_every_kind_leave_nothing() {
     scenario(|world| {
-        // Holds that do not end by themselves.
         let unhurried = || {
             let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(20));
             builder.command_timeout(LONG).build().unwrap()
@@ -246,7 +241,7 @@ fn cycles_of_every_kind_leave_nothing() {
             writing.unlock().unwrap();
             reader.outcome();
             if round % 5 == 0 {
-                // A client that comes, has one of each, waits, and goes without giving anything back.
+                // A client that comes, acquires one of each, waits, and goes without a release.
                 let guest = unhurried();
                 guest.get_fair_lock("fair").lock().unwrap();
                 guest.get_read_write_lock("read").read().lock().unwrap();
@@ -263,7 +258,7 @@ fn cycles_of_every_kind_leave_nothing() {
         let gone = eventually(LONG, || {
             let mut keys = world.lock_keys();
             keys.retain(|key| !standing.contains(key));
-            // Given back: the end of a lease does not do.
+            // Released, not ended by its lease.
             let found = not_given_back(&world.server, keys.iter().map(String::as_str));
             left = found.into_iter().map(str::to_owned).collect();
             left.is_empty()
@@ -296,7 +291,7 @@ fn clear_requests(world: &World) {
     }
 }
 
-/// As on a link that became slow. No grant is of use, and each costs the server a clean-up.
+/// On a slow link no grant is of use, and each costs the server a clean-up.
 #[test]
 fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_costs_little() {
     const LEASE: Duration = ms(20);
@@ -320,7 +315,7 @@ fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_cost
             assert!(error.to_string().contains("a lease of 20ms, but the answer took "), "{way}: {error}");
             assert!(took >= least, "{way}: {took:?}");
             assert!(took < least + ms(1_000) + stalled_since(begun), "{way}: {took:?}");
-            // An attempt each 50 ms at least, and its clean-up, which may be asked for twice.
+            // At most an attempt each 50 ms, and its clean-up, which may be sent twice.
             let (ran, most) = (world.scripts_run() - before, 6 + 3 * took.as_millis() as u64 / 50);
             assert!(ran <= most, "{way}: {ran} scripts in {took:?}");
         }

@@ -1,4 +1,4 @@
-//! Changes of what is counted, and notifications, whose answers are lost or whose receivers die.
+//! Counts and notifications whose answers are lost, or whose receivers die.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn clear(world: &World) {
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
 }
 
-/// A change, what is counted before it, what it returns, and what is counted after it.
+/// A change, the count before, its result, and the count after.
 type Change = (&'static str, &'static str, fn(&LockClient) -> Result<i64>, i64, Option<i64>);
 
 fn changes() -> Vec<Change> {
@@ -56,7 +56,7 @@ fn a_change_whose_reply_is_lost_is_made_once_and_reported_as_made() {
         let client = world.client();
         for (what, before, change, result, after) in changes() {
             for (number_of, how) in ways().into_iter().enumerate() {
-                // The first time also says what the script is.
+                // The first request also loads the script.
                 if number_of == 0 {
                     change(&client).unwrap();
                 }
@@ -68,7 +68,7 @@ fn a_change_whose_reply_is_lost_is_made_once_and_reported_as_made() {
                 assert_eq!(change(&client).unwrap(), result, "{what}, {how:?}");
                 assert_eq!(fault.hits(), 1, "{what}, {how:?}");
                 assert_eq!(number(world, "k"), after, "{what}, {how:?}");
-                // The same packet once more, however late within the time for which it is remembered.
+                // The same packet again, within the time for which its record is kept.
                 fault.repeat(0);
                 assert_eq!(number(world, "k"), after, "{what}, {how:?}, repeated");
             }
@@ -89,7 +89,7 @@ fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
             let taking = world.proxy.next(about("{k}"), how.clone());
             let permit = semaphore.acquire(2).unwrap();
             assert_eq!(taking.hits(), 1, "{how:?}");
-            // The grant whose reply was lost is undone at some time; the grant in its place is kept.
+            // The lost grant is undone at some time; the grant in its place stays.
             comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
             let giving = world.proxy.next(about("{k}"), how.clone());
             let begun = now();
@@ -108,7 +108,7 @@ fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
             giving.wait_for(1, LONG);
             comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
             assert_eq!(semaphore.available_permits().unwrap(), 5);
-            // The watchdog has repeated it by now, and so does somebody else.
+            // The watchdog has repeated it, and now the network does.
             giving.repeat(0);
             taking.repeat(0);
             assert_eq!(number(world, "k"), Some(5), "{how:?}");
@@ -164,7 +164,7 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
         in_queue(1);
         let second = waiting(&living);
         in_queue(2);
-        // From here on nothing of the first client's arrives: to the server it is dead.
+        // From here on the first client is dead to the server.
         world.proxy.hold(Direction::ToServer, Which::All);
         world.proxy.hold(Direction::ToClient, Which::All);
         let lock = notifying.get_lock("k");
@@ -186,9 +186,9 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
 #[test]
 fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
     scenario(|world| {
-        // Long enough for all that follows a renewal without an answer.
+        // Long enough for everything that follows a renewal without an answer.
         let client = world.builder().lease(2 * L).build().unwrap();
-        // On a busy machine a renewal may have failed before, and then a second failure is no news.
+        // On a busy machine an earlier renewal may have failed, and a second failure is not reported.
         let failures = || client.stats().renewals_failed;
         let other = world.direct().get_read_write_lock("downgrade");
         let lock = client.get_read_write_lock("downgrade");
@@ -196,7 +196,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
             lock.write().lock().unwrap();
             let owner = client.current_owner();
             let before = failures();
-            // That of the round before may have asked once more, and on a busy machine it still comes.
+            // The previous round's renewal may be repeated late on a busy machine.
             let renewal = {
                 let owner = owner.to_string();
                 move |command: &Command| {
@@ -212,7 +212,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
             other.read().unlock().unwrap();
             lock.read().unlock().unwrap();
             assert!(world.is_free("downgrade"));
-            // The result of this renewal belongs to nobody: the thread goes on under another number.
+            // The renewal's result concerns nobody: the thread has a new number.
             assert_ne!(client.current_owner(), owner, "{how:?}");
             fault.repeat(0);
             assert!(world.is_free("downgrade"));
@@ -233,8 +233,8 @@ fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
         assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
         let paused = now();
         world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-        // One whose time ends meanwhile: in vain, or with the error of its last request. Neither is left in
-        // the queue.
+        // A wait that ends meanwhile ends in vain or with its last request's error, and leaves the queue
+        // either way.
         let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
         assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
         comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {
@@ -259,7 +259,7 @@ fn a_wait_that_could_not_give_the_lock_up_leaves_no_place() {
         assert_eq!(guard.state(), HoldState::Lost, "the guard says what it has");
         within(begun, L + T, "giving up");
         fault.cancel();
-        // A notification to it would be nobody's for six seconds.
+        // A notification to that waiter would be lost for six seconds.
         world.is_given_back("leasehold_condition_queue:{k:c:1}", L);
         world.is_given_back("k", L);
         clear(world);

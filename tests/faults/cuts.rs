@@ -1,4 +1,4 @@
-//! Networks that swallow, drip, delay and garble.
+//! Networks that swallow, delay and garble.
 
 use leasehold::crossbeam_channel::bounded;
 use leasehold::{ErrorKind, HoldState};
@@ -37,7 +37,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         drop(dropped);
         within(begun, T, "dropping a guard");
         let begun = now();
-        // No further than to the end of its window: past that there is nothing to give back.
+        // At most until the end of its window: after that there is nothing to release.
         let error = given_back.unlock().unwrap_err();
         within(begun, L + T, "an unlock");
         assert!(crate::support::may_pass(&error) || error.is_lost(), "{error}");
@@ -51,7 +51,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
         let theirs = other.get_lock("kept").acquire().unwrap();
         world.proxy.resume();
-        // Late requests arrive now: renewals, releases and attempts of long ago.
+        // Late requests arrive now: old renewals, releases and attempts.
         throughout(2 * T, || {
             world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
                 && kept.state() == HoldState::Lost
@@ -60,7 +60,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         theirs.check().unwrap();
         assert!(kept.unlock().unwrap_err().is_lost());
         theirs.unlock().unwrap();
-        // Also grants that nobody waited for any more when they came: they have their lease and no longer.
+        // A grant that nobody waited for any more ends with its lease.
         comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
         client.get_lock("a").lock().unwrap();
         world.assert_held_by("a", &client, 1);
@@ -68,7 +68,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
     });
 }
 
-/// A waiter leaves the server's queue; not on the caller's time, when there is none left.
+/// A waiter leaves the server's queue outside its caller's time, which is over.
 #[test]
 fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
     scenario(|world| {
@@ -95,7 +95,6 @@ fn a_black_hole_shorter_than_the_lease_costs_no_hold() {
         let guard = client.get_lock("short-cut").acquire().unwrap();
         world.proxy.hold(Direction::ToServer, Which::All);
         world.proxy.hold(Direction::ToClient, Which::All);
-        // From a renewal's time on it is at risk, and says until when.
         assert!(eventually(LONG, || matches!(guard.state(), HoldState::AtRisk { .. })));
         let HoldState::AtRisk { until } = guard.state() else { panic!("{:?}", guard.state()) };
         assert!(until > now() && until <= now() + KEPT);
@@ -154,7 +153,7 @@ fn on_a_slow_link_locks_exclude_and_are_kept() {
 #[test]
 fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
     scenario(|world| {
-        // Time enough for the answers that do not drip, on a busy machine too.
+        // Enough for the answers that come at once, on a busy machine too.
         let limit = 4 * T;
         let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
         client.get_lock("drip").lock().unwrap();
@@ -165,7 +164,7 @@ fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
         within(begun, limit, "a try whose reply drips");
         assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
         world.proxy.drip(None);
-        // No later request gets the rest of that reply for its own.
+        // No later request reads the rest of that reply.
         for _ in 0..20 {
             client.get_lock("drip").lock().unwrap();
             assert_eq!(client.get_lock("drip").hold_count().unwrap(), 1);
@@ -188,7 +187,7 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
         b"\xff\xfe\xfd\xfc\r\n\r\n",
     ];
     scenario(move |world| {
-        // The answer is what is judged, however late it is.
+        // This judges the answer, however late.
         let client = || world.builder().command_timeout(LONG).lease(KEPT).build().unwrap();
         for (number, bytes) in garbage.into_iter().enumerate() {
             let client = client();
@@ -201,7 +200,7 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
             assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
             assert!(error.outcome_unknown(), "{what:?}: {error}");
             world.is_given_back(&name, L);
-            // Garbage instead of a release's reply: freed, or known to be in doubt.
+            // Garbage in place of a release's reply: freed, or known to be in doubt.
             lock.lock().unwrap();
             world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
             if let Err(error) = lock.unlock() {
@@ -209,7 +208,7 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
             }
             world.is_given_back(&name, L);
         }
-        // Garbage instead of a renewal's reply is no loss.
+        // Garbage in place of a renewal's reply is no loss.
         let renewed: Vec<_> = (garbage.into_iter().enumerate())
             .map(|(number, bytes)| {
                 let (client, name) = (client(), format!("garbled-{number}"));

@@ -1,4 +1,4 @@
-//! Exclusion while connections are cut and scripts forgotten: the server keeps its data, so no hold may be
+//! Exclusion while connections are cut and scripts forgotten. The server keeps its data, so no hold may be
 //! lost.
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const LOCKS: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 2;
 const THREADS: usize = 6;
 const RUN: Duration = Duration::from_secs(4);
-/// Fewer turns show next to nothing: on a busy machine the cuts go on until there are more.
+/// Fewer turns show little: on a busy machine the cuts go on until there are enough.
 const TURNS: usize = 500;
 
 #[test]
@@ -87,7 +87,7 @@ fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
                                     is_alone();
                                     drop(guard);
                                 }
-                                // At once, and again, without a place in the queue.
+                                // At once and again, without a place in the queue.
                                 for _ in 0..3 {
                                     if let Ok(Some(guard)) = lock.try_acquire() {
                                         is_alone();
@@ -113,7 +113,7 @@ fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
                 });
             }
         }
-        // Also when something here fails: the scope waits for those who work.
+        // Even if an assertion here fails: the scope waits for the workers.
         let ends = Raise(&ended);
         let mut admin = server.admin();
         let begun = now();

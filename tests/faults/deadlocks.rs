@@ -1,5 +1,4 @@
-//! The search for deadlocks: what it costs, who pays for it, and what becomes of it when rights are missing
-//! or a holder dies.
+//! The cost of the deadlock search, and the search without permissions or after a holder's death.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -13,8 +12,8 @@ use crate::support::proxy::{Command, Do};
 use crate::support::server::RedisServer;
 use crate::support::{LONG, call, eventually, let_pass, ms, now, start};
 
-/// Picks the looks at a lock, which nothing else here sends: a script with one key and one argument, the
-/// owner that asks.
+/// A search's question about a lock, which nothing else here sends: a script with one key, and the asking
+/// owner as the only argument.
 fn looks(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -41,7 +40,7 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
     scenario(|world| {
         let (client, other) = (client(world), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
-        // The server has the script that reads entries: it is sent once, however often it is looked.
+        // The server has loaded the script that reads entries, which is sent once.
         assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
         drop(client.inspect("busy").unwrap());
         let idle = reads(world);
@@ -105,7 +104,6 @@ fn a_wait_that_was_told_ends_without_waiting_for_the_entry() {
     });
 }
 
-/// Clients that each wait for the next one's lock; the last of them runs.
 #[test]
 fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_chain_is_longer() {
     const LONG_CHAIN: usize = 70;
@@ -138,7 +136,7 @@ fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_ch
             })
             .collect();
         meet.wait();
-        // The first is asked about when all others have said what they wait for.
+        // The first wait is looked into once all others are published.
         let told = || {
             let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
             let entries: Vec<String> = keys
@@ -160,7 +158,8 @@ fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_ch
             let _own = own.acquire().unwrap();
             next.lock_interruptibly(&ends).is_err()
         });
-        // Said when the look is over. The next ones come two seconds apart, which a busy machine may let pass here.
+        // Reported at the search's end. The next searches come two seconds apart, which a busy machine may
+        // skip.
         let text = warned.recv_timeout(LONG).unwrap();
         let count = reads(world) - before;
         let looks = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
@@ -185,14 +184,13 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
             start(move || {
                 let _own = client.get_lock(format!("own:{at}")).acquire().unwrap();
                 holding.fetch_add(1, Ordering::SeqCst);
-                // Asks seldom by itself.
                 let busy = client.lock_builder(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
                 assert!(busy.lock_interruptibly(&interrupt).is_err());
             })
         };
         let mut waiting = Vec::new();
         while waiting.len() < THREADS {
-            // Not all at once: the server and the proxy are for a test.
+            // In groups: the server and the proxy are small.
             waiting.extend((waiting.len()..waiting.len() + 25).map(wait));
             assert!(eventually(LONG, || holding.load(Ordering::SeqCst) == waiting.len()));
         }
@@ -276,8 +274,7 @@ fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
     busy.unlock().unwrap();
 }
 
-/// The process of the other member stands still for good: it stays a deadlock until the lease of what it
-/// holds ends.
+/// The other member's process is stopped for good: the deadlock lasts until the lease of its hold ends.
 #[test]
 fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
     let store = MemoryStore::new();
@@ -296,8 +293,7 @@ fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
             assert!(dies.get_lock("survivor's").lock_interruptibly(&interrupt).is_err());
         })
     };
-    // It is told what this one waits for, with the id by which others rely on it, and then nothing more. An
-    // entry without the id is written first.
+    // Others see this wait with the id by which they rely on it. An entry without the id is written first.
     let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("ToldWait"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();

@@ -1,4 +1,4 @@
-//! The clients' entries in the directory: how often they are written, and that nothing depends on them.
+//! The clients' directory entries: how often they are written, and that nothing depends on them.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn entries(world: &World) -> Vec<String> {
 #[test]
 fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
     scenario(|world| {
-        // No hold is to be lost for want of a processor.
+        // No hold may be lost for want of a processor.
         let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
         let begun = now();
@@ -36,7 +36,7 @@ fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
         let count = world.proxy.count(writes);
         let rounds = begun.elapsed().as_secs_f64() / (RENEWED / 3 - RENEWED / 30).as_secs_f64();
         assert!(count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
-        // It ends with the client's lease, and is no longer than this for that number.
+        // The entry ends with the client's lease.
         let key = format!("{ENTRIES}{}", client.id());
         assert!((1..=RENEWED.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
         let text: String = world.run(&["GET", &key]);
@@ -64,7 +64,7 @@ fn a_client_that_does_nothing_writes_nothing() {
         let guard = client.get_lock("a").acquire().unwrap();
         assert!(eventually(LONG, || world.proxy.count(writes) > 0));
         guard.unlock().unwrap();
-        // A lock that is held no more is not renewed: the entry of a client that only was there ends.
+        // An entry of a client that holds nothing is not renewed, and ends.
         assert!(eventually(LONG, || entries(world).is_empty()));
         let written = world.proxy.count(writes);
         throughout(3 * R, || world.proxy.count(writes) == written);
@@ -103,15 +103,15 @@ fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
         redis::Value::Array(entries) => format!("{entries:?}"),
         other => panic!("{other:?}"),
     };
-    // Beside that of the format's number, which each client asks for when it connects.
+    // Besides the key of the format's number, which each client reads when it connects.
     let owner = guard.owner().to_string();
     let entry = format!("{ENTRIES}{}", owner.split(':').next().unwrap());
     assert!(eventually(LONG, || refused().contains(&entry)));
     run(&["ACL", "LOG", "RESET"]);
-    // Several renewals, each with an entry if one were still written.
+    // Several renewals, each of which would have written an entry.
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!refused().contains(ENTRIES), "it was tried again");
-    // The client that looks may not read entries either, and is told the rest.
+    // The asking client may not read entries either, and gets the rest.
     let seen = other.inspect("app:a").unwrap();
     assert_eq!((seen.holders.len(), &seen.holders[0].location), (1, &None));
     guard.unlock().unwrap();
@@ -134,7 +134,7 @@ fn an_owner_under_the_id_of_a_client_without_a_line_leads_to_its_entry() {
     guard.unlock().unwrap();
 }
 
-/// Each key then costs a request, as on a server that does not know the script's commands.
+/// Each key costs a request, as on a server without the script's commands.
 #[test]
 fn a_server_that_refuses_scan_in_a_script_is_asked_for_its_keys_without_one() {
     scenario(|world| {

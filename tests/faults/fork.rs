@@ -17,7 +17,7 @@ use crate::support::{LONG, alone, eventually, leased, test_command, test_name, t
 
 const LEASE: Duration = Duration::from_secs(20);
 
-/// Forks, runs `work` in the child, and gives what it returned; `None` if the child came to no end.
+/// Forks, runs `work` in the child, and returns its result; `None` if the child did not end.
 fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
     // SAFETY: the child has one thread and the parent's memory. It calls the library, which promises to touch
     // no mutex and no socket there that there were before, and the allocator and threads, which glibc makes
@@ -30,10 +30,10 @@ fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
         unsafe { libc::_exit(i32::from(code)) };
     }
     let mut status = 0;
-    // SAFETY: `pid` is our own child, waited for by nobody else, and `status` is ours to write.
+    // SAFETY: `pid` is our own child, nobody else waits for it, and `status` is ours to write.
     let ended = eventually(LONG, || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid);
     if !ended {
-        // SAFETY: as above; it has not been waited for, so the number is still its.
+        // SAFETY: as above; nobody has waited for the child, so the number is still its own.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, &raw mut status, 0);
@@ -43,7 +43,7 @@ fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
 }
 
-/// 0 when all are refused for being in a forked child, else the place of the first that is not, from 1.
+/// 0 if all calls were refused in the child, else the place of the first that was not, from 1.
 fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
     let other = |outcome: &Result<(), Error>| !matches!(outcome, Err(error) if error.kind() == ErrorKind::Forked && !error.is_retryable());
     outcomes.iter().position(other).map_or(0, |place| place as u8 + 1)
@@ -52,7 +52,6 @@ fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
 #[test]
 fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
     scenario(|world| {
-        // Nor an entry in the directory.
         let client = world.builder().directory(false).build().unwrap();
         // Without renewals, so that every command would be the child's.
         let lock = client.get_lock("parents");
@@ -94,7 +93,7 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
     });
 }
 
-/// Whether something can be asked in these ways as in a child: all that a guard can be asked.
+/// All that a guard can be asked, from a child.
 macro_rules! is_lost_here {
     ($guard:expr) => {{
         let (guard, told) = (&$guard, Arc::new(AtomicBool::new(false)));
@@ -154,7 +153,7 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
         ));
         let (stop, busy) = (AtomicBool::new(false), client.get_lock("busy"));
         let code = thread::scope(|scope| {
-            // So that mutexes of the client are taken when the process forks.
+            // Keeps mutexes of the client busy during the fork.
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::SeqCst) {
@@ -234,7 +233,6 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
             code
         });
         assert_eq!(code, Some(0), "from 101 on: the way to ask; below: the call that was not refused");
-        // The parent's holds are as before.
         assert_eq!(candidate.term(), Some(term));
         for state in [plain.state(), fence.state(), write.state(), read.state(), token.state(), owned.state()]
         {
@@ -264,7 +262,7 @@ fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
             u8::from(client.shutdown().is_err())
         });
         assert_eq!(code, Some(0));
-        // The parent's watchdog, connections and holds are as before.
+        // The parent's watchdog, connections and holds work as before.
         let (kept, nested, owned, token) = holds.take().expect("only the child's copy is gone");
         throughout(L + R, || {
             kept.check().is_ok() && nested.check().is_ok() && owned.check().is_ok() && token.check().is_ok()
@@ -283,7 +281,7 @@ fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
 #[test]
 fn a_forked_child_of_a_process_with_a_client_can_make_none() {
     scenario(|world| {
-        // Without an entry in the directory, so that every command would be the child's.
+        // Without a directory entry, so that every command would be the child's.
         let client = world.builder().lease(LEASE).directory(false).build().unwrap();
         let guard = client.get_lock("parents").acquire().unwrap();
         let (url, store) = (world.proxy.url(), MemoryStore::new());
@@ -320,7 +318,7 @@ fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
             another.shutdown().expect("the end");
             let own = client();
             contend(&own);
-            // Left held, as by a process that is killed.
+            // Left held, as by a killed process.
             own.get_lock("childs").lock_with_lease(LEASE).expect("the lock");
             kept = Some(own);
             0
@@ -337,7 +335,7 @@ fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
 #[test]
 fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
     scenario(|world| {
-        // It is not due again meanwhile.
+        // No renewal is due meanwhile.
         let client = world.builder().lease(LEASE).build().unwrap();
         let guard = client.get_lock("parents").acquire().unwrap();
         let about = |command: &Command| command.contains(ENTRIES);
@@ -361,8 +359,7 @@ fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
     });
 }
 
-/// As the first process of a container is, whose child is the first of a container in it: both have the
-/// number 1.
+/// A container's first process, whose child is the first of another container: both have pid 1.
 #[test]
 fn a_forked_child_with_the_same_process_number_in_another_namespace_is_refused() {
     const CONTAINED: &str = "LEASEHOLD_TEST_CONTAINED";
@@ -387,7 +384,7 @@ fn a_forked_child_with_the_same_process_number_in_another_namespace_is_refused()
     let client = LockClient::builder().lease(LEASE).build_in_memory(&store).unwrap();
     let lock = client.get_lock("parents");
     let mut guard = Some(lock.acquire().unwrap());
-    // SAFETY: changes no more than the namespace of this process's children, of which there is one.
+    // SAFETY: changes only the namespace of this process's one child.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "a namespace in the namespace");
     let code = in_forked_child(|| {
         let code = all_forked([

@@ -1,5 +1,4 @@
-//! A lock that goes from one thread to the next of the same client, while the request that passes it on is
-//! lost, late, or answered by nobody.
+//! A hand-off within a client while its request is lost, late, or unanswered.
 
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ impl Next {
         Next { taken, go_on, ended }
     }
 
-    /// Once it has the lock, it alone has it, and keeps it whatever arrives late; then it gives it back.
+    /// The waiter holds the lock alone, whatever arrives late, and then releases it.
     fn has_its_turn(self, world: &World, name: &str, what: &str) {
         let owner =
             self.taken.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what}: it does not get the lock"));
@@ -83,7 +82,6 @@ fn passed_on(world: &World, way: &str) {
         let begun = now();
         let outcome = end(way, first);
         within(begun, PATIENCE + T, &what);
-        // Asked again, the server knows.
         outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
         next.has_its_turn(world, &name, &what);
         assert_eq!(fault.hits(), 1, "{what}");
@@ -152,7 +150,8 @@ fn a_lock_that_a_waiter_no_longer_wants_goes_to_the_next() {
         let lock = client.get_lock("given-up");
         for round in 0..20 {
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            // Waits that end about when the lock is passed on: taken in time or not, it is not left lying.
+            // Waits that end about when the lock is passed on: taken in time or not, the lock does not stay
+            // taken.
             let waiters: Vec<_> = (0..4)
                 .map(|number| {
                     let lock = lock.clone();

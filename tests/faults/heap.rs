@@ -1,7 +1,5 @@
-//! Bytes that a client still has allocated when a crowd of locks is over: this program counts them.
-//!
-//! The size of the process would not say it: what an allocator keeps of what was freed is not what the client
-//! keeps.
+//! Bytes that a client has allocated after a crowd of locks, counted in this program: the size of the process
+//! includes what the allocator keeps.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use crate::support::{LONG, alone, eventually, let_pass, ms, shout};
 static ALLOCATOR: Counting = Counting;
 
 const MIB: i64 = 1 << 20;
-/// So much more than before may be allocated when all is over.
+/// The allowed growth when all is over.
 const LEFT: i64 = 2 * MIB;
 const CROWD: usize = 10_000;
 
@@ -28,7 +26,7 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     }
 }
 
-/// The last leases that ran out are remembered, so that `unlock` can say why it fails: more than those come
+/// The client remembers the last expired leases, so that `unlock` can say why it fails: more than those come
 /// first.
 const REMEMBERED: usize = 2_000;
 const LAPSED: usize = 1_024;
@@ -51,7 +49,7 @@ fn leases_that_ran_out_leave_no_memory_taken() {
         leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
         let_pass(ms(2_500), "these leases, and what follows them");
         let before = live_bytes();
-        // On a busy machine the first have run out before the last are taken. These stand all at once.
+        // On a busy machine the first leases end before the last locks are taken; these stand all at once.
         let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
         leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
         let most = 20 * (live_bytes() - before);
@@ -61,8 +59,7 @@ fn leases_that_ran_out_leave_no_memory_taken() {
     });
 }
 
-/// A hash map's capacity leaves out the places of entries that came and went, and which of them depends on
-/// how many came.
+/// A hash map's capacity does not count the places of removed entries, whose number depends on how many came.
 #[test]
 fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
     alone(|| {
@@ -76,7 +73,7 @@ fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
-                // Those whose time is over are let go before others come.
+                // The entries of ended leases go before others come.
                 let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
                 assert!(eventually(LONG, || {
                     let stats = client.stats();
@@ -91,7 +88,7 @@ fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
     });
 }
 
-/// The most bytes that a cycle without contention may allocate. docs/performance.md has the figures.
+/// The maximum of bytes that a cycle without contention allocates; docs/performance.md has the figures.
 const MOST_BYTES: u64 = 3 << 10;
 
 #[test]
@@ -108,7 +105,7 @@ fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script()
             [("lock and unlock", 16, &waited_for as &dyn Fn()), ("a guard", 22, &dropped)]
         {
             let cycles = 500;
-            // The first make what is used again.
+            // The first cycles allocate what later ones reuse.
             (0..cycles).for_each(|_| cycle());
             let before = allocated_by_this_thread();
             (0..cycles).for_each(|_| cycle());

@@ -1,4 +1,4 @@
-//! A lock that its client keeps until others ask for it: `lock_builder(name).cached()`.
+//! Cached locks: `lock_builder(name).cached()`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::support::proxy::{Direction, Then, Which};
 use crate::support::stalls::stalled_since;
 use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, ms, now, start};
 
-/// A lock that nobody uses for so long is given back; and the longest time between two looks.
+/// An unused lock is released after this time, which is also the longest time between two checks.
 const LOOK: Duration = ms(500);
 
 fn cycle(lock: &RedisLock) {
@@ -33,7 +33,7 @@ fn use_until_kept(world: &World, lock: &RedisLock) {
     assert!(eventually(LONG, is_kept), "it is given back each time");
 }
 
-/// Uses a lock again and again until so many more requests were made than now.
+/// Uses a lock repeatedly until it was checked `looks` more times.
 fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
     let until = world.scripts_run() + looks;
     assert!(eventually(LONG, || {
@@ -93,7 +93,7 @@ fn a_client_that_waits_gets_a_kept_lock_at_once_and_its_keeper_does_not_take_it_
             if is_in_use {
                 lock.lock().unwrap();
             } else {
-                // The next look is half a second away, so that it is the recall that is seen.
+                // The next check is half a second away, so the recall is what counts.
                 use_until_looked_at(world, &lock, 5);
             }
             let asked = now();
@@ -124,7 +124,7 @@ fn a_waiter_that_sends_no_recall_is_seen_by_a_look() {
         let listens = now();
         theirs.subscribe(channel("stock")).unwrap();
         is_free_within(world, "stock", listens, LOOK);
-        // One that listens already: soon after each grant.
+        // The waiter listens already: its check comes soon after each grant.
         cycle(&lock);
         let granted = now();
         is_free_within(world, "stock", granted, ms(50));
@@ -148,7 +148,7 @@ fn a_client_that_may_not_see_who_listens_keeps_nothing_beyond_the_first_look() {
         let used = now();
         is_free_within(world, "stock", used, ms(50));
         drop(lock);
-        // The one permission that the page names is enough.
+        // The only permission that the page names for this.
         let lock = kept(world, &as_user("keeps"), "other");
         lock.lock().unwrap();
         let looks = world.scripts_run() + 4;
@@ -188,7 +188,7 @@ fn nothing_is_kept_while_recalls_are_not_heard() {
     });
 }
 
-/// Nobody uses it, and no look is answered.
+/// Nobody uses the lock, and no check is answered.
 #[test]
 fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
     scenario(|world| {
@@ -198,7 +198,7 @@ fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
         world.proxy.hold(Direction::ToServer, Which::All);
         let (theirs, cut) = (other.get_lock("stock"), now());
         let waiter = call(move || theirs.lock().map(|()| theirs));
-        // Its lease ends unreleased: a waiter asks soon after, by a random time of 200 ms at most.
+        // The unreleased lease ends, and a waiter asks within 200 ms.
         drop(waiter.returns_within(cut, KEPT + ms(200), "taking it").unwrap());
         world.proxy.resume();
         assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
@@ -220,7 +220,7 @@ fn a_value_for_each_use_keeps_the_lock_as_one_value_does() {
         (0..1000).for_each(|_| cycle());
         let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
         assert!(world.scripts_run() - asked <= looks);
-        // What was learnt lasts from one use to the next though nothing is kept.
+        // The client remembers the refusal from one use to the next, although nothing is cached.
         assert!(client.get_lock("stock").is_locked().is_ok());
         assert_is_kept_after(world, cycle, "stock");
     });
@@ -235,12 +235,12 @@ fn what_is_forced_open_elsewhere_is_asked_for_again_before_a_look() {
             use_until_kept(world, &lock);
             let begun = now();
             let theirs = other.get_lock("stock");
-            // On a thread of its own: this one's number is given up with the hold that it loses.
+            // On another thread: this one's number is retired with its lost hold.
             elsewhere(|| {
                 theirs.force_unlock().unwrap();
                 theirs.lock().unwrap();
             });
-            // The recall goes by another connection than the answer to who forced it open.
+            // The recall comes by another connection than the answer to the forced release.
             let is_asked_for = || !lock.try_lock().unwrap() || lock.unlock().is_err();
             assert!(eventually(LONG, is_asked_for), "two have it");
             let took = begun.elapsed();
@@ -330,7 +330,7 @@ fn a_kept_lock_that_was_deleted_is_asked_for_again() {
         let client = client(world);
         let lock = kept(world, &client, "stock");
         world.does(&["DEL", "stock"]);
-        // A look may find that while the thread uses it: then that use is lost, and no other.
+        // A check may find the loss while the thread uses the lock: that use is lost, and no other.
         let mut lost = 0;
         let is_kept = || {
             lock.lock().unwrap();

@@ -1,5 +1,5 @@
-//! The line of waiting clients: one release wakes one of them, in the order in which they came; and whatever
-//! is lost on the way, the lock is not left free for longer than a safety poll while somebody waits.
+//! The wait queue: a release wakes one waiter, in order of arrival, and whatever is lost, the lock is not
+//! free for longer than a safety poll while somebody waits.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -17,9 +17,9 @@ use crate::support::{
     within,
 };
 
-/// No lease ends by itself here: a waiter that is served was woken, or polled.
+/// No lease ends here: a served waiter was woken, or polled.
 const LEASE: Duration = Duration::from_secs(60);
-/// Far below the least pause between two safety polls of one that stands in line for long.
+/// Far below the least pause between two safety polls of a waiter in the queue.
 const BELOW_A_POLL: Duration = ms(500);
 
 fn client(world: &World) -> LockClient {
@@ -42,7 +42,6 @@ fn await_line(world: &World, name: &str, count: usize) {
     assert!(eventually(LONG, stand), "{} stand in line", standing(world, name));
 }
 
-/// The reservation of a freed lock follows the link of the client that it is for (`lua/line.lua`).
 #[test]
 fn a_place_in_line_says_how_far_its_client_is() {
     scenario(|world| {
@@ -59,12 +58,11 @@ fn a_place_in_line_says_how_far_its_client_is() {
             waiting.outcome();
             place[0].1 % 1000 / 100
         });
-        // A busy machine makes each of them later.
         assert!(far >= 3 && far > near || near == 6, "{far} and {near}");
     });
 }
 
-/// No more than a script each to acquire and to release, and a few safety polls.
+/// At most a script each to acquire and to release, and some safety polls.
 #[test]
 fn each_release_wakes_one_of_many_waiting_clients() {
     const CLIENTS: usize = 24;
@@ -80,7 +78,7 @@ fn each_release_wakes_one_of_many_waiting_clients() {
             waiter.outcome();
         }
         let (took, ran) = (begun.elapsed(), world.scripts_run() - before);
-        // Each of those who wait polls about once a second.
+        // Each waiter polls about once a second.
         let polls = CLIENTS as u64 * (took.as_secs() + 1) / 2;
         assert!(ran <= 1 + 2 * CLIENTS as u64 + polls, "{ran} scripts for {CLIENTS} grants in {took:?}");
     });
@@ -96,8 +94,7 @@ fn clients_that_wait_are_served_in_the_order_in_which_they_came() {
             waiting.push(call(turn(client.get_lock("order"))));
             await_line(world, "order", number + 1);
         }
-        // The last client keeps its place when it asks again; one that only tries gets nothing before its
-        // turn either.
+        // The last client keeps its place when it asks again, and a try does not get ahead either.
         assert!(!clients[7].get_lock("order").try_lock().unwrap());
         holder.unlock().unwrap();
         let turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
@@ -127,14 +124,14 @@ fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
     });
 }
 
-/// Its place stays, and its subscription would for a while: a release is not to keep the lock for one that
-/// does not come.
+/// The place stays, and the subscription does for a while: a release must not reserve the lock for a client
+/// that does not come.
 #[test]
 fn a_client_whose_leaving_was_lost_listens_no_more() {
     scenario(|world| {
         let held = client(world).get_lock("lost").acquire().unwrap();
         let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
-        // Once with the script's body, in which all words are.
+        // Once with the script's text, which has all the words.
         assert!(leaver.get_lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
         assert!(eventually(LONG, || standing(world, "lost") == 0));
         let is_leaving = |command: &Command| {
@@ -161,7 +158,7 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &line(name), "60000"]);
 }
 
-/// For each of a hundred turns: the first in line is dead, or stopped and still connected; the one behind it
+/// For each of a hundred turns the first in the queue is dead, or stopped and connected, and the second
 /// waits.
 fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
@@ -209,7 +206,7 @@ fn a_first_in_line_that_is_stopped_costs_the_next_a_standby_and_no_poll() {
     }
 }
 
-/// They died just now, so that nothing but their silence shows it.
+/// Clients that have just died: only their silence shows it.
 #[test]
 fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
     scenario(|world| {
@@ -239,8 +236,8 @@ fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
     });
 }
 
-/// `forceUnlock` deletes the key and publishes on the channel of all releases: our lines are not told. One
-/// waiter listens to that channel, and no longer than it waits.
+/// `forceUnlock` deletes the key and publishes on the channel of all releases, so the queue is not notified.
+/// One waiter listens to that channel for as long as it waits.
 #[test]
 fn a_lock_that_is_forced_open_by_redisson_is_taken_over_within_50_ms() {
     const ROUNDS: usize = 20;
@@ -276,7 +273,7 @@ fn a_lock_that_is_forced_open_by_redisson_is_taken_over_within_50_ms() {
     });
 }
 
-/// Its id is a UUID of version 8 like those of our clients, and its releases tell no line.
+/// The id is a UUID of version 8, as our clients', but its releases do not notify the queue.
 #[test]
 fn a_release_by_a_stranger_whose_id_looks_like_ours_is_noticed_within_50_ms() {
     const ROUNDS: usize = 20;
@@ -300,7 +297,7 @@ fn a_release_by_a_stranger_whose_id_looks_like_ours_is_noticed_within_50_ms() {
     });
 }
 
-/// The holder may do all; the waiter has the rights that earlier versions needed.
+/// The holder may do all; the waiter has the permissions that earlier versions needed.
 #[test]
 fn a_waiter_without_rights_to_the_line_is_woken_by_the_release_as_before() {
     let old = "~* resetkeys ~rights &redisson_lock__channel:{rights}";
@@ -369,7 +366,7 @@ fn after_a_loss_of_all_data_every_waiter_is_served_within_a_poll() {
     });
 }
 
-/// Java's `forceUnlock`, and what an operator may do.
+/// Java's `forceUnlock`, and an operator's commands.
 #[test]
 fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
     scenario(|world| {
@@ -385,8 +382,7 @@ fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
     });
 }
 
-/// Once it has found out that it may not, its holds are under an id that says so, and those in line listen to
-/// its releases.
+/// Once the holder knows that it may not notify, its id says so, and waiters listen to its releases.
 #[test]
 fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_it() {
     let user = |builder: Builder| {
@@ -416,7 +412,7 @@ fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_i
     });
 }
 
-/// It takes the first out of the line, cannot tell it, and puts it back: that must not make a line that stays
+/// The release takes the first out of the queue, cannot notify it, and puts it back: the queue must not stay
 /// for ever. Found by `tests/proof`.
 #[test]
 fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
@@ -436,8 +432,7 @@ fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
     });
 }
 
-/// A hand-off here knows nothing of the line: the waiter that got the lock by it gives its client's place up
-/// by itself.
+/// A hand-off ignores the queue: the waiter that got the lock gives up its client's place itself.
 #[test]
 fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
     scenario(|world| {
@@ -452,8 +447,8 @@ fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
                 guard.unlock().unwrap();
             });
             await_line(world, "handed", 1);
-            // Nobody is told. Another thread of the waiter's client takes it, unless the waiter polls just
-            // now.
+            // Nobody is notified. Another thread of the waiter's client takes the lock, unless the waiter
+            // polls just now.
             world.does(&["DEL", "handed"]);
             if let Some(tried) = other.get_lock("handed").try_acquire().unwrap() {
                 tried.unlock().unwrap();
@@ -467,7 +462,7 @@ fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
     });
 }
 
-/// Plain locks are asked for by one script, others each by its own.
+/// Plain locks share one script, others have one each.
 #[test]
 fn a_group_that_does_not_wait_takes_what_is_kept_for_another_as_a_single_lock_is_taken() {
     scenario(|world| {

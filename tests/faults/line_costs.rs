@@ -1,4 +1,4 @@
-//! Commands that the server runs for a cycle of acquire and release, those within scripts among them.
+//! Commands that the server runs for a cycle of acquire and release, those within scripts included.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,14 +9,13 @@ use super::world::{World, scenario};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A client that keeps no entry of itself, and its subscriptions.
+/// A client without a directory entry, and its subscriptions.
 fn client(world: &World) -> LockClient {
     let builder = world.builder_to(&world.server.url()).lease(LEASE).directory(false);
     builder.unsubscribe_delay(LEASE).build().unwrap()
 }
 
-/// How often the server has run each command, but for those by which connections are opened and this is
-/// asked.
+/// How often the server has run each command, without those that open connections or ask this.
 fn commands_run(world: &World) -> BTreeMap<String, u64> {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {
@@ -42,7 +41,7 @@ fn run_since(world: &World, before: &BTreeMap<String, u64>) -> BTreeMap<String, 
 fn a_cycle_that_nobody_waits_for_is_nine_commands() {
     const CYCLES: u64 = 50;
     scenario(|world| {
-        // Before Redis 7 a script cannot ask what its user may do, and tries two commands more.
+        // Before Redis 7 a script cannot ask what its user may do, and tries two more commands.
         let most = if world.server.binary().version() < (7, 0, 0) { 11 } else { 9 };
         let client = client(world);
         let lock = client.get_lock("alone");

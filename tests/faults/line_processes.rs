@@ -1,5 +1,5 @@
-//! The first in line is another process, which is stopped or killed at the moment of the release: the one
-//! behind it is served within a safety poll, for a hundred locks each.
+//! The first in the queue is a process that is stopped or killed at the release: the second is served within
+//! a safety poll, for each of a hundred locks.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::support::{
     LONG, Process, call, eventually, listening_clients, median, ms, now, reexecuted, shout, test_name, turn,
 };
 
-/// No lease ends by itself here: a waiter that is served was woken, or polled.
+/// No lease ends here: a served waiter was woken, or polled.
 const LEASE: Duration = Duration::from_secs(60);
-/// A safety poll, and what follows it.
+/// A safety poll and its request.
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// Carries the server's address to the process that is first in line, which is this test program again, and
-/// the rounds that it waits through.
+/// Tells this test program that it is the process that is first in the queue: the server's address and the
+/// rounds.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {
@@ -122,7 +122,8 @@ fn behind_a_first_in_line_that_is_stopped_a_waiter_is_served_within_a_poll() {
         let mut took = Vec::new();
         for (number, held) in held.into_iter().enumerate() {
             took.extend(round(world, &waiter, number, held, || first.signal("STOP")));
-            // It finds that it was told, takes the locks after all, and waits for those of the next round.
+            // The process learns that it was notified, takes the locks, and waits for those of the next
+            // round.
             first.signal("CONT");
         }
         let (good, text) = first.ends_within(LONG);
@@ -169,8 +170,8 @@ fn standing(world: &World, name: &str) -> usize {
     world.run(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")])
 }
 
-/// Behind them stands one that lives; it is served at once when the lock is released soon after, and when it
-/// is not, as with a leader, the line forgets the dead.
+/// A live client waits behind them. It is served at once when the lock is released soon after; when the lock
+/// is not, as under a leader, the queue forgets the dead.
 #[test]
 fn waiters_killed_by_the_dozen_hold_up_nobody_and_are_forgotten_while_the_lock_is_held() {
     if is_the_dozen() {

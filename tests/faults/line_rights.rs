@@ -1,5 +1,5 @@
-//! The line of waiting clients, and users that may not use it: each finds that out by a release, and those in
-//! line listen to its releases from then on.
+//! Users without permissions for the wait queue: each learns that by a release, and waiters listen to its
+//! releases from then on.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ const LEASE: Duration = Duration::from_secs(60);
 const NAME: &str = "rights";
 const LINE: &str = "leasehold_lock_line:{rights}";
 
-/// The rights that versions before the line needed.
+/// The permissions that versions before the queue needed.
 const OLD: &str = "~rights ~leasehold_ring_epoch &redisson_lock__channel:{rights}";
-/// All but the channel by which the first in line is told.
+/// All but the channel that notifies the first in the queue.
 const MUTE: &str = "~* &redisson_lock__channel:{rights}";
-/// All but the command that takes it out.
+/// All but the command that removes the first.
 const NO_COMMAND: &str = "~* &* -zpopmin";
 
-/// A way to take the lock; what it returns releases it.
+/// A way to take the lock; its result releases it.
 type Take = fn(&LockClient) -> Box<dyn FnOnce()>;
 
 const TAKES: [(&str, Take); 4] = [
@@ -43,8 +43,7 @@ const TAKES: [(&str, Take); 4] = [
     }),
 ];
 
-/// The first release finds out what the user may not, if somebody is in line; the next hold is under an id
-/// that says so.
+/// The first release learns what the user may not, if somebody waits; the next hold's id says so.
 fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
     let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
     scenario_on(user, |world| {
@@ -104,7 +103,7 @@ fn a_holder_on_a_ring_learns_it_by_its_first_release() {
     });
 }
 
-/// Their recipe has no `+time`: a lock that others hold is waited for all the same.
+/// Their documentation has no `+time`: a busy lock is waited for all the same.
 #[test]
 fn a_user_that_may_not_ask_for_the_time_waits_as_in_earlier_versions() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \

@@ -1,9 +1,8 @@
-//! Faults between a lock and its server, made on purpose: lost, late and garbled replies, cut networks,
-//! killed and stopped processes, operators' mistakes, refusals, exhausted resources.
+//! Faults between a lock and its server: lost, late and garbled replies, cut networks, killed and stopped
+//! processes, operators' mistakes, refusals, exhausted resources.
 //!
-//! Each test runs in a process of its own, against a server of its own behind a proxy of its own. When its
-//! body is done and its clients are gone, nothing may be left: no thread, descriptor, connection or
-//! subscription, no lock key after its lease, and at no time a hash without an end.
+//! Each test has its own process, server and proxy. At its end no thread, descriptor, connection or
+//! subscription may be left, no lock key after its lease, and at no time a hash without an end.
 //!
 //! Symbols as in `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll,
 //! **ε** scheduling slack. The tests assert the promised bounds.

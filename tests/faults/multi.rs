@@ -1,4 +1,4 @@
-//! Groups of locks: how often the server is asked for them, and what is left when it does not answer.
+//! Groups of locks: their requests, and their remains when the server does not answer.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::proxy::{Do, Then, Which};
 use crate::support::stalls::own_time_since;
 use crate::support::{LONG, call, call_on, eventually, leased, ms, now, within};
 
-/// Long enough not to end, nor to be renewed, within a test.
+/// Neither ends nor is renewed within a test.
 const LEASE: Duration = Duration::from_secs(20);
 
 fn client(world: &World) -> LockClient {
@@ -44,7 +44,7 @@ fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_relea
             assert_eq!(requests(world), before + 2);
             assert!(world.lock_keys().is_empty());
         }
-        // Busy is one request too, and leaves nothing.
+        // Busy costs one request too, and leaves nothing.
         let other = world.direct();
         let held = other.get_lock("d").acquire().unwrap();
         let before = requests(world);
@@ -52,7 +52,7 @@ fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_relea
         assert_eq!(requests(world), before + 1);
         assert_eq!(world.lock_keys(), ["d"]);
         held.unlock().unwrap();
-        // A hold of this process is no obstacle.
+        // A hold of this process does not matter.
         let held = client.get_lock("a").acquire_owned().unwrap();
         let before = requests(world);
         assert!(!multi.try_lock().unwrap());
@@ -92,7 +92,7 @@ fn other_kinds_and_clients_are_asked_at_the_same_time() {
             assert_eq!(requests(world), before + 2 * count);
             world.proxy.delay_requests(Duration::ZERO);
             assert!(had >= delay, "{had:?}");
-            // One after the other they would take as many delays as there are locks.
+            // In sequence they would take as many delays as there are locks.
             assert!(all < delay * u32::try_from(2 * count - 1).unwrap(), "{had:?}, {all:?}");
         }
     });
@@ -110,7 +110,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
             assert!(error.outcome_unknown(), "{error}");
             assert_eq!(fault.hits(), 1);
             world.all_are_given_back(L);
-            // The waiter goes on, and holds each once.
+            // The waiter holds each lock once.
             let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
             let guard = multi.acquire_with(&leased(LEASE)).unwrap().unwrap();
             assert_eq!(fault.hits(), 1);
@@ -165,8 +165,7 @@ fn a_key_of_another_kind_is_named_and_nothing_is_taken() {
     });
 }
 
-/// The end that Redisson's multi-lock sets in a last step takes a fence's counter and a fair lock's queue
-/// along.
+/// The last step of Redisson's multi-lock also sets the end of a fence's counter and of a fair lock's queue.
 #[test]
 fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
     scenario(|world| {
@@ -175,7 +174,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
         let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
         let multi = client.get_multi_lock(locks());
         for contended in [false, true] {
-            // With a wait for the last, what was had before it is prolonged in the end.
+            // After a wait for the last lock, the earlier ones are extended.
             let other = world.direct();
             let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
             let taking = call_on(multi.clone(), move |multi| {
@@ -224,7 +223,7 @@ fn a_group_times_out_in_time_on_a_server_that_does_not_answer() {
     });
 }
 
-/// The last lock's key is the first of the request's.
+/// The last lock's key comes first in the request.
 #[test]
 fn a_key_that_became_something_else_does_not_keep_the_other_locks_from_being_released() {
     scenario(|world| {

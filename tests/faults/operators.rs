@@ -1,4 +1,4 @@
-//! Changes that operators make to a lock's key behind its holder's back.
+//! An operator changes a lock's key behind its holder's back.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_count
         let lock = client.get_fenced_lock("re-entered");
         let outer = lock.acquire().unwrap();
         let middle = lock.acquire().unwrap();
-        // Free at the server, held as far as this thread knows.
+        // Free on the server, held as far as this thread knows.
         world.does(&["DEL", "re-entered"]);
         let new = lock.acquire().unwrap();
         world.assert_held("re-entered", new.owner(), 1);
@@ -61,7 +61,7 @@ fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_count
         assert!(outer.unlock().unwrap_err().is_lost());
         throughout(T, || world.fields("re-entered").len() == 1);
         world.assert_held("re-entered", new.owner(), 1);
-        // Taken over by another: this thread has to wait like everybody else.
+        // Another owner has it: this thread has to wait.
         world.does(&["DEL", "re-entered"]);
         let theirs = other.get_fenced_lock("re-entered").acquire().unwrap();
         assert!(!lock.try_lock().unwrap());
@@ -87,7 +87,7 @@ fn a_lock_whose_end_was_taken_away_gets_one_again() {
         let begun = now();
         comes_within(begun, R + T, "a new end", || world.ttl("persisted") > 0);
         throughout(L, || guard.check().is_ok());
-        // Nested, with the end taken away in between: no level leaves it endless.
+        // Nested, and the end is removed in between: no level leaves an endless lock.
         let inner = client.get_lock("persisted").acquire().unwrap();
         world.does(&["PERSIST", "persisted"]);
         inner.unlock().unwrap();
@@ -138,7 +138,7 @@ fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
             assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
             assert_eq!(world.fields("foreign")[&owner], nonsense);
         }
-        // Giving it back says what shall be, so it works whatever was there.
+        // A release states the result, so it works whatever was there.
         lock.unlock().unwrap();
         assert!(world.is_free("foreign"));
     });
@@ -188,7 +188,7 @@ fn a_waiter_whose_number_is_given_up_meanwhile_has_one_place() {
         let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
         let client = world.client();
         let waiter = call(move || {
-            // By the same thread, and so under the same number.
+            // The same thread, so the same number.
             client.get_lock("taken").lock().unwrap();
             client.get_fair_lock("queue").acquire().unwrap().unlock().unwrap();
         });

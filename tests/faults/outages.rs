@@ -1,5 +1,4 @@
-//! Many holds through an outage: what is kept when the server is back, what is told meanwhile, and what it
-//! costs.
+//! Many holds through an outage: which are kept, what is reported, and what it costs.
 
 use std::time::{Duration, Instant};
 
@@ -24,10 +23,9 @@ struct Outage {
 #[expect(dead_code, reason = "shown")]
 struct Outcome {
     stopped: Duration,
-    /// The time for which the machine stood still afterwards.
+    /// How long the machine stood still after the outage.
     stalled: Duration,
-    /// Had half a second and four round trips left when the server was back, besides what the machine stood
-    /// still before their end, and what became of them.
+    /// Holds with half a second and four round trips left after the outage, and their fates.
     with_time: usize,
     with_time_kept: usize,
     kept: usize,
@@ -70,7 +68,7 @@ impl Outage {
         let before = world.proxy.accepted();
         let began = now();
         world.server.stop();
-        // Until half of them have little more than enough left, so that there are some of every sort.
+        // Until half of the holds have little more than enough left, so that every sort occurs.
         let median = || {
             let mut left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
             left.sort();
@@ -83,7 +81,7 @@ impl Outage {
         let back = now();
         let left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
         let connections = world.proxy.accepted() - before;
-        // For how long the machine had stood still, again and again until all that was not renewed has ended.
+        // How long the machine stood still, summed until all unrenewed holds have ended.
         let mut stood_still = Vec::new();
         let last = left.iter().max().copied().unwrap_or_default();
         while back.elapsed() <= last {
@@ -132,7 +130,7 @@ fn after_an_outage_all_that_has_half_a_second_left_is_kept() {
             let outcome = outage.play(world);
             assert!(outcome.with_time > 0 || outcome.stalled > ms(300), "{outcome:?}");
             assert_eq!(outcome.with_time_kept, outcome.with_time, "{outcome:?}");
-            // Five a second, and one for what was under way at first.
+            // Five a second, and one that was under way at first.
             let seconds = outcome.stopped.as_secs_f64().ceil() as u64;
             assert!(outcome.connections <= 5 * seconds + 1, "{outcome:?}");
             assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
@@ -140,7 +138,7 @@ fn after_an_outage_all_that_has_half_a_second_left_is_kept() {
     });
 }
 
-/// The figures of `docs/performance.md`: not a part of the gate, since each takes a minute.
+/// Figures for `docs/performance.md`, not for the gate: each takes a minute.
 #[test]
 fn the_figures_of_an_outage_are_taken_when_they_are_asked_for() {
     if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
@@ -160,7 +158,7 @@ fn the_figures_of_an_outage_are_taken_when_they_are_asked_for() {
     });
 }
 
-/// Told within this much of a window's end, whatever else goes on.
+/// A loss is reported within this of its window's end, whatever else goes on.
 const SOON: Duration = ms(60);
 
 fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl FnOnce()) {
@@ -182,12 +180,11 @@ fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
     scenario(|world| {
         let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
         let renewed = client.get_lock("renewed").acquire_owned().unwrap();
-        // Its renewal comes after a second and hangs from then on.
+        // The renewal comes after a second, and hangs.
         told_at_its_end(&client.get_lock("ends"), ms(1_500), || world.server.stop());
         world.server.cont();
         drop((renewed, client));
-        // The try is given up after a second; what it may have left is cleaned up from then on, and that
-        // hangs too.
+        // The try gives up after a second, and the clean-up of its remains hangs too.
         let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
         told_at_its_end(&client.get_lock("ends"), ms(1_500), || {
             world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));
@@ -200,7 +197,7 @@ fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
 #[test]
 fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
     scenario(|world| {
-        // The next hold's lease outlasts the requests about it, and is shorter than what a renewal asks for.
+        // The next hold's lease outlasts the requests about it, and is shorter than a renewal's.
         let client = world.builder().lease(KEPT).build().unwrap();
         let lock = client.get_lock("under-way");
         let guard = lock.acquire().unwrap();
@@ -220,7 +217,7 @@ fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
     });
 }
 
-/// The request is on its way when the call returns, and what the thread asks next goes behind it.
+/// The request is on its way when the call returns; the thread's next question goes behind it.
 #[test]
 fn a_waiter_that_gives_up_does_not_wait_until_the_store_has_taken_it_out_of_the_queue() {
     scenario(|world| {

@@ -1,5 +1,4 @@
-//! Owner numbers: nothing late touches a later hold, a lost hold is never counted on, and a holder that was
-//! stopped knows at once.
+//! Owner numbers: nothing late touches a later hold, no lost hold counts, and a stopped holder knows at once.
 
 use std::time::Duration;
 
@@ -60,7 +59,7 @@ fn a_release_that_arrives_after_the_threads_next_acquire_frees_nothing() {
 #[test]
 fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
     scenario(|world| {
-        // No patience: the unlock is sent once, and fails.
+        // No retries: the unlock is sent once, and fails.
         let client = world.builder().retry_timeout(ms(1)).build().unwrap();
         let lock = client.get_lock("given-up");
         lock.lock_with_lease(LEASE).unwrap();
@@ -72,7 +71,7 @@ fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
             Err(error) => assert!(error.outcome_unknown(), "{error}"),
         }
         within(begun, 2 * T, "an unlock without patience");
-        // The watchdog goes on with it.
+        // The watchdog repeats it.
         comes_within(begun, 2 * T, "the release", || world.is_free("given-up"));
         lock.lock_with_lease(LEASE).unwrap();
         assert_ne!(client.current_owner(), old);
@@ -92,7 +91,7 @@ fn an_acquire_that_arrives_late_takes_no_lock_from_the_threads_later_hold() {
         assert!(lock.try_lock().unwrap_err().outcome_unknown());
         lock.lock_with_lease(LEASE).unwrap();
         let owner = client.current_owner();
-        // Its clean-up goes on meanwhile, as it has not been seen yet.
+        // The clean-up goes on, since the request has not been seen.
         throughout(2 * T, || {
             world.assert_held("attempt", owner, 1);
             true
@@ -176,8 +175,7 @@ fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
 #[test]
 fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_nothing() {
     scenario(|world| {
-        // Nearer to the client: here connections are aborted. The bytes that had passed by then go on to the
-        // server.
+        // Closer to the client, where connections are aborted; the bytes that had passed go on to the server.
         let near = Proxy::to(world.proxy.address());
         let client = world.builder_to(&near.url()).build().unwrap();
         let lock = client.get_lock("aborted");
@@ -226,7 +224,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
             for way in ["unlock", "drop"] {
                 let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 let old = first.owner();
-                // Bytes sent on existing connections get lost, and lost again, until the network is healed.
+                // Bytes on existing connections are lost until the network is healed.
                 let cut = net.cut_connections(&world.server, Lost::Requests);
                 if way == "unlock" {
                     first.unlock().unwrap();
@@ -258,8 +256,8 @@ fn a_forgotten_release_script_frees_no_later_hold() {
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             world.does(&["SCRIPT", "FLUSH"]);
             if round % 4 == 0 {
-                // So that the server knows the script of the thread's next attempt, which then comes before the
-                // release that is sent again.
+                // The server then knows the script of the thread's next attempt, which so precedes the
+                // repeated release.
                 assert!(!other.get_lock("noscript").try_lock().unwrap());
             }
             let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
@@ -304,9 +302,7 @@ fn a_hold_that_was_lost_by_time_is_never_counted_on() {
     });
 }
 
-// ---- a holder that is stopped
-
-/// Writes under a fence, as a store does that refuses what is older than the newest it has seen.
+/// Writes under a fence, as a store that refuses older tokens.
 const FENCED_WRITE: &str =
     "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return 0 end
     redis.call('set', KEYS[2], ARGV[1]) redis.call('set', KEYS[1], ARGV[2]) return 1";
@@ -317,7 +313,7 @@ fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
     command.arg(FENCED_WRITE).arg(2).arg(value).arg(newest).arg(fence).arg(text).query(connection).unwrap()
 }
 
-/// The holder: says that it holds, then looks again and again, until it finds that it was stopped.
+/// The holder: reports that it holds, then checks until it finds that it was stopped.
 fn hold_until_stopped(url: &str) {
     let client = leasehold::LockClient::builder()
         .url(url)
@@ -335,7 +331,7 @@ fn hold_until_stopped(url: &str) {
     let mut last = now();
     let outcome = loop {
         let this = now();
-        // The first thing that happens after a stop: no time for any thread of the library to notice.
+        // The first check after the stop: no library thread has had time to notice.
         let outcome = guard.check();
         if outcome.is_err() || this - last > 2 * L {
             break outcome;
@@ -348,7 +344,7 @@ fn hold_until_stopped(url: &str) {
     shout(&format!("WROTE {}", write(&mut store, fence, "after")));
     let expired = guard.unlock().unwrap_err();
     shout(&format!("UNLOCKED {:?}", expired.not_held()));
-    // And it can go on: as somebody who has to wait.
+    // Later it waits like others.
     shout(&format!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind())));
     client.shutdown().unwrap();
 }
@@ -366,7 +362,7 @@ fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_r
         let holder = reexecuted(NAME, &[(URL, &url)]);
         let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
         assert!(eventually(LONG, || says("HOLDS")), "{}", holder.output());
-        // Less than the lease: nothing happens.
+        // Shorter than the lease: nothing happens.
         holder.signal("STOP");
         let_pass(L / 3, "while the holder is stopped");
         holder.signal("CONT");

@@ -1,4 +1,4 @@
-//! Faults of Redisson's side, made by hand on the same keys: they must not break our locks.
+//! Faults of Redisson's side, made by hand on the same keys, must not break our locks.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ fn await_listener(world: &World, channel: &str) {
     assert!(eventually(LONG, listened), "nobody listens to {channel}");
 }
 
-/// An interrupted Java thread stays in the queue: the lock is free, and not for those behind it. Java's own
-/// ask for it thousands of times a second then.
+/// An interrupted Java thread stays in the queue: the lock is free, but not for those behind it. Java's
+/// waiters then ask thousands of times a second.
 #[test]
 fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
     scenario(|world| {
@@ -43,14 +43,13 @@ fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
             waiter.returns_within(begun, ghost + P, "the end of the ghost");
         }
         let asked = world.proxy.count(about("ghost"));
-        // Each twice at first, each second from then on, and the turns themselves.
+        // Each twice at first, then once a second, and the turns themselves.
         assert!(asked < 40, "{asked} requests");
         world.all_are_given_back(T);
     });
 }
 
-/// Unlocking a fair lock that nobody holds is no error in Java, and tells the first in the queue that it is
-/// free.
+/// In Java, unlocking a fair lock that nobody holds is no error, and notifies the first in the queue.
 #[test]
 fn a_fair_waiter_that_is_woken_for_nothing_goes_on_waiting() {
     scenario(|world| {
@@ -70,7 +69,7 @@ fn a_fair_waiter_that_is_woken_for_nothing_goes_on_waiting() {
     });
 }
 
-/// A Java writer that goes on reading tells nobody that others may read now.
+/// A Java writer that keeps reading notifies no readers.
 #[test]
 fn a_downgrade_without_a_message_is_found_by_polling() {
     scenario(|world| {
@@ -87,14 +86,14 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
         does(world, &["HDEL", "quiet", &writer]);
         does(world, &["HSET", "quiet", "mode", "read"]);
         reader.returns_within(quietly, P, "being let in");
-        // Java reads on: our reader's end is not the end of its hold.
+        // Java reads on: our reader's end does not end its hold.
         assert_eq!(world.fields("quiet").len(), 2);
         assert!(!client.get_read_write_lock("quiet").write().try_lock().unwrap());
         does(world, &["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);
     });
 }
 
-/// Java's spin lock tells nobody.
+/// Java's spin lock publishes no releases.
 #[test]
 fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
     scenario(|world| {
@@ -113,8 +112,7 @@ fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
     });
 }
 
-/// Java publishes numbers below zero itself, at which its reading thread fails; and all kinds of other
-/// things.
+/// Java publishes negative numbers and other texts, at which its own reader fails.
 #[test]
 fn messages_that_make_no_sense_end_no_wait_and_no_subscription() {
     scenario(|world| {
@@ -146,7 +144,7 @@ fn messages_that_make_no_sense_end_no_wait_and_no_subscription() {
     });
 }
 
-/// Java's `delete` says that there is a new count.
+/// Java's `delete` announces a new count.
 #[test]
 fn a_latch_that_java_deletes_opens_for_ours() {
     scenario(|world| {
@@ -163,8 +161,8 @@ fn a_latch_that_java_deletes_opens_for_ours() {
     });
 }
 
-/// Its multi-lock sets the time of all keys of a member, with nobody's leave: the counter of fences goes, and
-/// so does a fair lock's queue.
+/// Java's multi-lock sets the time of all keys of a member, which ends the counter of fences and a fair
+/// lock's queue.
 #[test]
 fn keys_that_end_beside_a_lock_cost_no_order_and_no_fence() {
     scenario(|world| {
@@ -190,7 +188,7 @@ fn keys_that_end_beside_a_lock_cost_no_order_and_no_fence() {
     });
 }
 
-/// A lock without an end is "token -1, granted" to Java.
+/// Java reads a lock without an end as "token -1, granted".
 #[test]
 fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
     scenario(|world| {
@@ -208,7 +206,7 @@ fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
     });
 }
 
-/// Redisson's tests of its renewals: the server came back empty while it was held.
+/// Redisson's tests of renewals: the server came back empty while the lock was held.
 #[test]
 fn halves_lost_in_a_restart_are_reported_and_the_next_holds_are_renewed() {
     scenario(|world| {
@@ -241,7 +239,6 @@ fn halves_lost_in_a_restart_are_reported_and_the_next_holds_are_renewed() {
     });
 }
 
-/// The names that are derived are those of the mapped name.
 #[test]
 fn all_keys_of_a_kind_carry_the_mapped_name() {
     scenario(|world| {

@@ -1,4 +1,4 @@
-//! Servers that refuse, and wrong addresses: typed, at once, and nothing half done.
+//! Servers that refuse, and wrong addresses: typed errors, at once, and nothing half done.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ struct Rights {
     commands: Vec<String>,
 }
 
-/// The user that `docs/permissions.md` shows.
+/// The user of `docs/permissions.md`.
 fn documented() -> Rights {
     let text = include_str!("../../docs/permissions.md");
     let (_, rest) = text
@@ -40,7 +40,7 @@ fn smaller() -> Rights {
 }
 
 fn as_user(world: &World) -> leasehold::ClientBuilder {
-    // A refusal is what is judged, however late it comes; where time is promised, it is measured.
+    // This judges a refusal, however late; tests of time measure that.
     let builder = world.builder().username("locks").password("pw").client_name("leasehold");
     builder.lease(KEPT).command_timeout(LONG)
 }
@@ -59,7 +59,7 @@ fn with_a_user(builder: crate::support::server::Builder) -> crate::support::serv
 fn whichever_right_is_missing_the_error_is_typed_and_nothing_is_half_done() {
     scenario_on(with_a_user, |world| {
         let all = Rights { commands: documented().commands, ..smaller() };
-        // Needed for some answers only, or for the line of waiting clients, or for what is not done here.
+        // Needed for some answers only, for the wait queue, or for operations that this test leaves out.
         let optional = [
             "hkeys",
             "publish",
@@ -180,7 +180,7 @@ fn a_wrong_password_is_refused_at_once_and_one_that_changes_costs_no_hold() {
         world.does(&["CONFIG", "SET", "requirepass", "new"]);
         // Connections that are logged in stay so.
         await_renewal(&guard);
-        // New ones are not let in: typed, and no loss of a hold.
+        // New connections are refused: a typed error, and no loss.
         world.proxy.kill(Which::Others, Then::Reset);
         let begun = now();
         let error = client.get_lock("other").lock().unwrap_err();
@@ -189,7 +189,7 @@ fn a_wrong_password_is_refused_at_once_and_one_that_changes_costs_no_hold() {
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
         await_renewal(&guard);
-        // For 50 ms after a refused connect, calls get its error; renewals are not kept out by it.
+        // For 50 ms after a refused connect, calls get its error; renewals do not.
         comes_within(now(), R, "the way in", || client.get_lock("kept").is_locked().is_ok());
         guard.unlock().unwrap();
     });
@@ -209,7 +209,6 @@ fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
         let begun = now();
         assert_eq!(world.builder().build().unwrap_err().kind(), ErrorKind::ReadOnly);
         within(begun, T, "the refusal");
-        // Renewals are refused: at risk, not lost.
         comes_within(begun, KEPT / 3 + T, "the risk", || matches!(guard.state(), HoldState::AtRisk { .. }));
         world.does(&["REPLICAOF", "NO", "ONE"]);
         comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
@@ -279,7 +278,7 @@ fn a_server_that_is_no_redis_or_too_old_is_refused_in_words() {
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
         }
-        // One that accepts and says nothing, one that hangs up, and nobody at all.
+        // A server that says nothing, one that hangs up, and none.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let hanging_up = TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = Port::claim();

@@ -73,7 +73,7 @@ fn a_leaked_guard_ends_with_its_thread() {
         assert!(!world.is_free("leaked"));
         comes_within(ended, L, "the end of the lock", || world.is_free("leaked"));
         seen.wait_for("the end of the thread", |event| *event == Event::Abandoned("leaked".to_owned()));
-        // A leaked guard keeps its client, too.
+        // A leaked guard also keeps its client.
         client.shutdown().unwrap();
         drop(client);
     });
@@ -138,13 +138,13 @@ fn a_pool_of_one_serves_many_threads() {
 fn renewals_go_through_while_every_other_request_hangs() {
     scenario(|world| {
         let seen = Seen::default();
-        // A renewal that is late for want of a processor can be made again before the lease ends.
+        // A renewal that a busy machine delays can be repeated before the lease ends.
         let (lease, limit) = (ms(4_000), 2 * T);
         let builder = world.builder().pool_size(1).lease(lease).command_timeout(limit);
         let client = builder.observer(seen.clone()).build().unwrap();
         let guards: Vec<_> =
             (0..5).map(|number| client.get_lock(format!("kept-{number}")).acquire().unwrap()).collect();
-        // The one connection that there is for requests is always in use by one that gets no answer.
+        // An unanswered request always occupies the only connection for requests.
         let fault = world.proxy.each(about("hung-"), Do::SwallowReply(Then::Silent));
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -200,7 +200,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
                 drop(client);
                 within(begun, 3 * T, "dropping a client");
                 world.server.cont();
-                // The waiter outlives the client, and is served when the other's lease is over.
+                // The waiter outlives the client, and gets the lock when the other's lease ends.
                 waiter.outcome().0.unwrap();
             }
             world.server.cont();
@@ -211,7 +211,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
     });
 }
 
-/// Replies that come while the client ends, and releases of that moment, are handled before its end.
+/// Replies that come during the shutdown, and releases of that moment, are handled before its end.
 #[test]
 fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
     scenario(|world| {
@@ -284,7 +284,6 @@ fn a_shutdown_of_a_busy_client_leaves_no_lock() {
             assert_eq!(world.lock_keys(), Vec::<String>::new(), "round {round}");
             for thread in threads {
                 let error = thread.outcome().0.unwrap_err();
-                // Holds are lost when the client ends.
                 assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
             }
         }
@@ -294,7 +293,7 @@ fn a_shutdown_of_a_busy_client_leaves_no_lock() {
 #[test]
 fn two_thousand_cycles_leave_nothing() {
     scenario(|world| {
-        // Thousands of answers: one of them is late for want of a processor.
+        // One of thousands of answers may be late on a busy machine.
         let patient = || world.builder().command_timeout(LONG).build().unwrap();
         let client = patient();
         let blocker = world.direct();
@@ -322,7 +321,7 @@ fn two_thousand_cycles_leave_nothing() {
                 _ => assert!(!client.get_lock("busy").try_lock_for(ms(1)).unwrap()),
             }
             if round % 100 == 0 {
-                // A client that comes and goes, with a listener and a hold it forgets to give back.
+                // A client that comes and goes, with a listener and a hold that it forgets to release.
                 let guest = patient();
                 let guard = guest.get_lock("guest").acquire().unwrap();
                 let _lost = guard.lost();
@@ -331,7 +330,7 @@ fn two_thousand_cycles_leave_nothing() {
             }
         }
         let after = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
-        // The proxy's half of the connections is counted too.
+        // The proxy's half of the connections counts too.
         assert!(after <= before + 24, "{before} descriptors before, {after} after");
         blocked.unlock().unwrap();
         drop((client, blocker));

@@ -1,4 +1,4 @@
-//! Servers that stop, stall, forget and come back.
+//! Servers that stop, stall, lose data and come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::support::{LONG, call, comes_within, eventually, let_pass, ms, now, st
 #[test]
 fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
     scenario(|world| {
-        // The lease is longer than the stop by as much as a busy machine may take of it.
+        // The lease exceeds the stop by what a busy machine may take.
         let (lease, seen) = (4 * L, Seen::default());
         let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
         let client = options.build().unwrap();
@@ -46,7 +46,7 @@ fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
         let_pass(L, "so that the server finds every lease over");
         world.server.cont();
-        // Renewals that waited in its buffers come now.
+        // Buffered renewals arrive now.
         throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
         assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
         let again = client.get_lock("frozen").acquire().unwrap();
@@ -96,7 +96,7 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
 #[test]
 fn flushing_the_scripts_all_the_time_costs_no_user_an_error() {
     scenario(|world| {
-        // An answer that a busy machine makes late is no fault of the scripts.
+        // A late answer on a busy machine is no fault of the scripts.
         let client =
             || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
         let clients = [client(), client()];
@@ -142,7 +142,6 @@ fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         let seen = crate::support::observer::Seen::default();
-        // Long enough for the restart on a busy machine.
         let lease = 4 * L;
         let client = world.builder().lease(lease).observer(seen.clone()).build().unwrap();
         let guard = client.get_lock("durable").acquire().unwrap();
@@ -191,17 +190,17 @@ fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
     });
 }
 
-/// How late at most a hold is renewed whose server has hung up and answers again: a look at the connections,
-/// or a try that failed, and the pause after it.
+/// The maximum delay of a renewal after the server is back: a check of the connections, or a failed try, and
+/// the pause after it.
 const NOTICED: Duration = ms(300);
 
-/// No renewal is due for long: it is the connections that tell.
+/// No renewal is due for long: the ended connections are the hint.
 #[test]
 fn a_server_that_comes_back_empty_is_known_by_the_connections_that_it_ended() {
     scenario(|world| {
         for url in [world.server.url(), world.proxy.url()] {
             let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
-            // Not the first hold: what was set up for that one is not what this one needs.
+            // Not the first hold, so that nothing is set up for this one.
             client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
             let guard = client.get_lock("forgotten").acquire().unwrap();
             world.server.kill();
@@ -213,13 +212,12 @@ fn a_server_that_comes_back_empty_is_known_by_the_connections_that_it_ended() {
     });
 }
 
-/// Ended connections alone are no loss.
 #[test]
 fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
         let guard = client.get_lock("kept").acquire().unwrap();
-        // A hold without a lease is not renewed, nor lost by that.
+        // A hold without a lease is neither renewed nor lost.
         client.get_semaphore("counted").try_set_permits(1).unwrap();
         let permit = client.get_semaphore("counted").acquire(1).unwrap();
         let_pass(ms(1_000), "so that a renewal shows");
@@ -238,7 +236,7 @@ fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
 
 #[test]
 fn a_server_that_is_loading_its_data_is_waited_for() {
-    // It answers after each key, and takes 20 ms for one: minutes in all, unless it is told to hurry.
+    // The server answers after each key, and takes 20 ms for one: minutes in all, unless told to hurry.
     let slow = |builder: crate::support::server::Builder| {
         builder
             .config("rdbcompression no")
@@ -247,7 +245,7 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
             .while_loading()
     };
     scenario_on(slow, |world| {
-        // That it loads is what is to be told, however long it takes to answer.
+        // The error must say that the server loads, however late the answer.
         let unhurried =
             |builder: ClientBuilder| builder.retry_timeout(LONG).command_timeout(LONG).connect_timeout(LONG);
         let client = unhurried(world.builder()).build().unwrap();
@@ -298,7 +296,7 @@ fn an_endless_wait_without_a_server_ends_after_its_patience_for_every_waiter() {
             })
             .collect();
         for waiter in waiters {
-            // T to find out, the patience, T for the attempt that is under way at its end.
+            // T to find out, the retry time-out, and T for the attempt that is under way at its end.
             let promised = T + ms(800) + T;
             let error =
                 waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
@@ -308,8 +306,8 @@ fn an_endless_wait_without_a_server_ends_after_its_patience_for_every_waiter() {
     });
 }
 
-/// Takes a lock of each of the first `count` kinds, has `forget` called, and drops the guard; nothing of it may remain, and no release
-/// may be told to have failed.
+/// Locks each of the first `count` kinds, calls `forget`, and drops the guard: nothing may remain, and no
+/// failed release be reported. may be told to have failed.
 fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl Fn(&mut World, &LockClient)) {
     let (client, seen) = world.watched_keeping();
     let (semaphore, expirable) =
@@ -341,7 +339,7 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
         let guard = take();
         forget(world, &client);
         drop(guard);
-        // The thread's next hold begins behind the release, and stands.
+        // The thread's next hold begins after the release, and stands.
         drop(take());
         assert!(eventually(LONG, settled), "{kind}: no release was told");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
@@ -358,14 +356,14 @@ fn a_server_that_forgets_its_scripts_fails_no_release_of_a_dropped_guard() {
 fn a_restart_fails_no_release_of_a_guard_that_is_dropped_after_it() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        // Not the semaphores: a restart may lose the request that removes the record of a change, which then
-        // stays for some minutes.
+        // Not the semaphores: a restart may lose the request that removes a change's record, which then stays
+        // for minutes.
         each_dropped_guard_is_released(world, 7, |world, client| {
             world.server.kill();
             world.server.restart();
             assert!(eventually(LONG, || client.get_lock("test").is_locked().is_ok()));
-            // A request within 100 ms of the last would go over the connection that the restart broke, and its
-            // outcome would be unknown.
+            // A request within 100 ms of the last would use the broken connection, and have an unknown
+            // outcome.
             let_pass(ms(120), "until the client looks whether its connections stand");
         });
     });

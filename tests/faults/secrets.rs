@@ -1,4 +1,4 @@
-//! No password, however things fail, in what is said about it.
+//! No error shows a password, however things fail.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Seven faults that Redisson 4.7 was measured under, and did not pass.
+//! Seven faults that Redisson 4.7 did not pass when measured.
 
 use std::time::Duration;
 
@@ -122,9 +122,9 @@ fn a_grant_whose_reply_is_lost_leaves_nothing_when_the_call_fails() {
             assert!(error.outcome_unknown() && error.is_retryable(), "{what}: {error}");
             assert_eq!(fault.hits(), 1, "{what}");
             assert_every_hash_has_a_ttl(&world.server);
-            // Far before its lease would end it: removed as soon as the server can be asked.
+            // Removed as soon as the server answers, far before its lease ends.
             comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(&name));
-            // The same thread again: a hold of its own, not a second one on top of an orphan.
+            // The same thread gets a hold of its own, not a second level on an orphan.
             lock.lock().unwrap();
             assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
             lock.unlock().unwrap();
@@ -176,7 +176,7 @@ fn a_deleted_key_is_found_by_the_next_renewal() {
 fn a_lock_whose_owner_thread_ended_is_free_after_its_lease() {
     scenario(|world| {
         let seen = Seen::default();
-        // A release whose answer is late is sent again, and here releases are counted.
+        // This counts releases, and a release whose answer is late is repeated.
         let client = world.builder().command_timeout(LONG).observer(seen.clone()).build().unwrap();
         let lock = client.get_lock("orphan");
         let asked = now();

@@ -1,4 +1,4 @@
-//! TLS that does not come about is refused, and nothing is said in the clear.
+//! Failed TLS is refused, and nothing is sent in the clear.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::proxy::{Direction, Then, Which};
 use crate::support::server::{RedisServer, matrix};
 use crate::support::{LONG, alone, call, missing, ms, now, start, within};
 
-/// Runs `body` with a server that speaks TLS only, also at an address that its certificate does not name.
+/// Runs `body` with a TLS-only server, also at an address that its certificate does not name.
 #[track_caller]
 fn secured(body: impl FnOnce(&mut World)) {
     alone(|| {
@@ -23,13 +23,13 @@ fn secured(body: impl FnOnce(&mut World)) {
     });
 }
 
-/// Through the proxy, which passes TLS as it comes.
+/// Through the proxy, which passes TLS on unchanged.
 fn url(world: &World) -> String {
     format!("rediss://localhost:{}/", world.proxy.port())
 }
 
 fn builder(world: &World) -> leasehold::ClientBuilder {
-    // A handshake is work; on a busy machine it takes its time.
+    // A handshake takes long on a busy machine.
     world.builder_to(&url(world)).connect_timeout(CONNECT).tls_ca(world.server.ca())
 }
 
@@ -46,7 +46,6 @@ fn over_tls_locks_are_kept_and_waiters_are_woken_and_dead_connections_replaced()
         let unlocked = now();
         guard.unlock().unwrap();
         waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
-        // Connections end, TLS and all.
         let guard = client.get_lock("kept").acquire().unwrap();
         world.proxy.kill(Which::All, Then::Reset);
         await_renewal(&guard);
@@ -88,7 +87,7 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
             assert_eq!(error.kind(), ErrorKind::Tls, "{what}: {}", texts(&error));
             assert!(!error.is_retryable(), "{what}: {error}");
         }
-        // Files that cannot be read are refused without asking the server.
+        // Unreadable files are refused without asking the server.
         let before = world.proxy.accepted();
         for file in ["/nowhere/ca.crt", "/dev/null"] {
             let error = builder(world).tls_ca(file).build().unwrap_err();

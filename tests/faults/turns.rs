@@ -1,4 +1,4 @@
-//! The turn of a client at a lock that others stand in line for: its dropped guards cost no request.
+//! Time slices: dropped guards cost no request while others queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use leasehold::{Event, LockClient, Observer, RedisLock};
 use super::world::{World, scenario};
 use crate::support::{LONG, Raise, eventually, ms, now, reexecuted, slack_since, start, test_name};
 
-/// Counts the grants, those for which nothing was asked, and the releases.
+/// Counts grants, grants without a request, and releases.
 #[derive(Clone, Default)]
 struct Grants(Arc<[AtomicUsize; 3]>);
 
@@ -104,7 +104,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
         let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
         assert!(had_turns, "unasked: {:?}", grants.iter().map(of).collect::<Vec<_>>());
         assert!(eventually(LONG, || grants.iter().all(|grants| grants.released() == grants.all())));
-        // Nobody asks about it or ends a client: what is kept is given back all the same.
+        // The cached lock is released although nobody asks about it and no client ends.
         assert!(eventually(LONG, || world.is_free("hot")));
         drop(locks);
     });
@@ -116,15 +116,15 @@ fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it()
         let (clients, grants) = clients(world);
         let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
         let locks: Vec<_> = clients.iter().map(kept).collect();
-        // Read in this order: meanwhile there are more.
+        // In this order, since the counts grow meanwhile.
         let of = |one: &Grants| {
             let unasked = one.unasked();
             [one.all().saturating_sub(unasked), unasked]
         };
         let mut before = Vec::new();
         let had_turns = contend_by_unlock(&locks, || {
-            // Since they recall each other, keeping is switched off most of the time: then turns alone save
-            // requests.
+            // The clients recall each other, so `cached` is paused most of the time, and only time slices
+            // save requests.
             let ask = || grants.iter().all(|one| of(one)[0] > 300);
             let have_asked = eventually(LONG, ask);
             before = grants.iter().map(of).collect();
@@ -161,23 +161,23 @@ fn a_client_that_ends_in_its_turn_leaves_the_lock_free() {
                 stop.store(true, Ordering::SeqCst);
             });
             other.shutdown().unwrap();
-            // Nobody's lease has to end for that.
+            // No lease has to end.
             assert!(eventually(ms(500), || world.is_free("ending")));
         }
     });
 }
 
-/// Carries the server's address to a process that exits, which is this test program again, and how it does.
+/// Tells this test program that it is the process that exits: the server's address, and the way.
 const EXITS: &str = "LEASEHOLD_EXITS";
 
-/// If this is the process that exits: does so when a lock was just given back that its client keeps.
+/// If this is that process: exits just after the release of a lock that its client caches.
 fn exits() {
     let Ok(told) = std::env::var(EXITS) else { return };
     let (url, how) = told.split_once(' ').unwrap();
     let client = LockClient::builder().url(url).lease(LONG).build().unwrap();
     match how {
         "turn" => {
-            // Until the thread counts as one that comes back, beside others who want the lock.
+            // Until the thread counts as one that comes back, while others want the lock.
             let (lock, begun) = (client.get_lock("hot"), now());
             while begun.elapsed() < ms(300) {
                 drop(lock.acquire().unwrap());
@@ -189,7 +189,7 @@ fn exits() {
             std::process::exit(0);
         }
         _ => {
-            // The thread of this name counts as the process's first, as far as this crate can tell.
+            // A thread of this name counts as the process's first, as far as this crate can tell.
             let ends = thread::Builder::new().name("main".to_owned()).spawn({
                 let url = url.to_owned();
                 move || {

@@ -1,4 +1,4 @@
-//! Wake-ups that do not come, come in a flood, or come for nothing.
+//! Wake-ups that are missing, too many, or in vain.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use crate::support::{LONG, SLACK, call, leased, let_pass, ms, now, start, within
 #[test]
 fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
     scenario(|world| {
-        // When each of them had it, and gave it back.
         let turns = Arc::new(Mutex::new(Vec::new()));
         let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
         let first = world.direct().get_lock("chain").acquire().unwrap();
@@ -132,7 +131,7 @@ fn a_lock_without_an_end_is_polled_and_not_slept_on_for_ever() {
         within(begun, ms(300) + T, "a wait");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("endless");
-        // As an operator takes it away: nobody publishes anything.
+        // As an operator does: nobody publishes anything.
         world.does(&["DEL", "endless"]);
         let deleted = now();
         waiter.returns_within(deleted, P, "taking over").unwrap();
@@ -204,7 +203,7 @@ fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_bac
         world.await_subscription("herd");
         world.server.kill();
         drop((held, other)); // nobody there to give it back to
-        // In its place one that hangs up on everybody, and counts.
+        // In its place a listener that hangs up on everybody, and counts.
         let listener = TcpListener::bind((world.server.address(), world.server.port())).unwrap();
         listener.set_nonblocking(true).unwrap();
         let (mut came, begun) = (0, now());
@@ -224,12 +223,12 @@ fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_bac
     });
 }
 
-/// SUBSCRIBE is written to a connection of its own; when nobody reads there, only wake-ups are missing.
+/// SUBSCRIBE has its own connection: if nobody reads there, only wake-ups are missing.
 #[test]
 fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release() {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
-    /// Far below the time-out of a write, far above what a machine that is busy with other tests takes.
+    /// Far below a write's time-out, far above the delays of a busy machine.
     const AT_ONCE: Duration = ms(750);
     let write_limit = Duration::from_secs(5);
     scenario(|world| {
@@ -254,7 +253,7 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
                 call(move || lock.lock().and_then(|()| lock.unlock()))
             })
             .collect();
-        // More than all buffers on the way take, once they have all asked: megabytes are still to be written.
+        // More than all buffers hold: megabytes remain to be written.
         let is_theirs = |command: &Command| command.args.iter().any(|arg| arg.len() >= LENGTH);
         let mut cycles = 0;
         while cycles < 20 || world.proxy.count(is_theirs) < WAITERS {
@@ -278,7 +277,7 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
     });
 }
 
-/// How many attempts in vain each permit costs, if these clients take the one permit `each` times.
+/// Vain attempts per permit when these clients take the one permit `each` times.
 fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     let first = world.direct();
     first.get_semaphore("crowd").try_set_permits(1).unwrap();
@@ -293,25 +292,25 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     for waiter in waiters {
         waiter.outcome_within(10 * LONG).0.unwrap();
     }
-    // One each to acquire and to release are not in vain.
+    // One attempt each to acquire and to release is not in vain.
     let in_vain = (world.scripts_run() - before) as f64 / (clients.len() * each) as f64 - 2.0;
     assert_eq!(first.get_semaphore("crowd").available_permits().unwrap(), 1);
     assert!(first.get_semaphore("crowd").delete().unwrap());
     in_vain
 }
 
-/// Each release of a permit is told to all who wait, as Redisson's are; one of them can have it.
+/// Each release of a permit notifies all waiters, as in Redisson; one of them gets it.
 #[test]
 fn a_crowd_that_waits_for_permits_does_not_ask_as_one_for_each_that_is_given_back() {
     const CLIENTS: usize = 40;
     scenario(|world| {
-        // Nothing is asked again after its time, on a busy machine either.
+        // No request is repeated on a busy machine.
         let patient =
             || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
         let clients: Vec<_> = (0..CLIENTS).map(|_| patient()).collect();
         let in_vain = attempts_in_vain(world, &clients, 60);
         println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-        // About 32 if all ask, 4 as it is, up to 7 beside eight busy loops.
+        // About 32 if all asked, 4 as it is, up to 7 beside eight busy loops.
         assert!(in_vain < 16.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
     });
 }

@@ -1,5 +1,4 @@
-//! The place where each test here happens: one process, one server, one proxy, and the check that nothing is
-//! left behind.
+//! The place of each test: one process, one server, one proxy, and the check that nothing is left behind.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,14 +19,13 @@ pub(crate) const L: Duration = ms(1500);
 pub(crate) const R: Duration = ms(500);
 pub(crate) const T: Duration = ms(400);
 pub(crate) const P: Duration = ms(1200);
-/// The lease of a hold that is to outlast a renewal that fails, also on a busy machine.
+/// The lease of a hold that outlasts a failed renewal, also on a busy machine.
 pub(crate) const KEPT: Duration = ms(6000);
 pub(crate) const PATIENCE: Duration = ms(3000);
-/// How long connecting may take where there is no request that waits for it: generous, since no promise is
-/// about it.
+/// How long connecting may take where no request waits for it: generous, since no promise is about it.
 pub(crate) const CONNECT: Duration = ms(15_000);
 
-/// Keys that a test keeps beside its locks begin so.
+/// The prefix of keys that a test keeps beside its locks.
 pub(crate) const OWN: &str = "test:";
 
 pub(crate) struct World {
@@ -48,12 +46,12 @@ pub(crate) fn scenario_on(configure: impl FnOnce(Builder) -> Builder, body: impl
     });
 }
 
-/// Runs `body` with this server, then checks that nothing is left. For use within [`alone`].
+/// Runs `body` with this server, then checks that nothing is left; for use within [`alone`].
 pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     play_with_leases(2 * L, server, body);
 }
 
-/// The same, where a request that the kernel delivers late, for nobody, may take a lock for as long as that.
+/// The same, where a request that the kernel delivers late may take a lock for this long.
 pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: impl FnOnce(&mut World)) {
     watch_for_stalls();
     let mut world = World { proxy: Proxy::before(&server), server };
@@ -61,7 +59,7 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
     assert!(eventually(LONG, || threads().is_none_or(|threads| threads.is_empty())), "{:?}", threads());
     let baseline = Baseline::take(&world.server).alone();
     body(&mut world);
-    // A connection that a fault made a black hole never ends at the proxy: so first the library's own ends.
+    // A connection that a fault made a black hole ends at the proxy only after the library's end.
     let mut open = 0;
     let closed = eventually(LONG, || {
         open = world.open_connections();
@@ -80,18 +78,16 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
     assert!(clean, "keys that outlive their lease: {left:?}");
 }
 
-/// How the keys of the clients' entries in the directory begin.
 pub(crate) const ENTRIES: &str = "leasehold_client:";
 
 impl World {
-    /// Has the server learn all scripts, so that a fault meant for one finds it run, and not merely unknown.
-    /// A server that does not serve clients needs none.
+    /// Loads all scripts, so that a fault meant for one finds it run, not unknown.
     fn warm_up(&self) {
         let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;
         };
         let locks = [client.get_lock("warm-up"), client.get_token_lock("warm-up-token")];
-        // On a busy machine a lease this short may end before its renewal; then once more.
+        // On a busy machine so short a lease may end before its renewal: then once more.
         let renewed = eventually(LONG, || {
             let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
             let least = || guards[0].remaining().min(guards[1].remaining());
@@ -108,8 +104,7 @@ impl World {
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 
-    /// How many connections to the proxy are open as far as this process knows, neither closed by it nor by
-    /// the proxy.
+    /// The connections to the proxy that neither this process nor the proxy has closed.
     pub(crate) fn open_connections(&self) -> usize {
         let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return 0 };
         let (port, established) = (format!(":{:04X}", self.proxy.port()), "01");
@@ -169,11 +164,8 @@ impl World {
         self.run(&["HGETALL", name])
     }
 
-    /// Panics unless exactly one owner has the lock, one of this client's, with this count, and the lock has
-    /// an end.
-    ///
-    /// Not the thread's `current_owner`: that is its next hold's, and a connection that breaks makes it
-    /// another.
+    /// Panics unless exactly one owner of this client has the lock, with this count and an end. The thread's
+    /// `current_owner` may differ: it is the next hold's, and a broken connection changes it.
     #[track_caller]
     pub(crate) fn assert_held_by(&self, name: &str, client: &LockClient, count: u32) {
         let fields = self.fields(name);
@@ -188,7 +180,7 @@ impl World {
         assert!(self.ttl(name) > 0, "TTL {}", self.ttl(name));
     }
 
-    /// PTTL: -2 where there is no key, -1 where it has no end.
+    /// PTTL: -2 if there is no key, -1 if it has no end.
     pub(crate) fn ttl(&self, name: &str) -> i64 {
         self.run(&["PTTL", name])
     }
@@ -197,8 +189,7 @@ impl World {
         self.run::<i64>(&["EXISTS", name]) == 0
     }
 
-    /// All keys that are neither a fence's counter, which stays, nor a client's entry, which ends, nor the
-    /// test's own.
+    /// All keys except fences' counters, which stay, clients' entries, which end, and the test's own.
     pub(crate) fn lock_keys(&self) -> Vec<String> {
         let keys: Vec<String> = self.run(&["KEYS", "*"]);
         let stays = |key: &String| {
@@ -207,15 +198,15 @@ impl World {
         keys.into_iter().filter(|key| !stays(key)).collect()
     }
 
-    /// Whether it is a line of waiting clients, which ends by itself within a minute: clients that were
-    /// killed in it, or whose leaving was lost with a connection, stand in it until then.
+    /// Whether the key is a wait queue that ends within a minute: killed clients, and those whose leaving was
+    /// lost with a connection, stay in it until then.
     fn is_a_line_that_ends(&self, key: &str) -> bool {
         key.starts_with("leasehold_lock_line:")
             && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
             && self.run::<i64>(&["PTTL", key]) != -1
     }
 
-    /// Panics unless the lock is given back within this time from now; the end of its lease does not do.
+    /// Panics unless the lock is released within this time; the end of its lease is too late.
     #[track_caller]
     pub(crate) fn is_given_back(&self, name: &str, promised: Duration) {
         self.are_given_back(promised, || vec![name.to_owned()]);
@@ -257,8 +248,8 @@ impl World {
     }
 }
 
-/// Whether an owner is one of this client's. The version of its id, the fifteenth character, says whether the
-/// client may use the line of those who wait.
+/// Whether the owner is of this client. The version of its id, the fifteenth character, says whether the
+/// client may use the wait queue.
 fn is_of(owner: &str, client: &LockClient) -> bool {
     let id = client.id().to_string();
     owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..) && owner.get(36..37) == Some(":")

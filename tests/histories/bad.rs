@@ -1,5 +1,5 @@
-//! Histories that no lock can have, and that both checkers must refuse; and some at the edge, which both must
-//! accept. Then random ones, of which both must say the same.
+//! Impossible histories, which both checkers must refuse, and some at the edge, which both must accept. Then
+//! random ones, on which both must agree.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ impl Made {
         self
     }
 
-    /// Its holder was promised it until then, and never said that it ended.
+    /// The hold was promised until then, and its holder noted no end.
     fn lapses(mut self, hold: u64, from: u64) -> Made {
         let mode = self.mode_of(hold);
         self.push(Doing::End, hold, (from, None)).mode = mode;
@@ -107,7 +107,7 @@ impl Made {
     }
 }
 
-/// Of semaphores, and where latches begin.
+/// The limit of semaphores, and the first count of latches.
 const LIMIT: i64 = 3;
 
 fn mutex(name: &'static str) -> Made {
@@ -256,7 +256,7 @@ fn good() -> Vec<Made> {
     ]
 }
 
-/// The histories of these that Porcupine and our checker refuse.
+/// The histories that Porcupine and our checker refuse.
 fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
     let ours = check(operations).into_keys().collect();
     let theirs = program().map(|program| {
@@ -284,8 +284,7 @@ fn both_checkers_refuse_what_no_lock_can_do_and_accept_what_one_can() {
     }
 }
 
-/// Histories of a lock that some owners take and give back at random times, so that about half of them are
-/// possible.
+/// Histories of a lock that owners take and release at random times, so that about half are possible.
 #[test]
 fn of_random_histories_both_checkers_say_the_same() {
     let mut operations = Vec::new();

@@ -1,4 +1,4 @@
-//! Somebody else's checker: `judge/` compares histories with models by Porcupine.
+//! The other checker: `judge/` compares histories with models, by Porcupine.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::support::{run, shout};
 pub(crate) struct Verdict {
     pub(crate) operations: usize,
     pub(crate) illegal: BTreeSet<String>,
-    /// Those for which its time was too short.
+    /// Those that exceeded the checker's time.
     pub(crate) undecided: BTreeSet<String>,
 }
 
-/// The program, which `./check histories` builds. Without it our own checker judges alone.
+/// The program that `./check histories` builds. Without it our own checker judges alone.
 pub(crate) fn program() -> Option<PathBuf> {
     let program = std::env::var_os("LEASEHOLD_JUDGE").map(PathBuf::from);
     if program.is_none() {

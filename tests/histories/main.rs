@@ -1,6 +1,6 @@
-//! Histories: what processes did to locks of every kind while they, their servers and their connections met
-//! faults, judged by two checkers. `./check histories` runs all of it, for as long as it is told to, and
-//! writes the figures into docs/figures/histories.md.
+//! Histories of processes that use locks of every kind under faults of processes, servers and connections,
+//! judged by two checkers. `./check histories` runs all of it, and writes the figures into
+//! docs/figures/histories.md.
 #![cfg(unix)] // They stop and kill processes by signals.
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
-//! Processes that work with locks of a store for a while, and what the checkers say of it afterwards.
+//! Processes that use a store's locks for a while, and the checkers' verdict.
 //!
-//! `LEASEHOLD_HISTORY_SECONDS` says for how long (20), for each store.
+//! `LEASEHOLD_HISTORY_SECONDS` (20) is the time for each store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,11 +24,10 @@ const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
 const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 
-/// In a run longer than this, calm follows: locks change hands far more often while processes live.
+/// Longer runs then alternate with calm: locks change hands far more often while processes live.
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 
-/// Whether there is little trouble now, `elapsed` after the begin.
 fn is_calm(elapsed: Duration) -> bool {
     elapsed.as_secs() % (ROUGH + CALM).as_secs() >= ROUGH.as_secs()
 }
@@ -67,7 +66,7 @@ fn history(store: &str, world: fn() -> Option<World>) {
         let orders = serde_json::from_str(&orders).unwrap();
         return if std::env::var_os(CROWD).is_some() { wait_as_a_crowd(&orders) } else { work(&orders) };
     }
-    // Judging takes its time too, the more was done, the more.
+    // The checkers need time in proportion to what was done.
     alone_within(run() * 3 + LONG * 20, || {
         let Some(world) = world() else { return };
         let told = Trouble::new(world).go(store);
@@ -123,7 +122,7 @@ impl Trouble {
         };
         let client = connect(&orders);
         orders.kinds = kinds(&client, orders.lease);
-        // Latches are set up once, before anybody comes to them; some more than time should need.
+        // Latches are set up once, before any worker uses them, and some to spare.
         if orders.kinds.contains(&Kind::Latch) {
             let (begin, end) = (mono(), mono() + nanos(run() + LONG));
             for time in (begin..end).step_by(usize::try_from(nanos(orders.names_last)).unwrap()) {
@@ -148,7 +147,7 @@ impl Trouble {
             let_pass(ms(20 + random() % most), "between two strikes");
             self.resume(mono());
             self.nobody_has_failed();
-            // Each kind of trouble comes soon, and then by chance.
+            // Each kind of trouble comes once early, and then by chance.
             let dice = [2, 9, 0, 9, 3].get(struck).copied().unwrap_or_else(|| random() % 10);
             struck += 1;
             let what = match dice {
@@ -216,7 +215,7 @@ impl Trouble {
         Some("worker killed")
     }
 
-    /// A process of a dozen clients that all wait, killed while they do.
+    /// Kills a process of a dozen waiting clients.
     fn kill_waiters(&mut self) -> Option<&'static str> {
         let orders = serde_json::to_string(&self.orders).unwrap();
         let crowd = reexecuted(&test_name(), &[(ORDERS, &orders), (CROWD, "yes")]);
@@ -293,8 +292,7 @@ impl Trouble {
         )
     }
 
-    /// When the leases of those who were killed have ended, no lock is held, while those who lived are still
-    /// there.
+    /// After the leases of killed processes no lock is held, while the survivors still run.
     fn nothing_is_left(&self, operations: &[Operation]) {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
@@ -314,7 +312,7 @@ impl Trouble {
         let (begun, most) = (now(), self.orders.lease * 2 + LONG / 3);
         for name in names {
             // There are thousands: those asked about late have had their time. A question without an answer
-            // is asked again.
+            // is repeated.
             let mut answer = Ok(false);
             let is_known = eventually(most.saturating_sub(begun.elapsed()) + LONG, || {
                 let is_due = begun.elapsed() >= most;
@@ -330,8 +328,7 @@ impl Trouble {
     }
 }
 
-/// All lines that were written, each worker's in its order. A worker that is killed, or at work, may leave
-/// its last one unfinished.
+/// All written lines, each worker's in order. A killed or working worker may leave its last line unfinished.
 fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     let mut all = Vec::new();
     let mut torn = 0;
@@ -345,8 +342,8 @@ fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     all
 }
 
-/// The client that an owner belongs to. The version of its id, the fifteenth character, says whether it may
-/// use the line of those who wait.
+/// The client of an owner. The version of its id, the fifteenth character, says whether it may use the wait
+/// queue.
 fn client_of(owner: &str) -> String {
     owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
 }
@@ -360,13 +357,13 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
     }
     let mut all = Vec::new();
     let mut asked: BTreeMap<u64, &Operation> = BTreeMap::new();
-    // When each hold ends at the soonest, and by when at the latest.
+    // The earliest and the latest end of each hold.
     let mut holds: BTreeMap<u64, (Operation, u64, Option<u64>)> = BTreeMap::new();
     for line in lines {
         match line {
             Line::Did(operation, until) => {
                 let ends = shut_down.get(&client_of(&operation.owner)).copied().unwrap_or(u64::MAX);
-                // A client that is being shut down gives back what it gets.
+                // A client that shuts down releases what it gets.
                 if operation.ret.is_some_and(|ret| ret >= ends) {
                     continue;
                 }

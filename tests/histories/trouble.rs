@@ -1,7 +1,7 @@
-//! The stores, and what can happen to them without anything that they acknowledged being lost.
+//! The stores, and trouble that loses nothing that they acknowledged.
 //!
-//! Trouble that loses acknowledged data is not here, since then two may hold a lock: a server without a file
-//! that is killed, a failover of Redis that nobody planned. `tests/topology` has those.
+//! Trouble that loses acknowledged data lets two owners hold a lock: the kill of a server without a file, an
+//! unplanned failover of Redis. `tests/topology` has such trouble.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +17,20 @@ use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
 use crate::support::{LONG, eventually, let_pass, ms, now, random, stalled_since, watch_for_stalls};
 
 pub(crate) enum World {
-    /// With a file, written before each answer; and a slow link to it.
+    /// With a file that is written before each answer, and a slow link.
     Redis(RedisServer, Proxy),
-    /// Two servers behind one address, of which each becomes the other's master in turn, as planned. Open
-    /// connections stay where they are.
+    /// Two servers behind one address, each in turn the other's master, by plan. Open connections stay.
     Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
-    /// With leaders, who hold on and on. They go first: their servers are still there then.
+    /// With leaders that hold for long. They come first, so that they end while their servers run.
     Redlock(Leaders, Vec<RedisServer>),
     Postgres(PostgresServer),
     Etcd(Vec<Etcd>),
     ZooKeeper(ZooKeeper, Relay),
 }
 
-/// How long a request or a reply takes on the slow link.
+/// The delay of a request or a reply on the slow link.
 const LINK: Duration = ms(20);
 
 impl World {
@@ -93,8 +92,7 @@ impl World {
         Some(World::ZooKeeper(server, relay))
     }
 
-    /// The address by which a worker finds it: every second one by the slow link, or by what can be cut, if
-    /// there is such a thing.
+    /// A worker's address: every second worker has the slow link, or the link that can be cut.
     pub(crate) fn urls(&self, worker: u64) -> Vec<String> {
         let is_direct = worker.is_multiple_of(2);
         match self {
@@ -147,7 +145,7 @@ impl World {
             }
             World::Redis(server, proxy) => match dice % 12 {
                 11 => {
-                    // Those that are open stay. For longer than a lease no other one comes.
+                    // Open connections stay; no new ones come for longer than a lease.
                     let mut admin = server.admin();
                     let told: String = redis::cmd("INFO").arg("clients").query(&mut admin).unwrap();
                     let open = told.lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap();
@@ -203,7 +201,8 @@ impl World {
                 let what = match dice % 6 {
                     0 => stands_still(lease + lease / 4, || servers[at].stop(), || servers[at].cont()),
                     1 => {
-                        // All that it knew is over when it is back, as the promise asks for.
+                        // The server forgot everything, and stays away until that has ended, as the promise
+                        // requires.
                         servers[leaders.next].kill();
                         let_pass(LEADS + LEADS / 4, "while a server that forgets is away");
                         servers[leaders.next].restart();
@@ -261,7 +260,7 @@ impl World {
 /// The lease of the leaders, the longest here.
 const LEADS: Duration = ms(3_000);
 
-/// Holds that no server's end may cost, as long as one server is away at a time.
+/// Holds that must survive the end of any one server at a time.
 pub(crate) struct Leaders {
     client: LockClient,
     holds: Vec<OwnedGuard>,
@@ -279,7 +278,7 @@ impl Leaders {
         Leaders { client, holds, next: 0, watched: now() }
     }
 
-    /// No leader is lost, and all servers have them again, before the next trouble comes.
+    /// All leaders stand, on all servers, before the next trouble.
     fn stand(&mut self, servers: &[RedisServer]) {
         let owners = |name: &str, server: &RedisServer| -> Vec<String> {
             redis::cmd("HKEYS").arg(name).query(&mut server.admin()).unwrap()
@@ -290,10 +289,10 @@ impl Leaders {
             };
             servers.iter().all(are_led)
         });
-        // And confirmed since, so that it counts there.
+        // Confirmed again since, so that the hold counts there.
         let_pass(LEADS / 2, "until the next renewal");
         for hold in &mut self.holds {
-            // A machine that stands still keeps renewals from their time.
+            // A machine that stands still delays renewals.
             let is_excused = stalled_since(self.watched) > LEADS / 4;
             assert!(hold.check().is_ok() || is_excused, "a leader was lost: {:?}", hold.check());
             assert!(given_back || is_excused, "a server was not given {} back", hold.name());

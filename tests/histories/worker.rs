@@ -1,4 +1,4 @@
-//! A process that works with locks of all kinds its store has, and notes what it did.
+//! A process that uses all kinds of its store's locks, and notes what it did.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,13 +21,13 @@ use crate::support::{LONG, eventually, leased, let_pass, ms, random, shout};
 pub(crate) struct Orders {
     pub(crate) urls: Vec<String>,
     pub(crate) folder: String,
-    /// When it ends, by [`mono`].
+    /// The end of the work, by [`mono`].
     pub(crate) end: u64,
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// The time after which other names are used: longer than a stopped process stands still, so that it
-    /// comes back to a lock that is in use.
+    /// How long names are used: longer than a stopped process stands still, so that it comes back to a lock
+    /// in use.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
     /// Its observer calls the client back, for the same lock.
@@ -37,50 +37,48 @@ pub(crate) struct Orders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Plain,
-    /// A plain lock that a client keeps after each use until others ask for it.
+    /// A plain cached lock.
     Kept,
     Fenced,
     Fair,
     ReadWrite,
     Semaphore,
     Latch,
-    /// `run_once`: a lock that is held while the job runs, and kept for a moment after.
+    /// `run_once`: a lock that is held while the job runs and a moment longer.
     Job,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Line {
-    /// An operation; of one that begins a hold, until when that is promised.
+    /// An operation; for a grant also the promised end.
     Did(Operation, Option<u64>),
-    /// An operation without a hold is about to be asked for; if nothing more is noted of it, it is unknown
-    /// whether it was done.
+    /// An operation that begins no hold is about to be sent. Without a later line its outcome is unknown.
     Asks(Operation),
     Refused(u64),
-    /// A hold still stands, promised until then.
+    /// A hold stands, promised until then.
     Until(u64, u64),
-    /// It ends: an unlock is about to be called then.
+    /// An unlock of the hold is about to be called.
     Unlocks(u64, u64),
     Unlocked(u64, u64),
     Lost(u64),
-    /// The client is about to be shut down, which gives back all that it holds.
+    /// The client is about to shut down, which releases its holds.
     ShutsDown(String, u64),
     Failed(String, bool),
-    /// This worker works no more; its client is still there.
+    /// This worker has stopped, and its client still exists.
     Idle,
 }
 
 pub(crate) const THREADS: usize = 4;
-/// Of each kind at a time. Every so often other names come up, so that no history grows too long for a
-/// search.
+/// The number of locks of each kind at a time. Names change, so that no history gets too long to search.
 pub(crate) const LOCKS: u64 = 8;
-/// The units of a semaphore, and where a latch begins. Nobody counts down below the reserve: others may be
-/// about to.
+/// The units of a semaphore, and the first count of a latch. Nobody counts down below the reserve, which
+/// others may need.
 pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
 const RESERVE: i64 = 100;
 const MOST_WAITED: Duration = ms(400);
 
-/// Nanoseconds of the clock that all processes of this machine share.
+/// Nanoseconds of the clock that all processes of the machine share.
 pub(crate) fn mono() -> u64 {
     nanos(crate::support::mono())
 }
@@ -95,7 +93,7 @@ impl Orders {
     }
 }
 
-/// The file in a worker's folder that sends it home.
+/// The file in a worker's folder that ends the worker.
 pub(crate) const GO: &str = "go";
 
 pub(crate) fn connect(orders: &Orders) -> LockClient {
@@ -125,8 +123,8 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
     client.unwrap()
 }
 
-/// An observer that asks for the lock of which it is told, on the thread that tells it: it gets it or not, or
-/// a typed refusal, and disturbs nobody.
+/// An observer that asks for its event's lock on the reporting thread: it gets the lock or not, or a typed
+/// refusal, and disturbs nobody.
 #[derive(Clone, Default)]
 struct CallsBack {
     client: Arc<OnceLock<LockClient>>,
@@ -141,7 +139,7 @@ impl Observer for CallsBack {
             Event::Request { .. } => "Plain-called-back",
             _ => return,
         };
-        // Only of kinds that are plain locks; and not each time, so that something else is done too.
+        // Only for plain locks, and not each time, so that other work is done too.
         let (true, Some(client)) =
             (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
         else {
@@ -161,11 +159,9 @@ impl Observer for CallsBack {
     }
 }
 
-/// The word of a crowd that is about to wait.
 pub(crate) const WAITING: &str = "a dozen wait";
 
-/// A dozen clients that wait for locks until they are killed. The locks that they get by chance end with
-/// them.
+/// A dozen clients that wait for locks until they are killed. Locks that they get by chance end with them.
 pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
     shout(WAITING);
@@ -218,9 +214,9 @@ pub(crate) fn work(orders: &Orders) {
             drop(old.shutdown()); // it may come into the midst of some fault
         }
     });
-    // All is given back, or ends with its lease; nothing may need the end of this client for that.
+    // Everything is released, or ends with its lease, without this client's end.
     Worker { orders, file: &file, next: &next }.note(&Line::Idle);
-    // It leaves too if the test has gone.
+    // The process also ends if the test has gone.
     let _has_told = eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists());
     drop(client.into_inner().shutdown());
 }
@@ -233,8 +229,8 @@ impl Worker<'_> {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Events that the call itself does not tell: connections break all the time, a stopped process finds its
-    /// holds lost.
+    /// Connections break all the time, and a stopped process loses holds: both are events that no call
+    /// returns.
     fn failed(&self, error: &Error) {
         if error.kind() != ErrorKind::ShutDown {
             let allowed = crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown();
@@ -294,7 +290,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes a lock again and again without a pause, by which a hold is kept for a turn, or until others ask.
+    /// Takes a lock repeatedly without a pause, so that its hold is cached.
     fn come_back(&self, lock: &RedisLock) {
         for _ in 0..20 {
             let time = (mono(), None);
@@ -304,7 +300,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether the lock is free; that it is not proves nothing, since who had it last may have been killed.
+    /// Notes a free lock; a held one proves nothing, since its holder may have been killed.
     fn look(&self, lock: &RedisLock) {
         let mode = lock.name().starts_with("ReadWrite");
         let model = if mode { Model::ReadWrite } else { Model::Mutex };
@@ -361,8 +357,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A job that nobody else runs meanwhile. Its lock ends when it has returned, or is kept for a moment
-    /// more.
+    /// A job that excludes others. Its lock ends at its return, or a moment later.
     fn job(&self, client: &LockClient, mut made: Operation) {
         let (name, hold) = (made.lock.clone(), made.hold);
         let at_least = ms(1 + random() % 20);
@@ -405,7 +400,7 @@ impl Worker<'_> {
             return;
         }
         let made = asked(Doing::CountDown);
-        // The process may be killed before there is an answer.
+        // The process may be killed before the answer.
         self.note(&Line::Asks(made.clone()));
         match latch.count_down() {
             Ok(left) => answered(made, left),
@@ -418,7 +413,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A hold was entered again; or, if it had been lost, this is another.
+    /// A re-entry; or a new hold, if the old one was lost.
     fn entered(&self, mut made: Operation, is_same: bool, guard: &impl Held) {
         let now = mono();
         let left = guard.remaining();
@@ -432,8 +427,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Holds what was taken for a moment, if it was; `again` enters it once more, and says whether that was
-    /// the same hold.
+    /// Holds the lock for a moment, if it was granted; `again` re-enters, and says whether the hold is the
+    /// same.
     fn hold<G: Held, H: Held>(
         &self,
         taken: leasehold::Result<Option<G>>,
@@ -443,7 +438,7 @@ impl Worker<'_> {
         self.hold_for(None, taken, made, again);
     }
 
-    /// The same, for so long, if that is given.
+    /// The same, for the given time.
     fn hold_for<G: Held, H: Held>(
         &self,
         span: Option<Duration>,
@@ -457,7 +452,7 @@ impl Worker<'_> {
             Err(error) => return self.failed(&error),
         };
         let hold = made.hold;
-        // The time is read first, what remains second: if something remains, the hold stood at that time.
+        // Reads the time first: if something remains, the hold stood at that time.
         let promised = |guard: &G| {
             let now = mono();
             (now, Some(guard.remaining()).filter(|left| !left.is_zero()).map(|left| now + nanos(left)))
@@ -472,7 +467,7 @@ impl Worker<'_> {
             if let Some((is_same, inner)) = &inner {
                 self.entered(Operation { call, ..nested }, *is_same, inner);
             }
-            // A few are long enough to be renewed.
+            // Some holds are long enough for renewals.
             let (pieces, piece) = match (span, random() % 200) {
                 (Some(span), _) => (1, span),
                 (None, 0) => (1 + random() % 8, self.orders.lease / 3),
@@ -537,8 +532,8 @@ macro_rules! held {
     };
 }
 
-/// Half of them are dropped, by which a hold may be kept for a turn. A release by a drop fails in silence: then
-/// nobody has the lock until the lease ends, which no operation here sees.
+/// Half of the guards are dropped, so that the hold may be cached. A failed release of a drop is silent: the
+/// lock is free when the lease ends, and no operation here sees that.
 fn end(guard: Guard) -> leasehold::Result<()> {
     if random().is_multiple_of(2) {
         drop(guard);
@@ -548,5 +543,5 @@ fn end(guard: Guard) -> leasehold::Result<()> {
 }
 
 held!(Guard, end);
-// A permit that was not given back is seen by those who count.
+// The counts of others show a permit that was not released.
 held!(OwnedGuard, OwnedGuard::unlock);

@@ -1,12 +1,12 @@
-//! A foreign program that locks when told to.
+//! A foreign program that locks on command.
 //!
-//! Lines both ways, fields separated by tabs. Request: `number thread client verb argument…`; requests of one
-//! thread run in order, different threads side by side. Answer: `number ok|error begun ended text`, times in
-//! nanoseconds of CLOCK_MONOTONIC. An agent ends when its input ends, so that none outlives a test run that
-//! was killed.
+//! Lines both ways, with tabs between fields. Request: `number thread client verb argument…`; requests of one
+//! thread run in order, those of different threads side by side. Answer: `number ok|error begun ended text`,
+//! with times in nanoseconds of CLOCK_MONOTONIC. An agent ends with its input, so none outlives a killed test
+//! run.
 //!
-//! A JVM needs a second of processor to start, and another to be warm. So a JVM whose test has ended well is
-//! cleared (the verb `reset`: it forgets its clients and threads) and given to the next test.
+//! A JVM needs two seconds of processor to start and warm up. So a JVM whose test has passed forgets its
+//! clients and threads (the verb `reset`) and serves the next test.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,12 +19,12 @@ use parking_lot::Mutex;
 
 use crate::scene::missing;
 
-/// No single request in these tests takes longer, unless it hangs.
+/// No request takes longer, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Its servers may be gone. One that takes longer to let go of them is killed.
+/// Its servers may be gone. An agent that takes longer is killed.
 const CLEARING: Duration = Duration::from_secs(5);
 
-/// Programs that may be used again, by what they are. They end with this process.
+/// Idle programs, by what they are. They end with this process.
 static RESTING: Mutex<Vec<(&str, Program)>> = Mutex::new(Vec::new());
 
 pub(crate) struct Agent {
@@ -45,7 +45,6 @@ struct Requests {
 
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// CLOCK_MONOTONIC before the foreign call, in nanoseconds.
     pub(crate) begun: u64,
     pub(crate) ended: u64,
     pub(crate) result: Result<String, String>,
@@ -63,14 +62,13 @@ pub(crate) struct Peer {
 }
 
 impl Agent {
-    /// A new one, killed on drop. `None`, said loudly, if `what` is not installed here; a failure in CI.
+    /// Starts a program, killed on drop. `None`, said loudly, if `what` is not installed; a failure in CI.
     pub(crate) fn start(what: &str, command: &mut Command) -> Option<Arc<Agent>> {
         let program = Program::start(what, command)?;
         Some(Arc::new(Agent { program: Some(program), reused_as: None }))
     }
 
-    /// The same, or one of that name that an earlier test is done with; for programs that know the verb
-    /// `reset`.
+    /// The same, or an idle one of that name, for programs that know the verb `reset`.
     pub(crate) fn start_or_reuse(what: &'static str, command: &mut Command) -> Option<Arc<Agent>> {
         let resting = {
             let mut resting = RESTING.lock();
@@ -128,11 +126,11 @@ impl Program {
                 let (number, answer) = parse(&line);
                 let asker = waiting.lock().remove(&number);
                 if let Some(asker) = asker {
-                    // An asker that gave up has already failed its test.
+                    // An asker that gave up has failed its test.
                     drop(asker.send(answer));
                 }
             }
-            // The agent is gone: whoever still waits learns it from the closed channel.
+            // The agent is gone: the closed channel tells those who wait.
             waiting.lock().clear();
         });
         reading.unwrap();
@@ -150,7 +148,7 @@ impl Program {
         Ok(Pending { request: request.replace('\t', " "), answer })
     }
 
-    /// Whether it has forgotten its clients and threads. One with a thread that is still at something cannot.
+    /// Whether it forgot its clients and threads; `false` while a thread is busy.
     fn is_cleared(&self) -> bool {
         let is_idle = self.answers.lock().is_empty();
         let reset = is_idle.then(|| self.ask("main", "", "reset", &[]));
@@ -161,7 +159,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Both fail only for a child that has already ended.
+        // Both fail only for a child that has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -186,7 +184,7 @@ impl Peer {
         answer.result.expect_err("the request should have failed")
     }
 
-    /// `client-id:thread-id`, the field that this thread's holds have in Redis.
+    /// `client-id:thread-id`, the field of this thread's holds in Redis.
     pub(crate) fn owner(&self, thread: &str) -> String {
         format!("{}:{}", self.id, self.get(thread, "thread-id", &[]))
     }

@@ -1,4 +1,4 @@
-//! The same locks on a cluster, with Redisson's two ways of telling.
+//! The same locks on a cluster, with Redisson's two ways of notifying.
 
 use std::time::Duration;
 
@@ -11,15 +11,14 @@ use crate::support::cluster::Cluster;
 use crate::support::{Call, call, call_on, wait_until};
 use crate::waking::{kept_the_promise, rounds};
 
-/// A waiter that is not woken finds the lock free a second after its last attempt in Rust, and in Java at
-/// this lease's end.
+/// A waiter that is not woken finds the lock a second after its last attempt in Rust, and after this lease in
+/// Java.
 const LEASE: Duration = Duration::from_secs(30);
 
 struct Sides {
     cluster: Cluster,
     java: Peer,
     rust: LockClient,
-    /// How listeners are counted.
     counted: &'static [&'static str],
 }
 
@@ -32,7 +31,7 @@ fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Op
 }
 
 impl Sides {
-    /// Waits until somebody listens for the lock, in any of the ways counted, and so has tried again.
+    /// Waits until somebody listens for the lock, in any of the counted ways, and has tried again.
     fn somebody_waits(&self, name: &str) {
         self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
     }
@@ -44,8 +43,8 @@ impl Sides {
             count > 0
         };
         wait_until("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
-        // Its second attempt follows at once; were it still to come, it would find the lock free without
-        // being woken.
+        // The second attempt follows at once; without this pause it would find the lock free without a
+        // message.
         let scripts = || -> u64 { self.cluster.scripts_run(primary) };
         let mut before = scripts();
         let is_quiet = || {
@@ -124,13 +123,13 @@ impl Sides {
         }
     }
 
-    /// Two readers of Java's, who wait for a writer of ours, go on as soon as it lets go.
+    /// Two Java readers that wait for a writer of ours go on as soon as it releases.
     fn readers_are_told(&self, name: &str) {
         let lock = self.rust.get_read_write_lock(name);
         let writing = lock.write().acquire().unwrap();
         assert!(!self.java.is("reader", "read-try", &[name]));
         let readers = ["one", "two"].map(|thread| self.java.ask(thread, "read-lock", &[name]));
-        // One that has asked in vain and does not sleep yet may miss the message.
+        // A reader that asked in vain and does not sleep yet may miss the message.
         wait_until("both sleep", Duration::from_secs(20), || {
             self.java.get("main", "asleep", &["one,two"]) == "2"
         });
@@ -149,8 +148,8 @@ impl Sides {
         }
     }
 
-    /// Readers of both read together, a writer of either keeps all out, and each tells the other, in all
-    /// slots.
+    /// Readers of both sides share the lock, a writer of either excludes all, and each notifies the other, in
+    /// all slots.
     fn read_and_write(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "rw");
@@ -197,7 +196,7 @@ impl Sides {
 #[test]
 fn on_a_cluster_java_and_rust_wake_each_other_by_sharded_messages() {
     let _alone = alone();
-    // Either side finds out for itself.
+    // Each side detects the way itself.
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
     sides.exclude_each_other();
     sides.wake_each_other("sharded");
@@ -211,7 +210,7 @@ fn on_a_cluster_java_and_rust_share_fair_and_read_write_locks() {
     sides.read_and_write();
     let Sides { cluster, java, .. } = sides;
     drop(java);
-    // Messages that go to all members, too.
+    // Also messages that go to all members.
     let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "OFF") else { return };
     let builder = LockClient::builder().url(cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
     let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();

@@ -1,7 +1,5 @@
-//! Several Java and several Rust processes at once.
-//!
-//! Each thread notes, by one clock for all, when it was granted what it asked for, and when it began to give
-//! it back. So times that overlap were held at the same time.
+//! Several Java and Rust processes at once. Each thread notes, by one clock, when it was granted the lock and
+//! when it began to release it: overlapping times were held together.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,11 +16,11 @@ use crate::scene::{alone, monotonic, own_time_between, rust};
 use crate::support::server::RedisServer;
 use crate::support::{let_pass, ms, wait_until};
 
-/// Nothing is to end by itself here, however busy the machine is.
+/// No lease ends here, however busy the machine.
 const LEASE: Duration = Duration::from_secs(60);
-/// Carries to a worker process, which is this test program again, what it is to do.
+/// Tells this test program that it is a worker, and its work.
 const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
-/// How long the last of a crowd may take once its time is over.
+/// How long the last of a crowd may take after the time is over.
 const LAST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -129,7 +127,7 @@ impl Work<'_> {
     }
 }
 
-/// One Rust process: the other side of [`Work::start`] and [`turns`].
+/// One Rust process: the counterpart of [`Work::start`] and [`turns`].
 fn worker(told: &str) {
     let words: Vec<&str> = told.split('\t').collect();
     match words[..] {
@@ -180,8 +178,8 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     had
 }
 
-/// The same until each of `kinds` languages and kinds has had it `least` times: fewer say nothing, and on a
-/// busy machine it takes longer. `check` says what was true in each try.
+/// Repeats until each of `kinds` languages and kinds had the lock `least` times: fewer show nothing. `check`
+/// judges each try.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],
@@ -211,7 +209,7 @@ fn counts(had: &[Had]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Goes through all beginnings and ends in order; `begins` is told who begins, and who else has it then.
+/// Goes through all begins and ends in order; calls `begins` with each new holder and the present ones.
 fn sweep<'a>(had: &'a [Had], mut begins: impl FnMut(&'a Had, &[&'a Had])) {
     let ends = had.iter().enumerate().map(|(at, had)| (had.ended, false, at));
     let mut events: Vec<_> =
@@ -245,7 +243,7 @@ fn no_more_than(most: usize, had: &[Had]) {
 fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
-    // The pauses are long, so that writers find gaps between readers, who do not wait for them.
+    // Long pauses leave gaps between readers, which writers need.
     let work = |threads| Work { name: "crowd", lasts: Duration::from_secs(20), pause: ms(400), threads };
     let plain = work(&[("read", 20), ("write", 5)]);
     let first = work(&[("read, writers first", 20), ("write, writers first", 5)]);
@@ -337,8 +335,6 @@ fn one_rust_process_is_a_crowd_too() {
     assert!(meeting("Java: read", "Rust: write") && meeting("Java: write", "Rust: read"));
     assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
 }
-
-// ---- turns
 
 /// A Rust process that waits for a fair lock when it is told to, and notes its turn while it holds it.
 pub(crate) struct Queuer {

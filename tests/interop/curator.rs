@@ -1,4 +1,4 @@
-//! Real Curator on one ZooKeeper: its `InterProcessMutex` and our lock are the same lock, and one queue.
+//! Real Curator on one ZooKeeper: its `InterProcessMutex` and our lock are one lock with one queue.
 
 use std::fs;
 use std::path::PathBuf;
@@ -61,7 +61,6 @@ fn a_lock_held_by_curator_is_busy_for_rust_and_the_other_way_round() {
     assert!(!lock.try_lock_for(Duration::from_millis(50)).unwrap());
     assert!(lock.is_locked().unwrap());
     assert_eq!(lock.remaining_lease().unwrap(), Some(Duration::MAX), "Curator's holds have no end");
-    // Curator writes its address.
     let told = lock.unlock().unwrap_err();
     assert!(matches!(told.not_held(), Some(NotHeld::HeldBy(by)) if by.contains('.')), "{told}");
     java.get("one", "unlock", &[path]);
@@ -89,13 +88,13 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
     let clients = [rust(&server), rust(&server)];
     let holder: RedisLock = clients[0].get_lock(path);
     holder.lock().unwrap();
-    // Java, Rust, Rust, Java, … each stands in the queue before the next comes.
+    // Java, Rust, Rust, Java, …: each is in the queue before the next comes.
     let (mut javas, mut rusts) = (Vec::new(), Vec::new());
     for place in 0..8 {
         if place % 3 == 0 {
             let thread = format!("java-{place}");
             let locked = java.ask(&thread, "lock", &[path]);
-            // Behind it in the same thread's queue of requests.
+            // The thread's queue of requests runs this after the lock.
             let unlocked = java.ask(&thread, "unlock", &[path]);
             javas.push((place, locked, unlocked));
         } else {
@@ -115,8 +114,7 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
     holder.unlock().unwrap();
     let mut order: Vec<_> = rusts.into_iter().map(|(place, task)| (task.join(), place)).collect();
     for (place, locked, unlocked) in javas {
-        // Java's answer is stamped when the call returns: before its unlock, so before the next one is
-        // served.
+        // Java stamps its answer when the call returns: before its unlock, so before the next grant.
         order.push((locked.wait().ended, place));
         unlocked.wait().expect_ok();
     }
@@ -167,7 +165,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     assert!(!other.write().try_lock().unwrap());
     java.get("one", "read-unlock", &[path]);
     java.get("two", "read-unlock", &[path]);
-    // A writer of Java's waits for our reader, and our reader behind it for the writer.
+    // A Java writer waits for our reader, and our reader behind it for the writer.
     let writing = java.ask("one", "write-lock", &[path]);
     queue_is(&server, 1);
     assert!(!other.read().try_lock().unwrap());
@@ -176,7 +174,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     lock.read().unlock().unwrap();
     writing.wait().expect_ok();
     assert!(reading.is_open() && lock.write().is_locked().unwrap());
-    // A writer may read in its place, and goes on when the writing is over.
+    // A writer may read in its place, and goes on after the writing.
     java.get("one", "read-lock", &[path]);
     java.get("one", "write-unlock", &[path]);
     let guard = reading.join().unwrap();
@@ -196,7 +194,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     java.get("two", "write-unlock", &[path]);
 }
 
-/// Curator's waiter only stands in line, as ever: who keeps the lock watches that.
+/// Curator's waiter only queues, and the client that caches the lock watches the queue.
 #[test]
 fn curator_gets_a_lock_that_rust_keeps_before_rust_looks() {
     let _alone = alone();

@@ -15,20 +15,20 @@ use crate::support::server::RedisServer;
 use crate::support::{Call, call, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
-/// The time for which a place of ours lasts without being asked for again.
+/// How long a place of ours lasts without being renewed.
 const PLACE: Duration = Duration::from_secs(6);
 /// Longer than any step here takes.
 const LONG: Duration = Duration::from_secs(60);
-/// Values of Redisson's `fairLockWaitTimeout`: earlier, today's, and one that may be set.
+/// Values of Redisson's `fairLockWaitTimeout`: earlier, present, and configured.
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
-/// Carries the server's address to a process that waits, which is this test program again.
+/// Tells this test program that it is a waiting process: the server's address.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
 const TEST: &str = "fair::a_process_that_waits_for_a_fair_lock";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// A client that no busy machine makes ask under another number: that would come to the end of the queue.
+/// A client that never asks under another number, which would go to the queue's end.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }
@@ -37,7 +37,7 @@ fn queue(admin: &mut Connection) -> Vec<String> {
     admin.lrange(QUEUE, 0, -1).unwrap()
 }
 
-/// Lets somebody come; returns who it is when it stands in the queue.
+/// Starts a waiter; returns its id once it is in the queue.
 fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
     let before = queue(admin).pop();
     let comer = come();
@@ -64,7 +64,7 @@ fn turns(admin: &mut Connection) -> Vec<String> {
     admin.lrange("turns", 0, -1).unwrap()
 }
 
-/// By itself nothing; with [`WAITER`] in its environment, one that waits until it is killed.
+/// Does nothing alone; with [`WAITER`] in its environment, waits until it is killed.
 #[test]
 fn a_process_that_waits_for_a_fair_lock() {
     if let Ok(url) = env::var(WAITER) {
@@ -74,7 +74,7 @@ fn a_process_that_waits_for_a_fair_lock() {
     }
 }
 
-/// The first of all, one in the middle, and the last: each stands behind Java's in another way.
+/// The first, one in the middle, and the last of ours: each has another Java waiter before it.
 #[test]
 fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood() {
     let _alone = alone();
@@ -98,7 +98,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
             let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
             seconds * 1_000 + micros / 1_000
         };
-        // Their remaining times once Java has subtracted its part with each grant of its own.
+        // The remaining times after each of Java's grants subtracted its part.
         let wait_ms = i64::try_from(wait.as_millis()).unwrap();
         let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {
@@ -120,7 +120,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
     }
 }
 
-/// With each grant Redisson takes its own time off everybody's, and passes over who has none left.
+/// Each grant of Redisson takes its own time off all waiters, and skips those with none left.
 #[test]
 fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
     let _alone = alone();
@@ -128,7 +128,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
     let Some(agent) = java::start() else { return };
     let client = patient(&server.url());
     let mut admin = server.admin();
-    // With less, Java's own would lose their places on a machine that is slow.
+    // With less time, Java's own waiters lose their places on a slow machine.
     for wait in WAITS.map(|wait| wait.max(LONG / 3)) {
         let name = format!("wait-{wait:?}");
         let java = java::client_with_fair_wait(&agent, &name, &server.url(), LEASE, wait);
@@ -150,7 +150,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
     }
 }
 
-/// One that Java passed over although it lives: Java had waited for longer than there is time to spare.
+/// Java skipped a live waiter of ours, after a wait longer than its time.
 #[test]
 fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };

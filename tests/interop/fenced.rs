@@ -1,4 +1,4 @@
-//! One row of fencing tokens for both sides. Java takes the counter's next value; Rust the larger of that and
+//! One row of fencing tokens for both sides. Java takes the counter's next value, Rust the larger of that and
 //! the server's time in microseconds.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn tokens_of_java_and_rust_rise_with_every_grant() {
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
-        // Twice Java, twice Rust, once each: every neighbourhood occurs.
+        // Twice Java, twice Rust, once each: all neighbours occur.
         if [0, 1, 4, 6, 8, 9].contains(&grant) {
             tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
             assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);

@@ -16,9 +16,9 @@ use crate::support::{Raise, now, test_command};
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
 const TIMES: usize = 1_250;
-/// No rule gives Java a place in the row, but bursts of hand-offs between our own threads are short.
+/// No rule gives Java a place in the order, but runs of hand-offs between our own threads are short.
 const TURN: Duration = Duration::from_secs(2);
-/// Carries the server's address to a worker process, which is this test program again.
+/// Tells this test program that it is a worker: the server's address.
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
 #[test]
@@ -41,7 +41,7 @@ fn two_java_and_two_rust_processes_count_to_20_000_exactly() {
     assert_eq!(admin.get("counter"), Ok(20_000));
 }
 
-/// By itself a small version of the above; with [`WORKER`] in its environment, one process of it.
+/// Alone a small version of the above; with [`WORKER`] in its environment, one process of it.
 #[test]
 fn one_rust_process_counts_exactly() {
     if let Ok(url) = env::var(WORKER) {
@@ -94,7 +94,8 @@ fn count_up(url: &str, times: usize) {
             let server = &server;
             scope.spawn(move || {
                 let mut connection = server.get_connection().unwrap();
-                // Half of them keep it until others ask, and half drop guards, which may keep it for a turn.
+                // Half of them cache the lock until a recall, and half drop guards, which may cache it for a
+                // time slice.
                 let is_kept = number % 2 == 0;
                 let lock = if is_kept {
                     client.lock_builder("work").cached().build()
@@ -120,7 +121,7 @@ fn count_up(url: &str, times: usize) {
 pub(crate) struct Worker(Child);
 
 impl Worker {
-    /// This test program again, to run that test with that in its environment.
+    /// This test program again, running that test with that variable.
     pub(crate) fn start(test: &str, variable: &str, value: &str) -> Worker {
         let command = test_command(test);
         let mut again = Command::new(&command[0]);
@@ -135,7 +136,6 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Both fail only for a child that has already ended.
         drop(self.0.kill());
         drop(self.0.wait());
     }

@@ -1,5 +1,5 @@
-//! A reentrant lock as countless articles have it: a hash, HINCRBY, EXPIRE in whole seconds, and a release
-//! that tells nobody. Ours shares the key with it.
+//! A reentrant lock as many articles have it: a hash, HINCRBY, EXPIRE in whole seconds, and a silent release.
+//! Ours shares its key.
 
 use std::time::Duration;
 
@@ -50,7 +50,6 @@ impl Handwritten {
         self.take.key(name).arg(self.owner).arg(10).invoke::<u8>(&mut self.redis).unwrap() == 1
     }
 
-    /// The holds left; `None` if it had none.
     fn give(&mut self, name: &str) -> Option<u32> {
         self.give.key(name).arg(self.owner).invoke(&mut self.redis).unwrap()
     }
@@ -74,7 +73,7 @@ fn a_waiter_finds_a_release_that_nobody_announced_within_1_45_s() {
             lock.unlock().unwrap();
             got
         });
-        // Two attempts, around the subscription: from here on only the safety poll can find out.
+        // Two attempts, around the subscription: now only the safety poll can find the lock.
         wait_until("our waiter sleeps", LONG, || calls(&mut admin, &["eval", "evalsha"]) >= before + 2);
         assert!(waiter.is_open());
         let begun = monotonic();

@@ -9,8 +9,8 @@ use crate::scene::{rust, scripts_run, somebody_waits};
 use crate::support::receive;
 
 const LEASE: Duration = Duration::from_secs(3);
-/// One that ends by itself on no machine, however busy.
-/// A third of the lease until the watchdog looks, one command time-out, slack.
+/// A hold that no busy machine lets end.
+/// A third of the lease until the watchdog's renewal, one command time-out, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
 #[test]
@@ -18,7 +18,7 @@ fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
 
-    // Told at the next unlock: it was held, and is no longer.
+    // The next unlock says that the lock was held, and is no longer.
     let lock = client.get_lock("forced");
     lock.lock().unwrap();
     let before = scripts_run(&mut server.admin());
@@ -31,7 +31,7 @@ fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     assert!(java.is("waiter", "is-mine", &["forced"]));
     java.get("waiter", "unlock", &["forced"]);
 
-    // Told by the watchdog, without asking.
+    // The watchdog reports the loss without a question.
     let guard = client.get_lock("forced-too").acquire().unwrap();
     let lost = guard.lost();
     assert!(java.is("breaker", "force-unlock", &["forced-too"]));

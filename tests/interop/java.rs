@@ -14,8 +14,8 @@ use crate::support::server::RedisServer;
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
-    // Quick to start, and quiet beside the other processes of a small machine. With UsePerfData a JVM that
-    // starts beside others may warn on its standard output, where its answers are read.
+    // Quick to start, and quiet on a small machine. With UsePerfData a JVM that starts beside others may
+    // print a warning where its answers are read.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
         .arg(jar);
     Agent::start_or_reuse("Redisson", &mut java)
@@ -25,7 +25,7 @@ pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
     Some(client(&start()?, "redisson", url, watchdog))
 }
 
-/// The only test for now, a server, and a JVM with one Redisson client on it.
+/// Runs alone: a server, and a JVM with one Redisson client.
 pub(crate) fn set_up(watchdog: Duration) -> Option<(MutexGuard<'static, ()>, RedisServer, Peer)> {
     let alone = alone();
     let server = RedisServer::start_default()?;

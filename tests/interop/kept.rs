@@ -1,4 +1,4 @@
-//! A lock that a client of ours keeps until others ask for it, beside Redisson, which asks for nothing.
+//! Cached locks beside Redisson, which sends no recalls.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{LONG, wait_until};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A server, Java on it, and a client of ours with a lock that it keeps for a minute if nobody is seen to wait.
+/// A server, Java on it, and a client of ours that caches a lock for a minute unless it sees a waiter.
 fn set_up() -> Option<(RedisServer, Peer, LockClient, RedisLock)> {
     let server = RedisServer::start_default()?;
     let java = java::connect(&server.url(), LEASE)?;
@@ -22,7 +22,7 @@ fn set_up() -> Option<(RedisServer, Peer, LockClient, RedisLock)> {
     Some((server, java, client, lock))
 }
 
-/// Uses the lock until the client keeps it: the first use, and one that something disturbed, are not kept.
+/// Uses the lock until the client caches it: the first use, and a disturbed one, are not cached.
 fn use_until_kept(lock: &RedisLock, server: &RedisServer) {
     wait_until("it is kept", LONG, || {
         lock.lock().unwrap();
@@ -36,7 +36,7 @@ fn java_gets_a_lock_that_rust_keeps_and_does_not_wait_for_the_lease() {
     let _alone = alone();
     let Some((server, java, client, lock)) = set_up() else { return };
     let mut admin = server.admin();
-    // On a busy machine a look may come too late, and the lock is given back.
+    // On a busy machine a late check releases the lock.
     wait_until("Java finds it held, and does not wait", LONG, || {
         use_until_kept(&lock, &server);
         let is_free = java.is("passing", "try", &["stock"]);

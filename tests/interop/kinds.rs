@@ -13,7 +13,7 @@ use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
-/// A message's way and a busy machine; the safety poll comes after a second.
+/// A message on a busy machine; the safety poll comes after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
 #[test]
@@ -35,7 +35,7 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
             admin.zrange_withscores("redisson_lock_timeout:{ghost}", 0, -1).unwrap();
         doomed.shutdown().unwrap();
         assert!(waiter.join().is_err());
-        // It may have left in good order; a killed one does not.
+        // A killed client leaves its place; one that ended in order does not.
         if admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 0 {
             let _: () = admin.zadd("redisson_lock_timeout:{ghost}", &times[0].0, times[0].1).unwrap();
             let _: () = admin.rpush("redisson_lock_queue:{ghost}", &place[0]).unwrap();
@@ -65,7 +65,7 @@ fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
     assert!(java.is("reader", "read-try", &["rw"]));
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
-    // Java lets go; our reader is not evicted by that.
+    // Java's release does not evict our reader.
     java.get("reader", "read-unlock", &["rw"]);
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
@@ -97,11 +97,11 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
-    // We write; three readers of Java's are let in by one release, and a downgrade would do as well.
+    // One release of our writer admits three Java readers; a downgrade would too.
     let writing = lock.write().acquire().unwrap();
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
-    // The message wakes those that sleep, and one more: two that have asked in vain and do not sleep yet
-    // would miss it.
+    // The message wakes those that sleep, and one more: two that asked in vain and do not sleep yet would
+    // miss it.
     wait_until("all three sleep", LONG, || java.get("main", "asleep", &["r0,r1,r2"]) == "3");
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
@@ -112,7 +112,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
         let took = own_time_between(freed, got.ended);
         assert!(took < TOLD, "{took:?}");
     }
-    // Java's readers and ours let go; a writer of ours is told by the last, which is Java's.
+    // The last reader's release, Java's, notifies our writer.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
     let waiter = call_on(lock.clone(), move |lock| {
@@ -153,15 +153,14 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
     }
 }
 
-/// Levels that are left, a downgrade, and a write that ran out beside its owner's reading: Java goes by what
-/// they leave.
+/// Remaining levels, a downgrade, and an expired write of a reader: Java acts on what they leave.
 #[test]
 fn java_goes_by_the_times_of_our_reading_and_writing() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
-    // The time of an inner level stays with the hold, whoever reads beside it.
+    // An inner level's time stays with the hold, whoever else reads.
     let taken = now();
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
@@ -173,7 +172,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
     outer.unlock().unwrap();
     assert!(java.is("writer", "write-try", &["rw"]));
     java.get("writer", "write-unlock", &["rw"]);
-    // A writer that goes on reading does so for its reading's time.
+    // A writer that goes on reading keeps its reading's time.
     let writing = lock.write().acquire().unwrap();
     lock.read().lock_with_lease(short).unwrap();
     let (read, read_at) = (monotonic(), now());
@@ -183,7 +182,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
     assert!(got.result.is_ok() && waited < short + TOLD, "{waited:?}");
     java.get("writer", "write-unlock", &["rw"]);
     assert!(lock.read().unlock().unwrap_err().is_not_held());
-    // A write that is over is over, although its owner reads on and has not let go of it.
+    // An expired write has ended, although its owner reads on and has not released it.
     let (written, written_at) = (monotonic(), now());
     let writing = lock.write().acquire_with(&leased(short)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -251,7 +250,7 @@ fn permits_with_leases_are_given_back_by_the_other_language() {
     assert!(!java.is("main", "permits-release", &["permits", &theirs]));
     assert_eq!(java.get("main", "permits-available", &["permits"]), "2");
     assert!(ours.unlock().is_err());
-    // One whose lease is over comes back to whoever asks, on either side.
+    // Either side gets an expired permit.
     let short = java.get("main", "permits-try-for", &["permits", "0", "200"]);
     let long = permits.acquire().unwrap();
     let next = permits.acquire().unwrap();
@@ -318,7 +317,7 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
             assert_eq!(latch.count().unwrap(), 0);
             between(opened, ended).saturating_sub(stalled_since(opened_at))
         });
-        // The last of eight, in three runtimes: often enough one of them waits for a processor.
+        // One of eight waiters in three runtimes often waits for a processor.
         let (half, worst) = (median(delays.clone()), delays.into_iter().max().unwrap());
         eprintln!("a latch that {last} opens, to the last of eight: median {half:?}, worst {worst:?}");
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
@@ -326,7 +325,6 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
     }
 }
 
-/// Whatever Redisson makes, looked at from here.
 #[test]
 fn a_hold_of_java_is_shown_with_its_kind() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -342,7 +340,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     let holder = &seen.holders[0];
     assert_eq!((&holder.owner, holder.hold_count, holder.by_this_client), (&owner, Some(2), false));
     assert!(is_within(seen.remaining), "{seen}");
-    // Redisson's fields do not say since when, nor where.
+    // Redisson's fields say neither since when nor where.
     assert_eq!((holder.held_for, &holder.location), (None, &None));
 
     let token = java.get("main", "fenced-lock-token", &["fenced"]);
@@ -404,7 +402,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     assert!(seen.permits[0].remaining <= Duration::from_secs(20));
     assert_eq!(seen.permits[1].remaining, Duration::MAX);
 
-    // A number is all that is kept of these; who waits tells which it is.
+    // The store keeps only a number of these; their waiters show the kind.
     assert!(java.is("main", "semaphore-set", &["sem", "1"]));
     assert_eq!((show("sem").kind, show("sem").count), (ObjectKind::Counter, Some(1)));
     let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "20000"]);
@@ -420,7 +418,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
 }
 
-/// The field in which a hold says since when it is held is in the hash that both share.
+/// The field with a hold's begin is in the hash that both share.
 #[test]
 fn java_ignores_the_note_of_a_hold() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -446,7 +444,7 @@ fn java_ignores_the_note_of_a_hold() {
         let seen = client.inspect("said").unwrap();
         assert_eq!((seen.holders.len(), seen.holders[0].held_for), (1, None), "{seen}");
         java.get("waiter", &verb("unlock"), &["said"]);
-        // And Java's operator takes it away as any other.
+        // Java's operator removes the lock like any other.
         lock.lock().unwrap();
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
@@ -455,8 +453,8 @@ fn java_ignores_the_note_of_a_hold() {
     }
 }
 
-/// A latch that Java deletes says that it is shut; permits that come back wake one of Java's waiters,
-/// whatever it wants; and fewer than none are announced, which makes Java's reading thread throw.
+/// A latch that Java deletes announces that it is shut; returned permits wake one Java waiter, whatever it
+/// wants; and a negative count is announced, which makes Java's reading thread throw.
 #[test]
 fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
@@ -491,7 +489,7 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     let waiter = take();
     java.get("main", "semaphore-add", &["sem", "-1"]);
     assert!(greedy.is_open() && waiter.is_open());
-    // Ours says nothing of fewer than none, so that Java's thread goes on reading.
+    // Ours announces no negative count, so Java's thread goes on reading.
     assert_eq!(semaphore.add_permits(5).unwrap(), -1);
     assert_eq!(semaphore.add_permits(5).unwrap(), 4);
     waiter.join();
@@ -499,7 +497,7 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     assert_eq!(semaphore.available_permits().unwrap(), 1);
 }
 
-/// Java's threads wait for nothing of ours, so `writers_first` binds only clients that follow it.
+/// Java's threads do not wait for our writers, so `writers_first` binds only clients that follow it.
 #[test]
 fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_does() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
@@ -548,7 +546,7 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
         (says("permits-all"), says("permits-out"), says("permits-available")),
         ("5".into(), "4".into(), "1".into())
     );
-    // Leases: asked for, made longer, cut, by either side.
+    // Leases: requested, extended, and cut, by either side.
     assert_eq!(
         permits.remaining_lease(theirs[0]).unwrap(),
         Some(Duration::MAX),
@@ -573,7 +571,7 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
     assert_eq!(java.get("main", "permits-release-many", &["permits", &ids.join(",")]), "2");
     assert_eq!((says("permits-out"), permits.available_permits().unwrap()), ("0".into(), 6));
     assert!(ours.unlock().is_err());
-    // And of those without ids: given back only where there are some.
+    // Permits without ids are released only where there are some.
     let semaphore = client.get_semaphore("none");
     assert!(!java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert!(!semaphore.release_if_exists(1).unwrap());
@@ -583,7 +581,7 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
     assert_eq!(semaphore.available_permits().unwrap(), 4);
 }
 
-/// Java has no conditions, but may take the lock while one of ours waits for one.
+/// Java has no conditions, but may take the lock during our wait.
 #[test]
 fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };

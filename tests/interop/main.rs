@@ -1,9 +1,9 @@
-//! Leasehold beside other libraries: on one Redis real Redisson in real JVMs, redis-py, redsync, and a lock
-//! as the articles write it; on one ZooKeeper real Curator.
+//! Leasehold beside other libraries: on one Redis real Redisson in JVMs, redis-py, redsync, and a lock from
+//! the articles; on one ZooKeeper real Curator.
 //!
-//! Each foreign side is a small program in `tests/interop/` that does what a test tells it and reports the
-//! outcome (see `agent.rs`). They are built on first use. If the tools for that are missing, the tests say so
-//! on standard error and pass; with `CI=true` they fail.
+//! Each foreign side is a small program in `tests/interop/` that obeys a test (see `agent.rs`), built on
+//! first use. Without the tools for that, the tests say so on standard error and pass; with `CI=true` they
+//! fail.
 
 #![cfg(unix)] // The other side is started by a shell.
 #![allow(

@@ -1,4 +1,4 @@
-//! Groups of locks that Redisson's multi-lock and ours share, and what Redisson's does to them.
+//! Groups of locks shared with Redisson's multi-lock, and that lock's effects on ours.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{call, call_on, leased, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(10);
-/// A message's way and a busy machine; the safety poll comes after a second.
+/// A message on a busy machine; the safety poll comes after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
 fn locks(client: &LockClient, names: &[&str]) -> Vec<RedisLock> {
@@ -25,7 +25,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let multi = client.get_multi_lock(locks(&client, &["a", "b", "c"]));
-    // Java's, in another order, and sharing only some.
+    // Java's groups, in another order, with some locks in common.
     for group in ["c,b,a", "b,other", "c"] {
         java.get("t", "multi-lock", &[group]);
         assert!(!multi.try_lock().unwrap(), "{group}");
@@ -35,7 +35,6 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
             let by_java = client.get_lock(name).is_locked().unwrap();
             assert_eq!(by_java, is_javas, "{group}: {name}");
         }
-        // A wait ends soon after Java's release.
         let before = scripts_run(&mut admin);
         let waiter = call_on(multi.clone(), move |multi| {
             let guard = multi.acquire().unwrap();
@@ -55,7 +54,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
         let waited = between(freed.begun, had);
         assert!(waited < TOLD + stalled_since(released_at), "{group}: {waited:?}");
     }
-    // And the other way round: none of ours for Java, whether it asks for one or for all.
+    // In turn, Java gets none of ours, whether it asks for one or for all.
     let guard = multi.acquire().unwrap();
     for group in ["a,b,c", "c,a", "b"] {
         assert!(!java.is("t", "multi-try", &[group]), "{group}");
@@ -84,9 +83,8 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
     wait_until("nothing is left", LONG, || keys(&mut admin).is_empty());
 }
 
-/// Ours are given in opposite orders and taken in one. Java takes them as they are given: two of its own in
-/// opposite orders hold each other up until one's time is over, and then begin anew at the same moment, so
-/// its order here is that of the names.
+/// Ours are given in opposite orders and taken in one. Java takes locks as given, and two opposite groups of
+/// its own delay each other again and again, so its group is in the order of names.
 #[test]
 fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
     const EACH: u32 = 12;
@@ -132,7 +130,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
 }
 
 /// Java's last step sets the end of all keys of a fenced lock, its counter included, and after a second round
-/// it counts the lease in other units. Ours does neither, and gets on with what Java has done.
+/// in other units. Ours does neither, and copes with what Java did.
 #[test]
 fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -149,11 +147,11 @@ fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     assert!(!ours.try_lock().unwrap());
     let javas: u64 = admin.get(counter).unwrap();
     assert!(javas > first.get());
-    // Java's lease takes the counter with it; our next token is larger all the same.
+    // Java's lease ends the counter too; our next token is larger all the same.
     let guard = ours.try_acquire_for(LONG).unwrap().expect("Java's lease is over");
     assert!(guard.fencing_token().unwrap().get() > javas, "{:?} after {javas}", guard.fencing_token());
     guard.unlock().unwrap();
-    // Waited for in vain at first: ours ends when it was said to.
+    // After a first vain wait: our lease ends when it should.
     let held = client.get_lock("m").acquire_owned().unwrap();
     let waiter = call_on(rust(&server.url(), LEASE), move |client| {
         let multi = client.get_multi_lock([client.get_lock("f"), client.get_lock("m")]);

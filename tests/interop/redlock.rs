@@ -1,7 +1,5 @@
-//! Java's RedissonRedLock and ours on the same three servers: each node holds a plain RLock, so each side is
-//! in the other's way.
-//!
-//! Java's waits and leases are given here, since without a lease it would have each member renewed by itself.
+//! Java's RedissonRedLock and ours on the same three servers: each node has a plain RLock, so each side
+//! excludes the other. Java gets waits and leases, since without a lease it renews each member separately.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +13,7 @@ use crate::support::wait_until;
 
 const LEASE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(10);
-/// Milliseconds in which Java gets a lock that is free.
+/// Milliseconds within which Java gets a free lock.
 const ENOUGH: &str = "15000";
 const MEMBERS: &str = "one,two,three";
 
@@ -42,10 +40,10 @@ fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
         .unwrap();
     let lock = client.get_lock("both");
     let java = &peers[0];
-    // It has a third of the wait for each server.
+    // Java spends a third of the wait on each server.
     let java_takes = |wait_ms| java.is("t", "redlock-try-for-lease", &[MEMBERS, "both", wait_ms, "20000"]);
 
-    // Java's first: each of its keys is one of ours, and its release wakes us.
+    // Java first: each of its keys is ours too, and its release wakes us.
     assert!(java_takes(ENOUGH));
     assert!(servers.iter().all(|server| fields(server, "both").len() == 1));
     assert!(!lock.try_lock().unwrap());
@@ -65,7 +63,7 @@ fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
         waiter.join().unwrap().unwrap();
     });
 
-    // Ours: Java gets none of the three, and then all.
+    // Ours: Java gets none of the three, and afterwards all.
     let guard = lock.acquire().unwrap();
     let owner = BTreeMap::from([(guard.owner().to_string(), 1)]);
     assert!(servers.iter().all(|server| fields(server, "both") == owner));
@@ -97,7 +95,6 @@ fn a_lock_that_rust_holds_on_a_majority_is_busy_for_java() {
         .map(|(name, server)| java::client(&agent, name, &server.url(), LEASE))
         .collect();
     let java = &peers[0];
-    // It can take what is free.
     assert!(java.is("t", "redlock-try-for-lease", &[MEMBERS, "free", ENOUGH, "20000"]));
     assert!(!java.is("t", "redlock-try-for-lease", &[MEMBERS, "two-of-three", "900", "20000"]));
     let owner = guard.owner().to_string();

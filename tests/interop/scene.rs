@@ -1,4 +1,4 @@
-//! Needs of every interop test: one at a time, programs built once, clocks that foreign processes share.
+//! What every interop test needs: exclusion, programs built once, and clocks shared with foreign processes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,15 +12,14 @@ use redis::{Commands, Connection};
 use crate::support::stalls::stalled_between;
 use crate::support::{self, LONG, listening_clients, now, wait_until, watch_for_stalls};
 
-/// Holds up the other tests of this file: each starts processes and several measure, on machines with few
-/// cores.
+/// Excludes the other tests of this program: each starts processes, and several measure, on few cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
     RUNNING.lock()
 }
 
-/// A leasehold client on the server at `url`. An answer is waited for, however busy the machine is.
+/// A client that waits for answers however busy the machine is.
 pub(crate) fn rust(url: &str, lease: Duration) -> LockClient {
     LockClient::builder().url(url).lease(lease).command_timeout(LONG).connect_timeout(LONG).build().unwrap()
 }
@@ -31,29 +30,26 @@ pub(crate) fn monotonic() -> u64 {
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-/// From one reading of [`monotonic`] to another; panics if they are the wrong way round.
+/// Panics if the readings are in the wrong order.
 pub(crate) fn between(earlier: u64, later: u64) -> Duration {
     Duration::from_nanos(later.checked_sub(earlier).expect("it happened before its cause"))
 }
 
-/// The same, without the time for which a busy machine kept those who take part from running.
+/// The same, without the time for which a busy machine kept the participants from running.
 pub(crate) fn own_time_between(earlier: u64, later: u64) -> Duration {
     let took = between(earlier, later);
     let begun = instant(earlier);
     took.saturating_sub(stalled_between(begun, begun + took))
 }
 
-/// A reading of [`monotonic`] as this process counts time.
 fn instant(reading: u64) -> Instant {
     now() - between(reading, monotonic())
 }
 
-/// How many scripts the server has run or been asked to run.
 pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
     calls(admin, &["eval", "evalsha"])
 }
 
-/// How often the server was given any of `commands`.
 pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
     let said: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
     let count = |command: &str| {
@@ -63,8 +59,8 @@ pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
     commands.iter().map(|command| count(command)).sum()
 }
 
-/// Waits until somebody waits for the lock called `name`, whom nobody awaited before: subscribed, and has
-/// tried again since. `before` is [`scripts_run`] from before it started.
+/// Waits until a first waiter is subscribed to the lock and has tried again. `before` is [`scripts_run`] from
+/// before it started.
 pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
     wait_until("a waiter has subscribed and tried again", LONG, || {
         let ask = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).query(admin).unwrap();
@@ -77,20 +73,19 @@ pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
 }
 
-/// The folder of built programs that have no place of their own.
 pub(crate) fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// `product`, made by `commands` if it is missing or older than what it is made of. `None`, said loudly, if
-/// that cannot be done here; a failure in CI.
+/// `product`, made by `commands` if missing or older than its sources. `None`, said loudly, if that cannot be
+/// done; a failure in CI.
 pub(crate) fn build_once(
     what: &str,
     product: &Path,
     made_of: &[&Path],
     commands: impl FnOnce() -> Vec<Command>,
 ) -> Option<PathBuf> {
-    // Several runs may share the folder; the lock goes with the file handle.
+    // Several runs may share the folder; the lock ends with the file handle.
     let folder = product.parent().unwrap();
     fs::create_dir_all(folder).unwrap();
     let in_use = File::create(folder.join(".building")).unwrap();
@@ -113,7 +108,7 @@ pub(crate) fn build_once(
             Err(problem) => return missing(what, &format!("{command:?}: {problem}")),
         }
     }
-    // The product itself may be a link into the system, or left untouched because it is already right.
+    // The product may be a link into the system, or already right and untouched.
     fs::rename(&begun, &stamp).unwrap();
     Some(product.to_owned())
 }
@@ -122,7 +117,6 @@ fn changed(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).and_then(|data| data.modified()).ok()
 }
 
-/// Says that a test cannot run here for want of `what`; panics in CI.
 #[track_caller]
 pub(crate) fn missing<T>(what: &str, why: &str) -> Option<T> {
     support::missing(&format!("no {what}: {why}"));

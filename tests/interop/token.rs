@@ -13,7 +13,7 @@ use crate::support::server::RedisServer;
 use crate::support::{LONG, call, wait_until};
 
 const LEASE: Duration = Duration::from_secs(2);
-/// Nothing announces a token lock's release; ours polls.
+/// Nothing announces a token lock's release, so ours polls.
 const FOUND: Duration = Duration::from_millis(1_450);
 const REDIS_PY: &str = "8.1.0";
 
@@ -125,7 +125,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     let mut expired = server.admin();
     let mut expires = || wait_until("the lease ends", LONG, || expired.exists("token") == Ok(false));
 
-    // Theirs expires, ours is granted, they unlock late.
+    // Theirs expires, ours is granted, and they unlock late.
     assert!(peer.is("late", "try-lease", &["token", "150"]));
     expires();
     lock.lock().unwrap();
@@ -133,7 +133,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(lock.is_held_by_current_thread().unwrap(), "after {refused:?}");
     lock.unlock().unwrap();
 
-    // Ours expires, theirs is granted, we unlock late.
+    // Ours expires, theirs is granted, and we unlock late.
     lock.lock_with_lease(Duration::from_millis(150)).unwrap();
     expires();
     assert!(peer.is("next", "try-lease", &["token", "20000"]));
@@ -142,7 +142,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(refused.not_held().is_some(), "{refused}");
     assert_eq!(admin.get("token"), Ok(token));
 
-    // Nor does a stranger's unlock.
+    // A stranger's unlock does not either.
     let refused = lock.unlock().unwrap_err();
     assert!(refused.not_held().is_some(), "{refused}");
     peer.get("next", "unlock", &["token"]);

@@ -1,8 +1,5 @@
-//! A release on one side wakes a waiter on the other.
-//!
-//! The promise is 50 ms from the moment the holder begins to unlock until the waiter has the lock. One round
-//! in ten may miss it (these machines have two cores and run two runtimes and a server), but none by so much
-//! that it was the safety poll, a second after the last attempt, that found the lock free.
+//! A release on one side wakes a waiter on the other, within 50 ms of the begin of the unlock. One round in
+//! ten may miss that (two cores run two runtimes and a server), but none by as much as the safety poll takes.
 
 use std::time::Duration;
 
@@ -62,8 +59,7 @@ fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
     kept_the_promise("Rust to Java", delays);
 }
 
-/// It deletes the key of a holder of ours, whose release would tell those who stand in line, and tells nobody
-/// of them.
+/// Java deletes the key of our holder, whose release would notify the queue, and notifies nobody in it.
 #[test]
 fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -90,11 +86,11 @@ fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
     kept_the_promise("forced by Java", delays);
 }
 
-/// One that has asked in vain and does not sleep yet hears nothing of what wakes those who sleep.
+/// A waiter that asked in vain and does not sleep yet misses what wakes sleepers.
 #[test]
 fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    // One that is not told sleeps for as long.
+    // A waiter without a message sleeps this long.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);
     let mut admin = server.admin();
     let delays = rounds(|name| {
@@ -102,7 +98,7 @@ fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
         let writing = lock.write().acquire().unwrap();
         let before = scripts_run(&mut admin);
         let waiter = java.ask("reader", "read-lock", &[name]);
-        // It asks, subscribes, asks again, and only then sleeps.
+        // The waiter asks, subscribes, asks again, and then sleeps.
         let asked = now();
         while scripts_run(&mut admin) < before + 2 {
             assert!(asked.elapsed() < LONG, "it does not ask");
@@ -119,8 +115,8 @@ fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
     assert_eq!(missed, 0, "{delays:?}");
 }
 
-/// The delays of [`ROUNDS`] rounds, each on a new name, after one that warms both sides up: without the time
-/// for which a busy machine kept those who take part from running.
+/// The delays of [`ROUNDS`] rounds, each on a new name, after a warm-up, without the time for which a busy
+/// machine kept the participants from running.
 pub(crate) fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
     watch();
     round("warm-up");

@@ -1,4 +1,4 @@
-//! Both sides keep their locks beyond the lease, each against the other's patience.
+//! Both sides keep their locks beyond the lease, while the other waits.
 
 use std::time::Duration;
 

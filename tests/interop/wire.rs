@@ -1,8 +1,8 @@
 //! The same operations by Java and by Rust leave the same bytes in Redis and on its channels.
 //!
-//! Each step is followed by a look at every key (type, content, lifetime) and every message. The client's own
-//! random parts are replaced once they are known to have the right form: the owner by `OWNER`, a token by
-//! `TOKEN`, a lifetime by the lease of which at most two seconds are gone.
+//! Each step compares all keys (type, content, lifetime) and messages. Random parts with the right form are
+//! replaced: an owner by `OWNER`, a token by `TOKEN`, a lifetime by its lease, of which at most two seconds
+//! are gone.
 
 use std::time::Duration;
 
@@ -180,7 +180,7 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     for (number, (step, expected)) in expected.iter().enumerate() {
         token = side.take(*step).or(token);
         let mut seen = keys(&mut admin, side, token);
-        // Messages published before this one arrive before it.
+        // Earlier messages arrive before this one.
         let _: () = admin.publish("the-step", "is-over").unwrap();
         seen.extend(std::iter::from_fn(|| shown(&listener.get_message().unwrap())));
         let mut expected = expected.clone();
@@ -190,8 +190,8 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     }
 }
 
-/// Every key but a client's entry in the directory, and Redisson's note to itself that an unlock was
-/// answered, which it deletes in its own time.
+/// Every key but clients' directory entries, and Redisson's note that an unlock was answered, which it
+/// deletes later.
 fn keys(admin: &mut Connection, side: &impl Side, token: Option<u64>) -> Vec<String> {
     let names: Vec<Vec<u8>> = admin.keys("*").unwrap();
     let beside: [&[u8]; 2] = [b"redisson_unlock_latch:", b"leasehold_client:"];
@@ -227,14 +227,13 @@ fn describe(admin: &mut Connection, name: &[u8], side: &impl Side, token: Option
     format!("key {} {kind} {content} {lifetime}", name.escape_ascii())
 }
 
-/// Whether this is the owner as the side itself says it, and in Redisson's form: UUID v4 in lower case, a
-/// number.
+/// Whether this is the side's own owner, in Redisson's form: a UUID in lower case and a number.
 fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let owner = side.owner();
     let (id, number) = owner.split_once(':').expect("an owner is id:number");
     let uuid = uuid::Uuid::parse_str(id).expect("the id is a UUID");
     assert_eq!(id, uuid.hyphenated().to_string());
-    // Of version 4 in Java; 8 says that a release tells the line of waiting clients.
+    // Version 4 in Java; version 8 says that a release notifies the wait queue.
     assert!(matches!(uuid.get_version_num(), 4 | 8), "{id}");
     assert_eq!(id, side.id());
     assert!(number.bytes().all(|digit| digit.is_ascii_digit()), "{number:?} is no number");

@@ -1,8 +1,8 @@
 //! The rules of `docs/operating/alerts.yml` in simulated outages, scraped each 15 s and each 60 s.
 //!
-//! The series of an outage are those that a client really sends: it runs by a clock that the test moves, in
-//! an outage that begins at eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes them to
-//! `docs/operating/alerts_test.yml`, which Prometheus's own `promtool` then judges.
+//! A real client sends an outage's series: it runs by a clock that the test moves, and the outage begins at
+//! eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes the series to
+//! `docs/operating/alerts_test.yml`, which Prometheus's `promtool` judges.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,14 +22,13 @@ use yaml_rust2::{Yaml, YamlLoader};
 use crate::support::{LONG, eventually};
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
-/// The outage of a store: long enough for a hold with a lease of 30 s to be lost.
+/// Long enough for a hold with a lease of 30 s to be lost.
 const OUTAGE: u64 = 45;
-/// The first of these begins at a scrape.
+/// The first outage begins at a scrape.
 pub(crate) const BEGINS: u64 = 300;
 const PHASES: u64 = 8;
 const WHOLE: u64 = 900;
 
-/// The value of each series, as it would be scraped now.
 #[derive(Default, Clone)]
 struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -110,7 +109,7 @@ impl Observer for Watched {
     }
 }
 
-/// The scrapes of a client whose store was away, and the moment at which its hold was lost.
+/// The scrapes of a client during an outage, and when its hold was lost.
 struct Outage {
     scraped: BTreeMap<String, Vec<f64>>,
     lost_at: u64,
@@ -194,7 +193,7 @@ impl Rules {
         self.0.values().any(|rule| rule["expr"].as_str().unwrap().contains(name))
     }
 
-    /// The expectation of an alert at a time: that it fires for this series, or does not for any.
+    /// An alert's expected state at a time: firing for this series, or for none.
     pub(crate) fn expects(&self, alert: &str, seconds: u64, labels: Option<&str>) -> String {
         let rule = &self.0[alert];
         let mut text = format!("      - eval_time: {seconds}s\n        alertname: {alert}\n");
@@ -215,23 +214,22 @@ impl Rules {
 
 const SHOP: &str = "job: shop, instance: a";
 
-/// A rule, a series of what goes wrong from 5 minutes on, by numbers for each scrape in the order of time,
-/// and who it is said of.
+/// A rule, a series of the fault from minute 5 on, by numbers for each scrape, and its labels.
 pub(crate) struct Case {
     pub(crate) alert: &'static str,
     pub(crate) series: &'static [(&'static str, Shape)],
     pub(crate) labels: &'static str,
-    /// The time after the beginning at which it fires at the latest, with scrapes each minute.
+    /// The latest time of the alert after the fault's begin, with scrapes each minute.
     pub(crate) within: u64,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Shape {
-    /// This value, and this from the beginning on.
+    /// From the first value to the second at the begin.
     Step(i32, i32),
-    /// It grows by so much with each scrape, from the beginning on.
+    /// Grows by the second value with each scrape from the begin on.
     Grows(u32, u32),
-    /// It is there only until the beginning.
+    /// Ends at the begin.
     Ends(u32),
 }
 
@@ -311,7 +309,7 @@ pub(crate) const CASES: &[Case] = &[
         alert: "LeaseholdStoreIsNotWatched",
         series: &[("leasehold_store_up{job=\"locks\", instance=\"s\"}", Shape::Ends(1))],
         labels: "",
-        // Prometheus takes a series for gone after five minutes.
+        // Prometheus drops a series after five minutes.
         within: 720,
     },
     Case {
@@ -350,7 +348,7 @@ pub(crate) const CASES: &[Case] = &[
         labels: "job: locks, instance: s",
         within: 180,
     },
-    // The time of `promtool` begins at 0: this run ended a day and some hours before.
+    // `promtool`'s time begins at 0: this run ended more than a day before.
     Case {
         alert: "LeaseholdJobIsLate",
         series: &[(
@@ -362,7 +360,6 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// The file that `promtool` reads.
 fn simulated(rules: &Rules) -> String {
     let mut text =
         "# Written by tests/meta/alerts.rs. See there, and docs/operating.md.\nrule_files: [alerts.yml]\n\
@@ -385,7 +382,7 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
             let labels = format!("{SHOP}, reason: expired");
             text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
-            // With scrapes each 15 s there is one between the fourth second and the loss.
+            // With scrapes each 15 s, one falls between the fourth second and the loss.
             if every == 15 {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }
@@ -434,7 +431,7 @@ fn each_alert_fires_in_a_simulated_outage_at_15_and_at_60_seconds() {
     assert!(output.status.success(), "{said}");
 }
 
-/// Prometheus's own tool. If there is none the test says so, which in CI is a failure.
+/// `None`, said by the test, without the tool; a failure in CI.
 pub(crate) fn promtool() -> Option<PathBuf> {
     let named = std::env::var_os("LEASEHOLD_PROMTOOL").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();

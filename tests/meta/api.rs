@@ -1,7 +1,5 @@
-//! The public types' shapes: what may be sent where, what is an object, and how large an error is.
-//!
-//! That a [`Guard`] cannot leave its thread is shown by the `compile_fail` example in its documentation, and
-//! here by a question that the compiler answers either way.
+//! The public types' shapes: what may be sent, which traits are object-safe, and how large an error is. The
+//! compiler answers both ways here; a `compile_fail` example shows that a [`Guard`] cannot leave its thread.
 
 use std::error::Error as StdError;
 use std::fmt::{Debug, Display};
@@ -45,7 +43,6 @@ fn cloned<T: Clone>() {}
 fn value<T: Copy + Eq + Debug + Send + Sync + 'static>() {}
 fn key<T: Copy + Eq + Hash + Display + Debug + Send + Sync + 'static>() {}
 
-/// Asks each check of each type.
 macro_rules! each {
     ($checks:tt: $($type:ty),+ $(,)?) => { $(each!(of $checks $type);)+ };
     (of ($($check:ident),+) $type:ty) => { $($check::<$type>();)+ };
@@ -59,7 +56,7 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
     assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
 }
 
-/// A builder, which has the program's own closures, may not be used after a panic.
+/// A builder has the program's closures, so it may not be used after a panic.
 #[test]
 fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
@@ -228,7 +225,7 @@ fn locks_on_a_transaction_are_plain_values() {
     each!((cloned): postgres::NameTable, mysql::NameTable);
 }
 
-/// A feature that the build lacks is named, before anything is sent.
+/// The error names the missing feature before anything is sent.
 #[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
 #[test]
 fn a_store_that_was_left_out_is_refused_by_the_name_of_its_feature() {

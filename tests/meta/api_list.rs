@@ -1,15 +1,13 @@
-//! The public API is what `docs/api.txt` lists: whoever changes it sees so in the diff.
+//! The public API is what `docs/api.txt` lists, so a change shows in the diff.
 //!
-//! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` writes the list anew.
-//!
-//! It is read from the source as text, which `cargo fmt` has brought into one shape: items begin at the left
-//! margin, what is inside them four spaces further. Listed is what the root re-exports, with all features.
+//! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` rewrites the list: the root's re-exports with all
+//! features, read as text in `cargo fmt`'s shape, where items begin at the left margin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// By item: how it is defined, what its methods are, what it implements.
+/// For each item its definition, methods and traits.
 type List = BTreeMap<String, Vec<String>>;
 
 fn root() -> &'static Path {
@@ -31,7 +29,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     found.sort();
 }
 
-/// Re-exports of the root: items, and modules by their file.
+/// The root's re-exports: items, and modules by their files.
 struct Exports {
     items: BTreeSet<String>,
     modules: BTreeMap<PathBuf, String>,
@@ -39,7 +37,7 @@ struct Exports {
 
 fn exports() -> Exports {
     let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
-    // The hidden module stands last, and is no public API.
+    // The hidden module stands last, and is not public.
     let text = text.split("#[doc(hidden)]").next().unwrap();
     let mut exports = Exports { items: BTreeSet::new(), modules: BTreeMap::new() };
     for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {
@@ -62,7 +60,7 @@ fn exports() -> Exports {
     exports
 }
 
-/// The file with its macros that write an `impl` for a type carried out.
+/// The file with its macros that write an `impl` expanded.
 fn expanded(text: &str) -> String {
     let mut out = String::new();
     let mut macros: BTreeMap<&str, (Vec<String>, Vec<&str>)> = BTreeMap::new();
@@ -81,7 +79,7 @@ fn expanded(text: &str) -> String {
             continue;
         };
         if !arguments.ends_with([';', '}']) {
-            // The rest of a call of several lines: words of the documentation.
+            // The rest of a call over several lines: words of the documentation.
             lines.by_ref().find(|line| line.starts_with(['}', ')']));
         }
         let (variables, body) = &macros[name];
@@ -179,7 +177,7 @@ fn list(file: &Path, text: &str, exports: &Exports, list: &mut List) {
     }
 }
 
-/// Public parts of an item: methods of an `impl` and a trait, variants, public fields.
+/// Public parts of an item: methods, variants, fields.
 fn inside(body: &[&str], header: &str) -> Vec<String> {
     let mut found = Vec::new();
     let is_enum = header.starts_with("pub enum");
@@ -258,7 +256,7 @@ fn the_list_of_the_public_api_is_up_to_date() {
     );
 }
 
-/// The list is checked against known parts of the API, so that it cannot miss a part of it unseen.
+/// Known parts of the API must be in the list, so that the list misses nothing unseen.
 #[test]
 fn the_list_sees_every_shape_of_item() {
     let text = public_api();
@@ -287,7 +285,7 @@ fn the_list_sees_every_shape_of_item() {
     for hidden in ["pub(crate)", "Engine", "fn new(engine"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
-    // Public functions are counted in another way, too.
+    // Public functions are also counted in another way.
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
     let source: String = files.iter().map(|file| expanded(&fs::read_to_string(file).unwrap())).collect();
@@ -296,7 +294,7 @@ fn the_list_sees_every_shape_of_item() {
     assert_eq!(listed, written, "public functions that are not listed");
 }
 
-/// The methods among which a reader of the API has to choose.
+/// The methods among which a user must choose.
 const MOST_WAYS_TO_ACQUIRE: usize = 14;
 
 #[test]

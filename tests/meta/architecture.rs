@@ -1,8 +1,7 @@
-//! The shape of the source, executed: layers, circles, drivers, and headers of scripts and statements.
+//! The shape of the source: layers, circles, drivers, and headers of scripts and statements.
 //!
-//! The same checker that passes the source is shown samples that break each rule, and must report them. Rust
-//! is read as tokens by `proc-macro2`. Test code is left out. clippy finds panics, reads of a clock and
-//! sleeps (see `Cargo.toml` and `clippy.toml`); checked here is what it does not see.
+//! The checker must also report samples that break each rule. `proc-macro2` reads Rust as tokens, without
+//! test code. clippy finds panics, clock readings and sleeps (see `Cargo.toml` and `clippy.toml`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,8 +16,8 @@ use std::path::Path;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// The layers, and the layers that each may use. Modules of one layer may use each other, but in no circle.
-/// Stores do not know each other.
+/// The layers, and the layers that each may use. Modules of a layer may use each other, but in no circle;
+/// stores may not.
 const LAYERS: &[(&str, &[&str])] = &[
     ("client", &["locks", "topologies", "stores", "engine", "seam", "ground"]),
     ("locks", &["engine", "seam", "ground"]),
@@ -54,7 +53,7 @@ const GROUND: &[&str] = &[
     "wire",
 ];
 
-/// Crates that only some places may know.
+/// Crates that only some places may use.
 const DRIVERS: &[(&str, &[&str])] = &[
     ("redis", &["src/stores/redis/"]),
     ("rustls", &["src/tls.rs"]),
@@ -75,29 +74,29 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("percent_encoding", &["src/hosts/"]),
     ("rustix", &["src/system/", "src/locks/fencing/file/unix.rs"]),
     ("winapi_util", &["src/system/", "src/locks/fencing/file/windows.rs"]),
-    // Behind `sync`, so that the models can put shuttle there.
+    // Behind `sync`, so that models can replace it with shuttle.
     ("parking_lot", &["src/sync/"]),
 ];
 
-/// Lists of names that belong to a lock's name, and of metrics; no other file has such a name.
+/// The lists of derived names and of metrics; no other file has such a name.
 const DERIVES_NAMES: &[&str] =
     &["src/observe/metrics.rs", "src/ident/derived.rs", "src/stores/sql/", "src/config.rs"];
 
-/// The only file that may tell clippy to expect a panic: its method is documented to panic.
+/// The only file that may expect a panic: its method is documented to panic.
 const MAY_PANIC: &str = "src/client/mod.rs";
 
-/// The only file that reads a clock, and the folder of the clocks that the systems have.
+/// The only file that reads a clock, and the folder of the systems' clocks.
 const READS_TIME: &str = "src/time.rs";
 const HAS_CLOCKS: &str = "src/system/";
 
-/// The only files that may ask which system they are compiled for. The last is a test's.
+/// The only files that may ask which system they are compiled for; the last belongs to a test.
 const KNOWS_THE_SYSTEM: &[&str] =
     &["src/lib.rs", "src/system", "src/locks/fencing/file.rs", "src/stores/redis/conn/pair.rs"];
 
-/// The most lines of a file, tests in it included.
+/// The maximum number of lines of a file, tests included.
 const MOST_LINES: usize = 800;
 
-/// A file with more lines of code says why in its header, in a sentence that begins with `Long because`.
+/// A file with more lines of code gives its reason in a sentence that begins with `Long because`.
 const LONG: usize = 400;
 
 #[test]
@@ -119,7 +118,7 @@ fn the_checker_sees_what_files_use() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
-/// A store's author reads the seam whole. Optional parts are values that a store gives (`Capabilities`).
+/// An author of a store reads the whole seam; optional parts are values (`Capabilities`).
 #[test]
 fn the_seam_has_at_most_sixteen_methods() {
     let files = files_under("src");
@@ -138,8 +137,6 @@ fn the_seam_has_at_most_sixteen_methods() {
     }
     assert!((10..=16).contains(&methods.len()), "{methods:?}");
 }
-
-// ---- samples that break a rule
 
 fn complaints(samples: &[(&str, &str)]) -> Vec<String> {
     let root = ("src/lib.rs", "mod client; mod engine; pub use client::LockClient; pub use error::Error;");
@@ -184,7 +181,7 @@ fn each_sample_that_breaks_a_rule_is_reported_and_no_other() {
         (queue, "use crate::client::LockClient;", "engine may not use client"),
         (queue, "use crate::{error::Error, stores::memory::{self, MemoryStore}};", "may not use stores"),
         ("src/error.rs", "fn f() -> crate::engine::Engine { g() }", "ground may not use engine"),
-        // By another name: the root re-exports it.
+        // By another name, which the root re-exports.
         (queue, "fn f(client: &crate::LockClient) {}", "engine may not use client"),
         (queue, "use super::super::client::LockClient;", "engine may not use client"),
         (memory, "use crate::stores::redis::RedisStore;", "may not use stores/redis"),
@@ -224,7 +221,7 @@ fn a_circle_of_files_is_reported() {
         [(a, "use crate::engine::b::B;"), (b, "use super::c::C;"), (c, "fn f() { crate::engine::a::g(); }")];
     let found = complaints(&circle);
     assert_eq!(found, ["circle: engine::a, engine::b, engine::c"]);
-    // A parent that uses its child, which uses it; a re-export alone is none.
+    // A parent and a child that use each other; a re-export alone is no use.
     let back = [
         ("src/engine/mod.rs", "pub struct E; use crate::engine::queue::Q;"),
         ("src/engine/queue.rs", "use super::E;"),
@@ -306,7 +303,7 @@ fn a_script_that_is_put_together_is_reported() {
 struct Source {
     path: String,
     text: String,
-    /// Of Rust: its tokens, without comments and test code.
+    /// The file's tokens, without comments and test code.
     tokens: Vec<Token>,
 }
 
@@ -340,7 +337,7 @@ impl Source {
     }
 }
 
-/// Appends the tokens of `stream`, without attributes and the items that are only there for tests.
+/// Appends the tokens of `stream`, without attributes and test items.
 fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
     let mut trees = stream.into_iter().peekable();
     while let Some(tree) = trees.next() {
@@ -412,7 +409,7 @@ impl Modules {
         let rust: Vec<&Source> =
             files.iter().filter(|file| file.path.ends_with(".rs") && !file.is_test()).collect();
         let known: BTreeSet<String> = rust.iter().map(|file| file.module()).collect();
-        // Names that a module passes on from another one.
+        // Names that a module re-exports.
         let mut passed_on = BTreeMap::new();
         let mut named = BTreeMap::new();
         for file in &rust {
@@ -422,7 +419,7 @@ impl Modules {
                 if used.is_passed_on {
                     passed_on.insert(join(&file.module(), &name), used.path.clone());
                 }
-                // Passing a name on is no use of it.
+                // A re-export is no use.
                 if !used.is_passed_on {
                     paths.push(used.path);
                 }
@@ -431,7 +428,7 @@ impl Modules {
         }
         let module_of = |path: &str| {
             let mut path = path.to_owned();
-            // A macro that is passed on by its own name leads nowhere else.
+            // A macro re-exported under its own name leads nowhere else.
             let leads_on = |path: &String| passed_on.get(path).filter(|from| *from != path).cloned();
             while let Some(from) = leads_on(&path) {
                 path = from;
@@ -512,7 +509,7 @@ fn paths_of(file: &Source) -> Vec<Used> {
             at = tree(tokens, if is_use { at + 1 } else { at }, &mut Vec::new(), &mut paths);
             for path in paths {
                 let mut full: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
-                // `use name::…` without a start is a child module's, or another crate's.
+                // `use name::…` names a child module or another crate.
                 for part in &path {
                     match part.as_str() {
                         "crate" => full.clear(),
@@ -530,7 +527,7 @@ fn paths_of(file: &Source) -> Vec<Used> {
     used
 }
 
-/// Reads a tree of paths from `at` on; returns where it ends.
+/// Reads a tree of paths from `at` on; returns its end.
 fn tree(tokens: &[Token], mut at: usize, prefix: &mut Vec<String>, paths: &mut Vec<Vec<String>>) -> usize {
     let depth = prefix.len();
     loop {
@@ -648,10 +645,10 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
     reported.into_iter().for_each(complain);
 }
 
-/// Attributes are no tokens here, so they are looked for in the text, before the tests in it.
+/// Attributes are not tokens here, so the text is searched, without the tests in it.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
-    // An attribute directly above it is the tests' own.
+    // An attribute directly above belongs to the tests.
     let code = code.trim_end().strip_suffix("#[cfg(unix)]").unwrap_or(code);
     let code = code.trim_end().strip_suffix("#[cfg(all(unix, not(leasehold_shuttle)))]").unwrap_or(code);
     let panics = ["unwrap_used", "expect_used", "panic", "unreachable", "todo", "unimplemented"];
@@ -672,7 +669,7 @@ fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     }
 }
 
-/// A file that sends a script's body makes no text.
+/// A file that sends a script's text must not build it.
 fn check_bodies(file: &Source, reported: &mut BTreeSet<String>) {
     let word = |word: &str| Token::Word(word.to_owned());
     let formatted = |tokens: &[Token]| match tokens {
@@ -735,7 +732,7 @@ fn check_text(file: &Source, text: &str, reported: &mut BTreeSet<String>) {
     }
 }
 
-/// A script's header names all its parameters, and what it returns.
+/// A script's header names all parameters and the result.
 fn check_script(file: &Source, complain: &mut Complain<'_>) {
     let is_comment = |line: &&str| line.starts_with("--");
     let header: String = file.text.lines().take_while(is_comment).collect();
@@ -754,8 +751,8 @@ fn check_script(file: &Source, complain: &mut Complain<'_>) {
     }
 }
 
-/// A statement's header names all its parameters, and its result. A statement that creates a table explains
-/// its columns.
+/// A statement's header names all parameters and the result. A statement that creates a table explains its
+/// columns.
 fn check_query(file: &Source, complain: &mut Complain<'_>) {
     let header: String = file.text.lines().take_while(|line| line.starts_with("--")).collect();
     let body = file.text.lines().filter_map(|line| line.split("--").next()).collect::<Vec<_>>().join("\n");
@@ -772,7 +769,7 @@ fn check_query(file: &Source, complain: &mut Complain<'_>) {
         complain("the header does not say what it Returns, Changes or Removes".to_owned());
     }
 }
-/// The dependencies that users of a crate get with it, and the version that each asks for.
+/// The dependencies that a crate's users get, with the required versions.
 fn requirements(manifest: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     let mut is_theirs = false;
@@ -791,9 +788,8 @@ fn requirements(manifest: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// A program has one version of each crate that is compatible with another. So each requirement has to be
-/// open upwards, as far as that goes; what the oldest Rust needs older is kept by the lock file. The crates
-/// of the workspace go together.
+/// A program has one version of each of compatible crates, so each requirement must be open upwards. The lock
+/// file holds what the oldest Rust needs older; the workspace's crates go together.
 fn ties(manifest: &str) -> Vec<&str> {
     let is_open = |version: &str| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let closed = |(name, version): &(&str, &str)| *name != "leasehold" && !is_open(version);

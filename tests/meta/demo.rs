@@ -1,5 +1,4 @@
-//! The stock demo as a user runs it: what its rows count, its verdict, what it says when it cannot run, and
-//! nothing left behind.
+//! The stock demo as a user runs it: its counts, its verdict, its refusals, and nothing left behind.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +24,7 @@ const ROWS: [&str; 7] = [
     "redis_lock_fenced",
 ];
 
-/// How often a row went wrong in one of its runs: sales that were late, pieces that were sold twice.
+/// How often a row went wrong in a run: late sales, and pieces sold twice.
 fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
     let count = |what: &str| row[trouble][what].as_u64().unwrap_or_else(|| panic!("{trouble} {what}: {row}"));
     (count("late"), count("twice"))
@@ -81,7 +80,7 @@ fn the_demo_ends_with_one_line_of_results() {
     }
 }
 
-/// The last row with the lock on servers of its own, of which one is killed half-way.
+/// The last row with the lock on servers of its own, one of which is killed half-way.
 fn is_exact_on(topology: &str) {
     let Some(server) = RedisServer::start_default() else { return };
     let (out, success) =
@@ -114,8 +113,7 @@ fn the_fenced_row_is_exact_when_its_primary_of_a_cluster_is_killed() {
     is_exact_on("cluster");
 }
 
-/// The first of its servers finds its port taken, by a server that knows nothing of clusters and answers all
-/// the same.
+/// The first server finds its port taken by a server that knows nothing of clusters, and answers.
 #[test]
 fn a_server_of_another_on_the_port_of_the_demos_own_is_not_taken_for_it() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -136,7 +134,7 @@ exec "$real" "$@""#;
     demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
     demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
     let demo = Demo::of(&mut demo);
-    // The first of its workers is struck when all its servers are up and agree.
+    // Its first worker is struck when all servers are up and agree.
     is_being_struck(&server);
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, said, status) = demo.end();
@@ -163,7 +161,7 @@ fn an_interrupted_demo_says_so_in_one_line() {
     assert_eq!((said.as_str(), status.code()), ("stock: interrupted\n", Some(130)));
     assert_eq!(keys(&server), 0, "the interrupted demo left keys behind");
 
-    // During the build too.
+    // Also during the build.
     let begun = stage.folder.path().join("begun");
     let stage = Stage::new(&format!("echo > '{}'; exec sleep 60", begun.display()));
     let demo = Demo::of(stage.demo(&[]).env("REDIS_URL", server.url()));
@@ -182,7 +180,7 @@ fn a_wrong_command_line_is_one_line_of_error() {
         assert!(said.lines().count() == 1 && said.contains(arguments[0]), "{arguments:?}: {said}");
         assert_eq!(refused.status.code(), Some(2));
     }
-    // By the script without a build.
+    // The script without a build.
     let stage = Stage::new("echo built >&2; exit 1");
     for arguments in [["--threads", "0"], ["--processes=0", ""], ["--stock", "many"], ["--runs", ""]] {
         let refused = output(&mut stage.demo(&arguments));
@@ -216,7 +214,7 @@ fn the_help_needs_no_build_and_names_every_option() {
 #[test]
 fn without_a_server_and_without_the_right_to_install_one_the_demo_says_what_to_do() {
     let stage = Stage::new("echo built >&2; exit 1");
-    // A machine with a package manager, whose user is not root and has no sudo.
+    // A machine with a package manager, whose user has neither root nor sudo.
     for (program, script) in [("id", "echo 1000"), ("apt-get", "echo installed >&2; exit 1")] {
         stage.program(program, script);
     }
@@ -235,14 +233,14 @@ fn without_a_server_and_without_the_right_to_install_one_the_demo_says_what_to_d
     assert_eq!(refused.status.code(), Some(1));
 }
 
-/// Without the entries of workers that were killed, which end by themselves.
+/// Without entries of killed workers, which end by themselves.
 fn keys(server: &RedisServer) -> usize {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     keys.retain(|key| !key.starts_with("leasehold_client:"));
     keys.len()
 }
 
-/// Waits until a worker is about to be struck: the hardest moment to leave nothing behind.
+/// Waits until a worker is about to be struck, the hardest moment to leave nothing behind.
 fn is_being_struck(server: &RedisServer) {
     let mut admin = server.admin();
     let mut struck =
@@ -250,14 +248,13 @@ fn is_being_struck(server: &RedisServer) {
     assert!(eventually(Duration::from_secs(30), &mut struck), "no worker was struck");
 }
 
-/// A small run, for tests.
 const SMALL: [&str; 6] = ["--processes", "3", "--threads", "2", "--stock", "80"];
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// `./demo` with a `cargo` that is no more than a few words of shell, and the program that is built already.
+/// `./demo` with a `cargo` of a few words of shell, and the built program.
 struct Stage {
     folder: tempfile::TempDir,
 }
@@ -273,7 +270,7 @@ impl Stage {
         stage
     }
 
-    /// A folder that is the first of PATH.
+    /// The first folder of PATH.
     fn programs(&self) -> PathBuf {
         self.folder.path().join("bin")
     }
@@ -294,7 +291,7 @@ impl Stage {
     }
 }
 
-/// The running example or script, in a process group of its own so that its workers can be found.
+/// The running example or script, in its own process group, so that its workers can be found.
 struct Demo {
     child: Child,
     group: Pid,
@@ -315,7 +312,7 @@ impl Demo {
         Demo { child, group, ended: false }
     }
 
-    /// Standard output and whether it succeeded; no process of the demo is left then.
+    /// Standard output and success; no process of the demo is left then.
     fn finish(self) -> (String, bool) {
         let (out, said, status) = self.end();
         eprint!("{said}");
@@ -339,7 +336,7 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // After a failed assertion the whole group; after `finish` its number may already be another's.
+        // After a failed assertion the whole group; after `finish` another process may have its number.
         if !self.ended && kill_process_group(self.group, Signal::KILL).is_ok() {
             drop(self.child.wait());
         }

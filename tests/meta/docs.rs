@@ -1,7 +1,5 @@
-//! The documents name nothing that is not there: files, links, commands, tests, methods.
-//!
-//! Every table with a column "Shown by" is held to it: a name in backticks there is a test, a row of the
-//! demo, a command that can be run, or a file.
+//! The documents name only what exists: files, links, commands, tests, methods. In a column "Shown by" each
+//! name in backticks is a test, a row of the demo, a command, or a file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,7 +41,7 @@ pub(crate) fn documents() -> Vec<PathBuf> {
     documents
 }
 
-/// A document's lines outside code blocks, with their numbers.
+/// A document's lines outside code blocks, numbered.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();
@@ -67,7 +65,7 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(inner.split('|').map(str::trim).collect())
 }
 
-/// Rows of the tables of a document that have a column of this name: line, the column's cell, the whole row.
+/// Table rows with a column of this name: line, the column's cell, the row.
 fn column<'a>(text: &'a str, name: &str) -> Vec<(usize, &'a str, Vec<&'a str>)> {
     let mut rows = Vec::new();
     let mut at: Option<usize> = None;
@@ -89,7 +87,7 @@ fn column<'a>(text: &'a str, name: &str) -> Vec<(usize, &'a str, Vec<&'a str>)> 
     rows
 }
 
-/// How GitHub turns a heading into an anchor.
+/// GitHub's anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase().replace(' ', "-");
     kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()
@@ -100,8 +98,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// Names of all tests: functions marked `#[test]`, the contracts, which `contracts!` marks, and the tests of
-/// all databases, which `database_tests!` marks.
+/// All tests: functions marked `#[test]`, contracts (`contracts!`), and tests of all databases
+/// (`database_tests!`).
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -149,8 +147,7 @@ fn is_executable(path: &Path) -> bool {
     path.is_file()
 }
 
-/// `src/lock/wait.rs`, `docs/`, `tests/README.md`: something in backticks that means a path of this
-/// repository.
+/// A path of this repository in backticks: `src/lock/wait.rs`, `docs/`, `tests/README.md`.
 fn as_path(token: &str) -> Option<&Path> {
     let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-*".contains(&b));
     let (first, _) = token.split_once('/')?;
@@ -170,7 +167,7 @@ fn every_file_that_a_document_names_is_there() {
     }
 }
 
-/// The address of this version's files on the web, to which a page on docs.rs links.
+/// The address of this version's files, to which pages on docs.rs link.
 const ON_THE_WEB: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/v", env!("CARGO_PKG_VERSION"), "/");
 
 #[test]
@@ -227,7 +224,7 @@ fn every_link_leads_somewhere() {
     }
 }
 
-/// A release that is half made: a version that one of the files has not.
+/// A half-made release: one file has another version.
 #[test]
 fn both_crates_and_the_change_log_have_one_version() {
     let version = env!("CARGO_PKG_VERSION");
@@ -246,7 +243,7 @@ fn both_crates_and_the_change_log_have_one_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// These are built with `--locked`, and not by the gate.
+/// The gate does not build these, and their builds use `--locked`.
 #[test]
 fn each_lock_file_beside_has_the_dependencies_that_the_library_always_has() {
     let manifest = read("Cargo.toml");
@@ -255,7 +252,7 @@ fn each_lock_file_beside_has_the_dependencies_that_the_library_always_has() {
         head == "dependencies" || head.starts_with("target.") && head.ends_with(".dependencies")
     });
     let lines = tables.flat_map(|table| table.lines().skip(1));
-    // Of the optional ones, those that the default features bring.
+    // The optional dependencies of the default features.
     let by_default = ["redis = ", "r2d2 = ", "scheduled-thread-pool = "];
     let is_on = |line: &&str| by_default.iter().any(|start| line.starts_with(start));
     let always: Vec<&str> = lines
@@ -337,7 +334,7 @@ fn the_readme_is_short_and_leads_to_every_page() {
     assert!(words <= 700, "{words} words without code");
     for page in files("docs", "md").iter().filter(|page| page.parent() == Some(Path::new("docs"))) {
         let link = format!("]({})", page.display());
-        // A table of Redisson's tests is for the page on porting.
+        // A table of Redisson's tests belongs to the page on porting.
         assert!(
             text.contains(&link) || page.ends_with("docs/redisson-tests.md"),
             "no link leads to {}",
@@ -358,7 +355,7 @@ fn every_symptom_has_a_cause_and_a_command_and_every_error_kind_is_among_them() 
     }
     let api = read("docs/api.txt");
     let kinds = api.split("pub enum ErrorKind\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    // An interrupt is asked for by the program; a reply of a wrong form is a fault to be reported.
+    // The program asks for an interrupt; a reply of a wrong form is a fault to be reported.
     for kind in kinds
         .lines()
         .map(|line| line.trim().trim_end_matches(','))
@@ -385,8 +382,8 @@ fn the_page_on_async_code_shows_the_files_that_are_tested() {
     assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
 }
 
-/// The list for clippy is that of the recipes, whose tests show that clippy finds by it what it names; and it
-/// names each guard that is its thread's.
+/// The list for clippy is that of the recipes, whose tests show that clippy finds what it names; and it names
+/// each guard that is bound to its thread.
 #[test]
 fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
     let page = read("docs/using-from-async.md");
@@ -409,7 +406,7 @@ fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
     }
 }
 
-/// The page lists the folders; each file says itself what it is.
+/// The page lists the folders, and each file describes itself.
 #[test]
 fn the_tree_of_the_architecture_lists_every_folder_and_every_file_says_what_it_is() {
     let text = read("docs/architecture.md");
@@ -435,7 +432,7 @@ fn the_tree_of_the_architecture_lists_every_folder_and_every_file_says_what_it_i
     assert_eq!(listed, folders);
 }
 
-/// Whether a file defines this type or trait, or has methods of it, and names this member.
+/// Whether the file defines this type or trait, or its methods, and names this member.
 fn has_member(source: &str, of: &str, member: &str) -> bool {
     let is_word = |line: &str, word: &str| {
         line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|found| found == word)
@@ -502,7 +499,7 @@ fn methods_that_exist(guide: &str) -> usize {
     seen
 }
 
-/// But the one inside PostgreSQL's driver, whose feature is not asked for here.
+/// Except the one inside PostgreSQL's driver, whose feature is off here.
 #[test]
 fn no_async_runtime_is_in_the_tree() {
     let features = ["tls", "tracing", "mysql", "sqlite"].join(",");

@@ -1,7 +1,7 @@
-//! Every error that a user can provoke, with its text: what `docs/errors.txt` lists.
+//! Every error that a user can provoke, with its text, as `docs/errors.txt` lists.
 //!
-//! `LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors` writes the list anew. Read its difference
-//! as somebody who sees the message for the first time: does it say what is wrong, and what to do?
+//! `LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors` rewrites the list. Read its diff as a new
+//! user: does the text say what is wrong, and what to do?
 
 use std::collections::BTreeSet;
 use std::error::Error as _;
@@ -20,7 +20,7 @@ use crate::support::{LONG, leased, start, test_command};
 
 struct List {
     text: String,
-    /// Texts that differ from run to run, and their replacements.
+    /// Texts that vary between runs, and their replacements.
     varying: Vec<(String, &'static str)>,
 }
 
@@ -45,7 +45,7 @@ impl List {
         for (varies, shown) in &self.varying {
             text = text.replace(varies, shown);
         }
-        // Owners are a UUID, a colon and a number.
+        // An owner is a UUID, a colon and a number.
         let is_uuid =
             |word: &str| word.len() >= 36 && word.bytes().take(36).filter(|byte| *byte == b'-').count() == 4;
         let words = text.split(' ').map(|word| if is_uuid(word) { "OWNER" } else { word });
@@ -55,7 +55,7 @@ impl List {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Nothing that answers, or refuses, runs into a time-out, however busy the machine is.
+/// No answer or refusal exceeds its time-out, however busy the machine.
 fn options() -> ClientBuilder {
     LockClient::builder().connect_timeout(LONG).command_timeout(LONG).retry_timeout(Duration::ZERO)
 }
@@ -127,7 +127,7 @@ fn making_a_client(list: &mut List) {
     );
 }
 
-/// Runs this program again, for each variable, and takes what that prints.
+/// Runs this program again for each variable, and collects its output.
 fn environment(list: &mut List) {
     list.section("ClientBuilder::from_env");
     for (name, value) in [
@@ -354,7 +354,7 @@ fn holding(list: &mut List) {
     list.add("lock() after shutdown()", lock.lock());
 }
 
-/// A server that answers each command of Redis by `answer`, until the test's process ends; its address.
+/// A server that answers each Redis command by `answer` until the test's process ends; its address.
 fn redis_that(answer: fn(&str) -> String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -388,7 +388,7 @@ fn redis_that(answer: fn(&str) -> String) -> String {
     address
 }
 
-/// A server that says this to whoever connects, and hangs up.
+/// A server that sends these words to each connection, and hangs up.
 fn server_that_says(words: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -484,11 +484,11 @@ fn servers(list: &mut List) {
     }
 }
 
-/// The error of `try_lock` on a server that greets, takes scripts, and says this to each that is run with
-/// keys.
+/// The error of `try_lock` on a server that greets, takes scripts, and answers each run with keys by
+/// `refusal`.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
-    // The answers are functions; one server answers all, with what is set here.
+    // Answers are functions; one server gives all, as set here.
     static SAYS: Mutex<&'static str> = Mutex::new("");
     static ADDRESS: OnceLock<String> = OnceLock::new();
     let address = ADDRESS.get_or_init(|| {
@@ -533,7 +533,7 @@ fn every_message_that_a_user_can_provoke_is_listed_in_docs_errors() {
     );
 }
 
-/// Bounds are named in the words of the option that has them.
+/// Bounds use the words of their option.
 #[test]
 fn a_lease_that_is_too_short_names_the_least_that_would_do() {
     let too_short = |lease| options().lease(lease).url("redis://127.0.0.1").build().unwrap_err().to_string();

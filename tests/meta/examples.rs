@@ -1,6 +1,5 @@
-//! Every example does what it says: each is run on a private server, and where it needs none also without.
-//!
-//! Not here: `stock` (`tests/meta/demo.rs`) and `orders` (`tests/stores/orders.rs`).
+//! Every example does what it says: each runs on a private server, and, where possible, without one.
+//! `tests/meta/demo.rs` has `stock`, and `tests/stores/orders.rs` has `orders`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -157,16 +156,15 @@ fn producers_and_consumers_meet() {
     }
 }
 
-/// One job a tick is promised for timers that are less than `at_least` apart. On a busy machine they may be
-/// further apart, and each job says how late it was. The first who asks at a tick without a job has found the
-/// lock of an earlier tick's, whose `at_least` reached into this one; and a second job of a tick was begun when
-/// the `at_least` of the first was over.
+/// One job a tick is promised for timers less than `at_least` apart. A busy machine may exceed that, so each
+/// job reports its delay. A tick without a job found the lock of an earlier tick; a second job of a tick
+/// began after the first one's `at_least`. the `at_least` of the first was over.
 #[test]
 fn five_processes_do_a_job_at_each_tick_as_far_as_their_timers_are_on_time() {
     const TICK: i64 = 500;
-    // As in the example: for how long a job shuts out others.
+    // As in the example: how long a job excludes others.
     const AT_LEAST: i64 = TICK * 3 / 4;
-    // The error that rounding to milliseconds, and a sleep by another clock than that of the ticks, may come to.
+    // The error of rounding to milliseconds, and of a sleep by another clock than the ticks'.
     const ROUNDING: i64 = 5;
     for output in outputs("nightly_job", &[&TICK.to_string()]) {
         let job = |line: &&str| {
@@ -199,7 +197,7 @@ fn a_refused_operator_sees_the_holder_and_both_ends_of_its_hold() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // And the program, once its client has said so.
+                // And the program, once its client has written it.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",
@@ -274,12 +272,11 @@ fn the_example_of_the_article_locks_with_a_token() {
     }
 }
 
-/// A server that is asked, and ended by Ctrl-C.
+/// A server that answers requests until Ctrl-C.
 struct Service(Child);
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Both fail only for one that has ended.
         drop(self.0.kill());
         drop(self.0.wait());
     }
@@ -342,7 +339,7 @@ fn metrics_are_scraped_and_name_no_lock() {
         BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim_end().trim_end_matches("/metrics").rsplit_once(':').unwrap().1;
         let port: u16 = port.parse().unwrap();
-        // By then each has waited, been refused and been handed a lock.
+        // By then each has waited, been refused, and received a lock.
         let wanted = [
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"granted\",group=\"stock\"} ",
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"busy\",group=\"stock\"} ",
@@ -388,7 +385,7 @@ fn no_example_is_left_out() {
     let this = std::fs::read_to_string(root.join("tests/meta/examples.rs")).unwrap();
     let entries = std::fs::read_dir(root.join("examples")).unwrap();
     let names = entries.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
-    // `web` is a package with tests of its own: `./check web`.
+    // `web` is a package with its own tests: `./check web`.
     let elsewhere = BTreeSet::from(["stock", "orders", "web"].map(str::to_owned));
     let missing: Vec<_> =
         names.filter(|name| !elsewhere.contains(name) && !this.contains(&format!("(\"{name}\""))).collect();

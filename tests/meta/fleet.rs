@@ -1,18 +1,15 @@
-//! The rules of `docs/operating/alerts.yml` over two hours of a fleet that uses all that is documented: no alert
-//! fires. Then each fault in it: its own alert fires, and no other.
-//!
-//! The series of `leasehold serve` are those of `numbers_are_by_kind_of_use`
-//! in the program's tests, which looks at the real ones.
+//! The rules of `docs/operating/alerts.yml` over two hours of a fleet with all documented uses, in which no
+//! alert fires. Then with each fault, whose own alert fires, and no other. The program's test
+//! `numbers_are_by_kind_of_use` shows that the series of `leasehold serve` are real.
 
 use std::fmt::Write;
 use std::process::Command;
 
 use crate::alerts::{BEGINS, CASES, Case, FOLDER, Rules, Shape, promtool};
 
-/// Two hours.
 const LASTS: u64 = 7_200;
 
-/// A series of the fleet, as `promtool` writes numbers. `N` is the number of scrapes after the first.
+/// A series of the fleet in `promtool`'s form. `N` is the number of scrapes after the first.
 const FLEET: &[(&str, &str)] = &[
     // Services with the feature `metrics`, one of them on a store without messages.
     ("leasehold_lost_total{job=\"shop\", instance=\"a\", reason=\"expired\"}", "0xN"),
@@ -57,18 +54,18 @@ const FLEET: &[(&str, &str)] = &[
         "leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"other\", kind=\"leader\"}",
         "99x1 198xN",
     ),
-    // As many with `run --permits 4`, of which the others wait.
+    // As many with `run --permits 4`, most of which wait.
     ("leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"other\", kind=\"permits\"}", "196xN"),
     (
         "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"other\", kind=\"permits\"}",
         "0xN",
     ),
-    // A job of each night by `once --at-most 2h`, which kept it for the last hour and a half.
+    // A nightly job by `once --at-most 2h`, over the last hour and a half.
     (
         "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"other\", kind=\"bounded\"}",
         "5400xN",
     ),
-    // A command under a lock that waits for another's is a ring that may be one.
+    // A command under a lock that waits for another's lock is a possible cycle.
     ("leasehold_store_deadlocks{job=\"locks\", instance=\"s\", certain=\"true\"}", "0xN"),
     ("leasehold_store_deadlocks{job=\"locks\", instance=\"s\", certain=\"false\"}", "1xN"),
     (STORE_SUCCESS, "-70000xN"),
@@ -83,7 +80,7 @@ const STORE_WAITERS: &str =
 const STORE_SUCCESS: &str =
     "leasehold_store_job_last_success_timestamp_seconds{job=\"locks\", instance=\"s\", name=\"nightly\"}";
 
-/// The faults that `CASES` has no series for: a hold is late, and lost.
+/// The faults without series in `CASES`: a hold is late, and lost.
 const MORE: &[Case] = &[
     Case {
         alert: "LeaseholdLockLost",
@@ -102,7 +99,7 @@ const MORE: &[Case] = &[
     },
 ];
 
-/// The values of a fault, in the short form of `promtool`: from a value by a step so many times.
+/// A fault's values in `promtool`'s short form.
 fn short(shape: Shape, every: u64) -> String {
     let (before, after) = ((BEGINS - 1) / every, (LASTS - BEGINS) / every);
     match shape {
@@ -115,7 +112,6 @@ fn short(shape: Shape, every: u64) -> String {
     }
 }
 
-/// A test of the fleet, with a fault or none.
 fn with_fault(text: &mut String, rules: &Rules, every: u64, fault: Option<&Case>) {
     let name = fault.map_or("no fault", |fault| fault.alert);
     writeln!(text, "  - name: {name} in the fleet, with scrapes each {every} s").unwrap();

@@ -1,5 +1,4 @@
-//! The project itself: its layers, its public API, its pages and their code, its examples, and the tools of
-//! the tests.
+//! The project itself: its layers, public API, pages and their code, examples, and test tools.
 #![cfg(unix)] // It starts servers and scripts.
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! The list of `./check sabotage`, which the gate does not run: each mutation still has its place in the
-//! sources, and so has each switch between them.
+//! The list of `./check sabotage`, which the gate does not run: each mutation, and each switch, has its place
+//! in the sources.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,8 +8,8 @@ use std::path::Path;
 #[path = "../sabotage/src/hooks.rs"]
 mod hooks;
 
-/// Why a mutation could not be made, for each of which that is so. Those of a Rust file are all made in one copy,
-/// each behind a switch, the longest first: a shorter one may lie within it, but not across its border.
+/// The reasons why mutations cannot be made. Those of a Rust file are all in one copy, each behind a switch,
+/// the longest first: a shorter one may lie within it, but not across its border.
 fn misplaced(list: &str, mut source: impl FnMut(&str) -> String) -> Vec<String> {
     let (mut file, mut text, mut misplaced) = (String::new(), String::new(), Vec::new());
     let mut of_files: BTreeMap<String, (String, Vec<(String, String)>)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The rules and the dashboard of `docs/operating.md` load, over metrics that exist.
+//! The rules and the dashboard of `docs/operating.md` load, over existing metrics.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,18 +19,18 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// All words of a text that have the form of a metric's name.
+/// All words in the form of a metric's name.
 fn metrics(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("leasehold_") && !word.starts_with("leasehold_client")).collect()
 }
 
-/// Without what an exporter adds to the names of histograms.
+/// Without an exporter's additions to names of histograms.
 fn base(name: &str) -> &str {
     ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 
-/// The names that the feature `metrics` registers, and those of `leasehold serve`.
+/// The names of the feature `metrics` and of `leasehold serve`.
 fn registered() -> BTreeSet<String> {
     let served = page("cli/src/serve/metrics.rs");
     let served = served.split('"').skip(1).step_by(2).filter(|text| !text.contains(' '));
@@ -80,7 +80,7 @@ fn the_dashboard_shows_what_serve_counts() {
     }
 }
 
-/// Prometheus's own tool reads the configuration, with the rules that it names.
+/// Prometheus's own tool reads the configuration and its rules.
 #[test]
 fn the_scrape_configuration_is_one_that_prometheus_loads() {
     let Some(promtool) = crate::alerts::promtool() else { return };
@@ -120,7 +120,7 @@ fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
     }
 }
 
-/// A tag can be moved to another commit by whoever gets into an action's repository.
+/// Whoever controls an action's repository can move its tags.
 #[test]
 fn each_action_of_the_workflows_is_named_by_its_commit() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
@@ -136,7 +136,7 @@ fn each_action_of_the_workflows_is_named_by_its_commit() {
     }
 }
 
-/// A link that somebody who was woken can follow.
+/// A link for a person who was woken.
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]
@@ -159,8 +159,8 @@ fn is_balanced(expr: &str) {
     }
 }
 
-/// The parts of Grafana's dashboard model, at schema version 39, that this one uses; nothing else may be in
-/// it.
+/// The parts of Grafana's dashboard model (schema version 39) that this dashboard uses; it may have no
+/// others.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[expect(dead_code, reason = "their presence and their types are what counts")]

@@ -1,7 +1,7 @@
-//! The code of the pages, carried out on a server.
+//! The code of the pages, run on a server.
 //!
-//! Of `docs/from-setnx-to-leases.md`: every command is sent, and every answer compared with the one that is
-//! printed. Of `docs/permissions.md`: each user can do all that its kind needs, and nothing that it does not.
+//! Of `docs/from-setnx-to-leases.md` every command is sent, and each answer compared with the printed one. Of
+//! `docs/permissions.md` each user can do what its kind needs, and nothing else.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn set_user(server: &RedisServer, name: &str, rules: &[&str]) {
     redis::cmd("ACL").arg("SETUSER").arg(name).arg(rules).exec(&mut server.admin()).unwrap();
 }
 
-/// Passes on what is told of wake-ups.
+/// Passes on reports about wake-ups.
 struct Wakeups(Sender<String>);
 
 impl Observer for Wakeups {
@@ -131,12 +131,12 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [""; 0]);
 }
 
-/// Whether it gets the lock. It has been released by then: a guard that is dropped does not wait for that.
+/// Whether it gets the lock, whose release may still be on its way: a dropped guard does not wait.
 fn comes_by(lock: &RedisLock) -> bool {
     lock.try_acquire_for(LONG).unwrap().is_some_and(|guard| guard.unlock().is_ok())
 }
 
-/// Each with somebody who waits, and is woken or gives up.
+/// Each kind with a waiter that is woken or gives up.
 fn use_every_kind(one: &LockClient, other: &LockClient) {
     let fair = one.get_fair_lock("app:fair");
     fair.lock().unwrap();
@@ -224,7 +224,7 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
 const LONG: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Two clients of one user, and the server to look at.
+/// Two clients of one user, and their server.
 struct Pair<'a> {
     server: &'a RedisServer,
     one: LockClient,
@@ -245,7 +245,7 @@ impl Pair<'_> {
         channels.unwrap().is_empty()
     }
 
-    /// Has `wait` wait on another thread, and `wake` run when it listens, or has failed to.
+    /// Runs `wait` on another thread, and `wake` once it listens, or has failed to.
     fn woken<T: Send>(
         &self,
         wait: impl FnOnce() -> Result<T> + Send,
@@ -266,15 +266,15 @@ impl Pair<'_> {
     }
 }
 
-/// Not to hold it is what is expected.
+/// Expects that the lock is not held.
 fn refused(outcome: Result<()>) -> Result<()> {
     outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
 }
 
-/// The purpose of each user of the page, so that every request of that purpose is made.
+/// Each user of the page by its purpose, so that all requests of that purpose are made.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
-    // A counter that Java has moved on, so that a fence is read from it.
+    // A counter that Java advanced, so that a fence is read from it.
     let ahead_of_the_clock = |counter: &str| {
         redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
     };
@@ -286,7 +286,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
-            // It gives up, and leaves the line.
+            // The waiter gives up, and leaves the queue.
             theirs.try_lock_for(SHORT)?;
             pair.woken(|| theirs.try_lock_for(LONG), || lock.unlock())?;
             lock.force_unlock()?;
@@ -341,7 +341,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             let (permits, theirs) =
                 (one.get_expirable_semaphore("app:p"), other.get_expirable_semaphore("app:p"));
             permits.try_set_permits(1)?;
-            // With an end, which its permits that are out get too.
+            // With an end, which its permits get too.
             redis::cmd("PEXPIRE").arg(&["app:p", "100000"]).exec(&mut pair.server.admin()).unwrap();
             let permit = permits.acquire()?;
             pair.woken(|| theirs.try_acquire_for(LONG), || permit.unlock())?;
@@ -385,7 +385,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // A hold as Java has it, whose id might be one of ours.
+            // A hold of Java's, whose id might be one of ours.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
                 &["ZADD", "leasehold_lock_line:{app:i}", "1", "java"],
@@ -408,20 +408,20 @@ fn each_kind_needs_exactly_the_rights_that_the_page_gives_it() {
     let does = |words: &[&str]| {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
     };
-    // The server keeps what it refused.
+    // The server's log of refusals.
     let refused = || {
         let log = redis::cmd("ACL").arg("LOG").query::<Vec<Value>>(&mut server.admin()).unwrap();
         (!log.is_empty()).then(|| format!("{log:?}"))
     };
     let with = |user: &str, rights: &[&str]| {
         does(&["FLUSHALL"]);
-        // Noted by the first client, whose user may write it.
+        // The first client writes this, if its user may.
         does(&["SET", "leasehold_client:format", "leasehold format 1"]);
         set_user(&server, user, &[&NEW_USER, rights].concat());
         does(&["ACL", "LOG", "RESET"]);
         Pair::of(&server, user).and_then(|pair| {
             let outcome = of_kind(user, &pair);
-            // A client without listeners tells the server so, in its own time.
+            // A client without listeners unsubscribes later.
             let _over = eventually(crate::support::LONG, || pair.nobody_listens() || refused().is_some());
             outcome
         })
@@ -478,7 +478,7 @@ fn show(value: &Value) -> Vec<String> {
     }
 }
 
-/// The reader of the page waits here for a lease to end; so does this test.
+/// The page's reader waits here for a lease's end, and so does this test.
 #[expect(clippy::disallowed_methods, reason = "the page says sleep")]
 fn pass(time: Duration) {
     std::thread::sleep(time);

@@ -1,6 +1,5 @@
-//! The documentation as a reader has it: rendered.
-//!
-//! `./check docs` renders it and names it by `LEASEHOLD_DOC`; else the first test does.
+//! The rendered documentation. `./check docs` renders it and names it in `LEASEHOLD_DOC`; otherwise the first
+//! test does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +55,7 @@ impl Item {
             .collect()
     }
 
-    /// The page of a type; nothing of a constant, a function or a re-export.
+    /// The page of a type; none for a constant, a function or a re-export.
     fn page(&self) -> Option<PathBuf> {
         let header = self.lines.iter().find_map(|line| line.strip_prefix("pub "))?;
         let (kind, rest) = header.split_once(' ')?;

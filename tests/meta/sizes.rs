@@ -1,13 +1,12 @@
-//! The tree grows only on purpose: lines and words of each room beside the limits that people set.
-//!
-//! `limits.txt` is written by hand. Whoever raises a limit says in the commit what the lines are for.
+//! The tree grows only on purpose: lines and words of each part of the tree have limits in `limits.txt`,
+//! which people edit by hand. A commit that raises a limit says what the lines are for.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A limit of a hundred or more is at most this many percent above what is there, so that what was deleted does not grow back
-/// unseen.
+/// A limit of a hundred or more exceeds its count by at most this many percent, so that deleted lines do not
+/// grow back unseen.
 const ROOM_TO_GROW: usize = 10;
 
 #[test]
@@ -68,7 +67,7 @@ fn beyond(limits: &BTreeMap<String, usize>, counts: &BTreeMap<String, usize>) ->
     rooms.into_iter().filter_map(judge).collect()
 }
 
-/// The lines of a source file that are not empty.
+/// The lines that are not empty.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     code: usize,
@@ -77,7 +76,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// A module of unit tests counts as such from its attribute to the end of the file.
+    /// From its attribute to the end of the file, a module counts as unit tests.
     fn of(text: &str, only_tests: bool) -> Lines {
         let (mut counted, mut in_tests) = (Lines::default(), only_tests);
         let mut lines = text.lines().map(str::trim).peekable();
@@ -137,7 +136,7 @@ fn counts(root: &Path) -> BTreeMap<String, usize> {
     counts
 }
 
-/// The files with such ends below a folder, without what is built there; their paths begin at the root.
+/// The files with these endings below a folder, without build output; paths begin at the root.
 fn files(root: &Path, folder: &str, ends: &[&str]) -> Vec<(PathBuf, String)> {
     let (mut found, mut open) = (Vec::new(), vec![root.join(folder)]);
     while let Some(folder) = open.pop() {

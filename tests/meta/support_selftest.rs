@@ -1,5 +1,4 @@
-//! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is
-//! wrong.
+//! Tests of the test tools: each server option works, each fault bites, each checker finds what is wrong.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -33,7 +32,7 @@ fn incr(connection: &mut Connection, key: &str) -> RedisResult<i64> {
     redis::cmd("INCR").arg(key).query(connection)
 }
 
-/// A script, so that faults aimed at scripts are tried with one.
+/// A script, for faults aimed at scripts.
 fn incr_by_script(connection: &mut Connection, key: &str) -> RedisResult<i64> {
     redis::cmd("EVAL").arg("return redis.call('incr', KEYS[1])").arg(1).arg(key).query(connection)
 }
@@ -51,13 +50,13 @@ fn panics(work: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err()
 }
 
-/// Whether a process is there and not just a corpse.
+/// Whether a process runs, and is no zombie.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// Runs one test of this file in a process of its own, which knows it by the environment. Gives its output.
+/// Runs one test of this file in its own process, marked by the environment; returns its output.
 fn in_child(test: &str) -> Option<String> {
     if std::env::var_os("LEASEHOLD_SELFTEST_CHILD").is_some() {
         return None;
@@ -66,7 +65,7 @@ fn in_child(test: &str) -> Option<String> {
     Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
 }
 
-/// With more that run than processors some of them wait, all the time; this process sleeps.
+/// More busy threads than processors, so some always wait; this process sleeps.
 #[test]
 fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);
@@ -83,7 +82,7 @@ fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
     assert!(stalled <= took, "{stalled:?} in {took:?}");
 }
 
-/// A loss before a span or long after it does not count, and one within it does, although it is seen later.
+/// A loss before a span or long after it does not count; one within it does, even if seen later.
 #[test]
 fn of_a_span_that_is_over_only_its_own_waits_are_counted() {
     let begun = now();
@@ -156,7 +155,7 @@ fn delays_are_at_least_as_long_as_asked_and_can_be_ended() {
     let (value, took) = timed(|| incr(&mut connection, "counter").unwrap());
     assert!(value == 1 && took >= PATIENCE && fault.hits() == 1, "{took:?}");
     proxy.delay_replies(PATIENCE);
-    // A delay is a distance, not a pace: a pipeline is late once.
+    // A delay shifts a pipeline once.
     let mut pipeline = redis::pipe();
     for _ in 0..100 {
         pipeline.cmd("INCR").arg("counter");
@@ -218,7 +217,7 @@ fn dripping_takes_a_pause_for_each_piece() {
     let (text, took) =
         timed(|| redis::cmd("ECHO").arg("0123456789").query::<String>(&mut connection).unwrap());
     assert_eq!(text, "0123456789");
-    // "$10\r\n0123456789\r\n": the pause after the last byte need not be over.
+    // "$10\r\n0123456789\r\n": the pause after the last byte may still run.
     assert!(took >= Duration::from_millis(16 * 10), "{took:?}");
 }
 
@@ -331,7 +330,7 @@ fn threads_and_descriptors_left_behind_are_found_when_a_test_is_alone() {
     let Some(server) = RedisServer::start_default() else { return };
     let baseline = Baseline::take(&server).alone();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    // The meter of stalls reads files of the system at any moment: they are none of the library's.
+    // The meter of stalls reads system files at any moment: those are not the library's.
     let read_by_the_meter = std::fs::File::open("/proc/self/stat").unwrap();
     assert_eq!(baseline.left_behind(&server), [""; 0]);
     let file = std::fs::File::open("/dev/null").unwrap();

@@ -1,5 +1,5 @@
-//! Mistakes that compile: the first section of `docs/porting-from-redisson.md`, held to what the compiler and
-//! clippy say.
+//! Mistakes that compile: the first section of `docs/porting-from-redisson.md`, compared with what the
+//! compiler and clippy say.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ struct Trap {
 }
 
 impl Trap {
-    /// The lint that is named; none, if nobody says a word before the program runs.
+    /// The named lint; `None` if nothing warns before the program runs.
     fn lint(&self) -> Option<&str> {
         self.said_by.split('`').nth(1).filter(|_| !self.said_by.starts_with("at run time"))
     }
@@ -46,7 +46,7 @@ impl Drop for Folder {
     }
 }
 
-/// Whether the code compiles, and the output of `compiler` for it, with this lint asked for.
+/// Whether the code compiles with this lint, and the output of `compiler`.
 fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> (bool, String) {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let built = fs::read_dir(&deps).unwrap().map(|entry| entry.unwrap().path());
@@ -97,7 +97,7 @@ fn sending_a_guard_is_refused_by_a_name_that_says_what_to_do_instead() {
         "let guard = client.get_multi_lock([lock.clone()]).acquire()?; std::thread::spawn(move || drop(guard));",
     ] {
         let (good, text) = compiled("rustc", code, None, &folder);
-        // The first line already, which is all that an editor shows.
+        // The first line, which is all that an editor shows.
         let first = text.lines().find(|line| line.starts_with("error")).unwrap_or_default();
         assert!(!good && first.contains("cannot be sent between threads"), "{text}");
         assert!(first.contains("use_acquire_owned"), "{text}");
@@ -172,10 +172,10 @@ fn each_trap_is_reported_by_the_tool_that_the_page_names_and_by_no_other() {
         }
         if let Some(lint) = trap.lint().filter(|_| !trap.is_on_by_default()) {
             let text = said(compiler, &trap.code, Some(lint), &asked);
-            // The compiler names a lint with hyphens that the command line has asked for.
+            // The compiler writes a lint from the command line with hyphens.
             let hyphened = text.replace('-', "_");
             assert!(hyphened.contains(lint), "{}: not told by {lint}\n{text}", trap.code);
-            // The lint is among those that the page tells how to turn on.
+            // The page says how to turn the lint on.
             let is_named = section.contains(&format!("{} = \"warn\"", lint.trim_start_matches("clippy::")));
             assert!(is_named || lint == "clippy::disallowed_methods", "{lint}");
         }

@@ -1,4 +1,4 @@
-//! Observers and callbacks that call the client back, at each event: nothing breaks, hangs or is left behind.
+//! Observers and callbacks that call the client at each event: nothing breaks, hangs or is left behind.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -20,8 +20,8 @@ const LEASE: Duration = ms(2_000);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// The calls of an observer in the middle of a call. Those that wait come last: all before them are refused
-/// by then.
+/// An observer's calls in the middle of a call. Those that wait come last: all earlier ones are refused by
+/// then.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -50,8 +50,7 @@ const LATER: &[CallBack] = &[
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
 ];
 
-/// An event, on what thread it was told, and the kinds of the answers that the observer got; no kind: it
-/// worked.
+/// An event, its thread, and the kinds of the errors that the observer got; `None`: the call worked.
 #[derive(Debug)]
 struct Told {
     event: String,
@@ -124,7 +123,7 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
     until("Acquired");
     lock.unlock().unwrap();
     until("Released");
-    // Waits, in vain and not, for another client and for a thread of its own.
+    // Waits, in vain and with success, for another client and for a thread of its own.
     let held = others.acquire_owned().unwrap();
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(20)).unwrap());
@@ -192,7 +191,7 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
     }
 }
 
-/// Drops the guard that the thread has put aside, when a re-entry's request is told.
+/// Drops the guard that the thread has put aside, at a re-entry's request.
 struct DropsOuter;
 
 thread_local! {
@@ -224,7 +223,7 @@ fn an_observer_that_drops_the_outer_guard_of_a_reentry_leaves_the_inner_one() {
     assert!(other.get_lock(NAME).try_lock().unwrap());
 }
 
-/// Unlocks a guard that it was given, at the first event.
+/// Unlocks the given guard at the first event.
 struct Unlocks(Arc<Mutex<Option<OwnedGuard>>>, Sender<Result<()>>);
 
 impl Observer for Unlocks {

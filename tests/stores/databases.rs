@@ -1,5 +1,5 @@
-//! PostgreSQL and MySQL alike: their death, ended sessions, the row of a lock, session locks, locks on the
-//! caller's own transaction. The differences are the items of [`Database`].
+//! PostgreSQL and MySQL alike: restarts, ended sessions, a lock's row, session locks, and locks on the
+//! caller's own transaction. [`Database`] has the differences.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -15,53 +15,51 @@ use crate::support::processes::{
 use crate::support::stalls::{own_time_since, stalled_since};
 use crate::support::{LONG, RENEWED, connected, eventually, fresh, ms, now, receive, throughout};
 
-/// A server, its connections and transactions, and what it does in its own way.
+/// A server, its connections and transactions, and its own ways.
 pub(crate) trait Database: Sized + Sync + 'static {
     type Connection: Send;
     type Transaction<'c>;
-    /// The table of names for locks on the caller's own transaction.
     type Names: Sync;
     type TxLock;
 
-    /// Whether names can be locked by advisory locks instead of a table.
+    /// Whether advisory locks can lock names instead of a table.
     const ADVISORY: &'static [bool];
-    /// A client that was there before a restart has a connection again within this time.
+    /// How soon a client has a connection again after a restart.
     const RECONNECTS_WITHIN: Duration;
-    /// A wait of 200 ms in a transaction ends by then.
+    /// When a wait of 200 ms in a transaction has ended.
     const SHORT_WAIT_ENDS_WITHIN: Duration;
-    /// A session with a lease of 700 ms that nobody uses ends by then.
+    /// When an unused session with a lease of 700 ms has ended.
     const IDLE_SESSION_ENDS_WITHIN: Duration;
-    /// A deadlock ends the transaction to which it is reported.
+    /// A deadlock ends the transaction that gets its error.
     const DEADLOCK_ENDS_TRANSACTION: bool;
-    /// The time-outs of the test of an exhausted pool.
     const EXHAUSTED: Exhausted;
 
     fn start() -> Option<Self>;
-    /// One server for the tests that do it no harm.
+    /// A server shared by the tests that do no harm to it.
     fn shared() -> Option<&'static Self>;
     fn url(&self) -> String;
     fn kill(&mut self);
     fn restart(&mut self);
     fn connect(&self) -> Self::Connection;
     fn end_sessions(&self);
-    /// Owner, hold count, process, host and thread in the row of a lock.
+    /// Owner, hold count, process, host and thread in a lock's row.
     fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
     fn count_rows(&self, table: &str) -> u64;
     fn execute(&self, statement: &str);
-    /// Whether this is the server's name for the session of a client's holder.
+    /// Whether this is the server's name of a client's session.
     fn names_session(holder: &str, client: &LockClient) -> bool;
 
     fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
     fn commit(transaction: Self::Transaction<'_>);
     fn rollback(transaction: Self::Transaction<'_>);
-    /// Has the transaction lock the row of a lock.
+    /// Locks the lock's row in the transaction.
     fn lock_row(transaction: &mut Self::Transaction<'_>, name: &str);
     /// The setting that a wait in a transaction changes for a while.
     fn wait_setting(transaction: &mut Self::Transaction<'_>) -> String;
 
     fn new_names(table: &str) -> Result<Self::Names>;
     fn create_names(&self, names: &Self::Names);
-    /// Whether the first use of a name locks the gap beside another that is waited for.
+    /// Whether the first use of a name locks the gap beside another awaited name.
     fn first_use_locks_neighbours(&self) -> bool;
     fn lock(
         names: &Self::Names,
@@ -81,7 +79,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
         self.options().build().unwrap()
     }
 
-    /// A table of names that other tests use too.
+    /// A table of names shared with other tests.
     fn names(&self) -> Self::Names {
         let names = Self::new_names("leasehold_names").unwrap();
         self.create_names(&names);
@@ -104,7 +102,7 @@ pub(crate) struct Exhausted {
     pub(crate) lasts: Duration,
 }
 
-/// The methods of [`Database`] that read the same for each server, with its driver's types in scope.
+/// Methods of [`Database`] with the same text for each server's driver.
 macro_rules! same_for_each_database {
     ($server:ident, $connection:ty) => {
         type Connection = $connection;
@@ -199,8 +197,8 @@ pub(crate) fn urls_are_refused(urls: &[(String, ErrorKind)]) {
     }
 }
 
-/// A client is refused as busy when no connection is left. Those of earlier clients may end meanwhile, and
-/// leave room.
+/// A client is refused as busy when no connection is left. Earlier clients' connections may end meanwhile,
+/// and make room.
 #[track_caller]
 pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMut() -> Option<C>) {
     let (mut taken, mut said) = (Vec::new(), None);
@@ -229,7 +227,7 @@ pub(crate) fn four_processes_count_exactly_under_session_locks<D: Database>() {
     count_across_processes(&server.url());
 }
 
-/// On a server of its own: the tests with processes use one name.
+/// On its own server: the tests with processes use one name.
 pub(crate) fn a_killed_holder_frees_the_lock_within_its_lease<D: Database>() {
     if let Some(worker) = Worker::here() {
         return worker.work(connect);
@@ -341,7 +339,7 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     held.unlock().unwrap();
 }
 
-/// By the server's clock, whatever the client's says.
+/// By the server's clock, whatever the client's.
 pub(crate) fn a_row_whose_time_is_over_is_not_renewed<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
@@ -377,8 +375,8 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
     assert!(waiting.unwrap(), "the waiter of that time acquires it");
 }
 
-/// Another's transaction has the row, and the pool is in use: calls end typed and in time; a hold on another
-/// name is renewed all the while, by its own connection.
+/// Another transaction has the row, and the pool is in use: calls end typed and in time, and a hold on
+/// another name is renewed over its own connection.
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;
@@ -411,7 +409,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
         }
     });
     D::rollback(transaction);
-    // A machine that keeps a renewal from running costs the hold too.
+    // A machine that delays a renewal also costs the hold.
     if let Err(error) = held.unlock() {
         assert!(stalled_since(begun) > lease / 2, "{error}");
     }
@@ -419,7 +417,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     client.get_lock(&stuck).unlock().unwrap();
 }
 
-/// Another's transaction has the row of the first of many holds: that one is lost, and no other.
+/// Another transaction has the row of the first of many holds: only that hold is lost.
 pub(crate) fn a_row_that_another_has_locked_delays_no_other_renewal<D: Database>() {
     let Some(server) = D::shared() else { return };
     let lease = ms(3_000);
@@ -453,7 +451,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
     assert!(!other.try_lock().unwrap());
     assert!(rival.get_lock(name.to_uppercase()).try_lock().unwrap(), "case counts");
     rival.get_lock(name.to_uppercase()).unlock().unwrap();
-    // Another thread of the same client is another holder, although the server sees one user.
+    // Another thread of the client is another holder, although the server sees one user.
     std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
     let error = other.unlock().unwrap_err();
     let Some(NotHeld::HeldBy(holder)) = error.not_held() else { panic!("{error:?}") };
@@ -468,7 +466,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
     }
 }
 
-/// Held for longer than its lease, lost when the session is ended, and free for others from then on.
+/// Held beyond its lease, lost when the session ends, and free from then on.
 pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = connect_session(&server.url(), RENEWED).unwrap();
@@ -490,7 +488,7 @@ pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
     assert!(held.unlock().unwrap_err().is_lost());
 }
 
-/// A fixed lease is kept by the server, which ends the session that nobody uses.
+/// The server keeps a fixed lease, by ending the unused session.
 pub(crate) fn a_session_ends_when_it_was_idle_for_its_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
@@ -517,7 +515,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
         let mut before = D::begin(&mut one);
         assert!(lock(&mut before, &other, ms(0)).unwrap().is_some());
         D::commit(before);
-        // Also when both are the first to use the name.
+        // Even if both are the first to use the name.
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
         assert_eq!(D::name_of(&held), name);
@@ -594,7 +592,6 @@ pub(crate) fn names_that_cannot_be_used_are_refused<D: Database>() {
             assert!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
         }
     }
-    // Any other text will do, and case counts.
     let longest = "x".repeat(MAX_NAME_LEN);
     for name in ["a", "A", "nul\0", "'; DROP TABLE leasehold_names", &longest] {
         assert!(D::lock(&names, false, &mut transaction, name, ms(0)).unwrap().is_some());

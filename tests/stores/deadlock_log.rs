@@ -1,5 +1,4 @@
-//! Random programs that lock in any order: what they held and wanted, what they were told, and whether that
-//! fits together.
+//! Random programs that lock in any order: their holds, waits and reports must fit together.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{instant_of, let_pass, mono, ms, random, stalled_since};
 
-/// A time in which a process held or wanted a name, by [`mono`]; without an end while it goes on.
+/// A time in which a process held or wanted a name, by [`mono`]; no end while it lasts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Span {
     process: usize,
@@ -19,7 +18,7 @@ pub(crate) struct Span {
     to: Option<Duration>,
 }
 
-/// A process of a ring, the name that it holds and the one that it wants.
+/// A process of a cycle, the name that it holds, and the name that it wants.
 pub(crate) type Member = (usize, String, String);
 
 type Ring = BTreeSet<Member>;
@@ -28,13 +27,13 @@ type Ring = BTreeSet<Member>;
 pub(crate) struct Report {
     by: usize,
     members: Ring,
-    /// Owner and id of each wait: no other ring has them.
+    /// Owner and id of each wait, which no other cycle has.
     waits: BTreeSet<(String, u64)>,
     at: Duration,
 }
 
 impl Report {
-    /// Processes are told apart by their labels.
+    /// Labels tell processes apart.
     pub(crate) fn new(by: usize, deadlock: &Deadlock) -> Report {
         let member = |step: &leasehold::DeadlockStep| {
             let label = step.location.label.as_deref().unwrap_or_default();
@@ -45,8 +44,8 @@ impl Report {
     }
 }
 
-/// All that happened, as the processes know it. A wait is noted from before it is asked for until after its
-/// end, a hold from after its grant until before its release is asked for.
+/// All events as the processes know them. A wait lasts from before the request until after its end, a hold
+/// from after its grant until before its release.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct Log {
     holds: Vec<Span>,
@@ -54,7 +53,6 @@ pub(crate) struct Log {
     reports: Vec<Report>,
 }
 
-/// The notes of one process, from several threads.
 #[derive(Default)]
 pub(crate) struct Notes(Mutex<Log>);
 
@@ -73,19 +71,17 @@ fn begin(spans: &mut Vec<Span>, process: usize, name: &str) -> usize {
     spans.len() - 1
 }
 
-/// How a process of a program goes on.
 pub(crate) struct Player<'a> {
     pub(crate) client: &'a LockClient,
     pub(crate) notes: &'a Notes,
     pub(crate) process: usize,
     pub(crate) names: &'a [String],
     pub(crate) make: &'a dyn Fn(&LockClient, usize) -> RedisLock,
-    /// Ends all waits.
     pub(crate) interrupt: &'a Interrupt,
 }
 
 impl Player<'_> {
-    /// Takes two or three of the names in any order, waiting for each, works, and releases them all.
+    /// Takes two or three names in any order, waiting for each, works, and releases them.
     pub(crate) fn take_some(&self, wait: Duration, work: Duration) {
         let mut order: Vec<usize> = (0..self.names.len()).collect();
         for place in (1..order.len()).rev() {
@@ -126,12 +122,12 @@ impl Player<'_> {
 pub(crate) struct Figures {
     pub(crate) rings: usize,
     pub(crate) due: usize,
-    /// The reports: each client on a ring makes one.
+    /// The reports: one by each client on a cycle.
     pub(crate) reports: usize,
-    /// From the begin of each ring that was told to the first word of it.
+    /// The time from each reported cycle's begin to its first report.
     pub(crate) told_after: Vec<Duration>,
-    /// Waits that lasted long: on a ring, before one, before a holder that runs; and those that ended while
-    /// that could not be said.
+    /// Long waits: on a cycle, before one, before a running holder; and waits that ended while that was
+    /// unclear.
     pub(crate) on_ring: usize,
     pub(crate) before_ring: usize,
     pub(crate) before_running: usize,
@@ -151,7 +147,7 @@ impl Figures {
     }
 }
 
-/// By how much what began then may be late.
+/// How late events that began then may be.
 fn stalled(begun: Duration) -> Duration {
     stalled_since(instant_of(begun))
 }
@@ -163,8 +159,8 @@ impl Log {
         self.reports.extend(other.reports);
     }
 
-    /// Panics unless all that was reported was so and is reported once by each process, and all rings that
-    /// last for longer than `due` were reported by then.
+    /// Panics unless each report is true and made once by each process, and each cycle that lasts longer than
+    /// `due` was reported by then.
     pub(crate) fn check(&self, due: Duration) -> Figures {
         let mut figures = Figures { reports: self.reports.len(), ..Figures::default() };
         let mut met = HashSet::new();
@@ -198,7 +194,7 @@ impl Log {
         self.reports.iter().filter(is_it).map(|report| report.at).min()
     }
 
-    /// Whether each member held and waited as reported, all at one moment before the report.
+    /// Whether all members held and waited as reported, at one moment before the report.
     fn was_there(&self, report: &Report) -> bool {
         let of = |spans: &[Span], process: usize, name: &str| -> Vec<Span> {
             let is_it = |span: &&Span| span.process == process && span.name == name && span.from <= report.at;
@@ -222,8 +218,7 @@ impl Log {
         any(&parts, &mut Vec::new(), report.at)
     }
 
-    /// The rings that there were, with when they began and for how long they lasted; each once for each of
-    /// its members.
+    /// The cycles, with their begins and durations, once for each member.
     fn rings(&self) -> Vec<(Ring, Duration, Duration)> {
         let (mut rings, end) = (Vec::new(), mono());
         for wait in &self.waits {
@@ -258,8 +253,8 @@ impl Log {
         }
     }
 
-    /// Panics unless each wait that lasted for longer than `long` was on a ring that was told, or in a chain
-    /// to one, or in a chain to a process that ran. A ring has to be told when it has lasted for `due`.
+    /// Panics unless each wait longer than `long` was on a reported cycle, in a chain to one, or in a chain
+    /// to a running process. A cycle must be reported when it has lasted for `due`.
     pub(crate) fn check_long_waits(&self, long: Duration, due: Duration, figures: &mut Figures) {
         for wait in &self.waits {
             let to = wait.to.expect("the processes have ended");
@@ -307,7 +302,7 @@ impl Log {
             path.push(hold);
             let member = |span: &&Span| span.process == hold.process;
             if let Some(first) = path[..path.len() - 1].iter().position(&member) {
-                // From the first wait on, all of it is the ring.
+                // All links from the first repeated wait on are the cycle.
                 let ring = &path[first + first % 2..];
                 let from = ring.iter().map(|span| span.from).max().unwrap_or_default();
                 return Chain::Ring(members(ring), from);
@@ -319,11 +314,11 @@ impl Log {
 }
 
 enum Chain {
-    /// It leads to a process that does not wait.
+    /// The chain leads to a process that does not wait.
     Runs,
-    /// It leads to a name that nobody is known to hold.
+    /// The chain leads to a name without a known holder.
     Changes,
-    /// It leads into this ring, which began then.
+    /// The chain leads into this cycle, which began then.
     Ring(Ring, Duration),
 }
 
@@ -333,9 +328,8 @@ fn members(ring: &[&Span]) -> Ring {
     before.zip(waits).map(|(hold, wait)| (wait.process, hold.name.clone(), wait.name.clone())).collect()
 }
 
-/// For how long all of these lasted at the same time, and since when; `None`: never. A ring that ended is
-/// counted with the time that the processes did not see: between the call and the note, of which there is
-/// little.
+/// How long all of these lasted together, and since when; `None`: never. An ended cycle counts with the short
+/// time between call and note, which the processes did not see.
 fn common(spans: &[&Span], by: Duration) -> Option<(Duration, Duration)> {
     let from = spans.iter().map(|span| span.from).max()?;
     let to = spans.iter().map(|span| span.to.unwrap_or(by)).min()?.min(by);

@@ -1,7 +1,7 @@
-//! Deadlocks of real processes: this test program is started again for each of them.
+//! Deadlocks of real processes, each of which is this test program again.
 //!
-//! `LEASEHOLD_DEADLOCK_SECONDS` says for how long each random program goes on (10); from 60 on there are 200
-//! of them instead of 20, 50 at a time.
+//! `LEASEHOLD_DEADLOCK_SECONDS` (10) is the time of each random program; from 60 on there are 200 of them
+//! instead of 20, 50 at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,10 +22,9 @@ use crate::support::{
     stalled_since, test_name, watch_for_stalls,
 };
 
-/// Tells a process of these tests what to do.
 const ORDERS: &str = "LEASEHOLD_DEADLOCK_ORDERS";
 
-/// The time within which a deadlock is told, and ended where that is asked for.
+/// A deadlock is reported, and broken where requested, within this.
 const WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,24 +37,22 @@ struct Orders {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum What {
-    /// Takes part in this number of random programs, for this time.
     Programs(usize, Duration),
-    /// Takes one lock, and then the other.
+    /// Takes one lock, then the other.
     Takes(End),
 }
 
-/// The end of a deadlock of two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum End {
-    /// Both give up when both were told.
+    /// Both processes give up after their reports.
     GivenUp,
-    /// The clients end it.
+    /// The clients break it.
     Broken,
-    /// One of the processes is killed.
+    /// One process is killed.
     Killed,
 }
 
-/// The lease of the process that is killed.
+/// The lease of the killed process.
 const LEASE: Duration = Duration::from_secs(3);
 
 impl Orders {
@@ -108,7 +105,7 @@ const NAMES: usize = 5;
 
 const TOGETHER: usize = 5;
 
-/// A wait that lasts for longer has to be accounted for.
+/// A longer wait must be accounted for.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
 struct Noting(Vec<Arc<Notes>>, usize);
@@ -155,7 +152,7 @@ impl Orders {
                     let make = &|client: &LockClient, at: usize| lock_of(client, at, &names[at]);
                     let player = Player { client, notes, process, names: &names, make, interrupt };
                     while !interrupt.is_interrupted() {
-                        // Now and then one runs for long with what it has, and others wait for it.
+                        // Sometimes a process runs for long with its locks, while others wait.
                         let work = if random().is_multiple_of(6) { 7_000 } else { random() % 300 };
                         player.take_some(ms(6_000 + random() % 3_000), ms(work));
                     }
@@ -164,7 +161,7 @@ impl Orders {
             let_pass(lasts, "the programs run");
             interrupt.interrupt();
         });
-        // All that was to be told has been told then.
+        // All reports are made by then.
         clients.iter().for_each(|client| client.shutdown().unwrap());
         let_pass(ms(100), "what is told, is told on threads of the clients");
         let logs: Vec<Log> = notes.iter().map(|notes| notes.log()).collect();
@@ -197,8 +194,8 @@ fn programs_side_by_side(programs: usize, lasts: Duration) -> Option<Figures> {
     Some(all)
 }
 
-/// Every wait that lasts for long is on a ring that was told, or leads to one, or to a process that runs; and
-/// nothing else is told.
+/// Every long wait is on a reported cycle, leads to one, or to a running process; and nothing else is
+/// reported.
 #[test]
 fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds_and_of_none_else() {
     if let Some(orders) = Orders::here() {
@@ -227,13 +224,13 @@ fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Took {
-    /// When it began to wait for its second lock.
+    /// When the wait for the second lock began.
     began: Duration,
     told: Option<Duration>,
     over: Option<Duration>,
     got: Option<Duration>,
     broken: Option<Duration>,
-    /// The process ids of those on the ring.
+    /// The process ids of the cycle.
     pids: Vec<u32>,
 }
 
@@ -271,7 +268,7 @@ impl Orders {
         let interrupt = Interrupt::new();
         let got = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // If a break ends the ring, the one that goes on may not have looked before.
+                // If a break ends the cycle, the surviving process may not have searched before.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
                     assert!(end == End::Broken, "it is told");
@@ -288,7 +285,7 @@ impl Orders {
             });
             let options = AcquireOptions::new().interrupt(&interrupt);
             let got = client.get_lock(&other).acquire_with(&options).map(Option::unwrap);
-            // Read here: the thread above may wait for longer to be told of nothing.
+            // Read here: the thread above may wait longer for reports that do not come.
             (got, mono())
         });
         match got {
@@ -310,7 +307,6 @@ impl Orders {
     }
 }
 
-/// All three ends of a deadlock, side by side.
 fn in_opposite_orders(store: &str, url: &str) {
     let test = test_name();
     std::thread::scope(|scope| {
@@ -363,7 +359,7 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
             };
             let ended = broken.saturating_sub(began);
             assert!(ended <= WITHIN + SLACK + stalled, "{store}: broken after {ended:?}");
-            // The victim releases what it has at once, and that wakes the other.
+            // The victim releases at once, which wakes the other.
             let woken = got.saturating_sub(*broken);
             assert!(woken <= SLACK + stalled, "{store}: the other went on {woken:?} later");
             figures = format!("{figures}, broken after {ended:?}, the other went on {woken:?} later");
@@ -373,7 +369,7 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
                 panic!("{store}: the other has the lock, and it is over: {took:?}")
             };
             let (freed, over) = (got.saturating_sub(killed), over.saturating_sub(got));
-            // Etcd counts whole seconds and one more.
+            // etcd rounds leases up to whole seconds, and adds one.
             assert!(freed <= LEASE + ms(1_500) + SLACK + stalled, "{store}: free after {freed:?}");
             assert!(over <= ms(1_000) + SLACK + stalled, "{store}: over {over:?} later");
             figures = format!("{figures}, killed, free after {freed:?}, told to be over {over:?} later");
@@ -382,9 +378,8 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
     shout(&format!("MEASURED {store}, two processes, {end:?}: {figures}"));
 }
 
-/// Each of these tests shows of a store: the deadlock of two processes is told within three seconds; broken
-/// as soon where that is asked for, and the other process goes on when it is woken; and told to be over when
-/// a process was killed and its lease has ended.
+/// Each test shows for a store: a deadlock of two processes is reported within three seconds; broken as soon,
+/// if requested, with the other process woken; and reported as over when a killed process's lease has ended.
 macro_rules! in_opposite_orders {
     ($($store:ident: $start:expr;)+) => { $(
         mod $store {

@@ -1,5 +1,4 @@
-//! Random programs that lock in any order: all that the clients report was so, and all that stays so is
-//! reported.
+//! Random programs that lock in any order: all reports are true, and every lasting deadlock is reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +12,11 @@ use crate::support::{LONG, deadlocked, eventually, let_pass, ms, random, reexecu
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
-/// Waits last as long at most, and are looked at after as short a time.
+/// The longest wait, and the age at which a wait is searched.
 const WAIT: Duration = ms(2_000);
 const LOOKED_AT_AFTER: Duration = ms(30);
 
-/// A ring that lasts for as long has to be reported: the look at its youngest wait, and the readings.
+/// A lasting cycle must be reported within this: the search for its youngest wait, and the readings.
 const REPORTED_WITHIN: Duration = ms(1_350);
 
 /// The clients stand for processes.
@@ -33,7 +32,7 @@ impl Observer for Reporting {
     }
 }
 
-/// Runs one program, and checks what was reported of it. Returns how many rings there were.
+/// Runs one program and checks its reports; returns the number of cycles.
 fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> usize {
     let names: Vec<String> = (0..NAMES).map(|at| format!("program:{program}:{at}")).collect();
     let (notes, interrupt) = (Arc::new(Notes::default()), Interrupt::new());
@@ -49,19 +48,18 @@ fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> 
             });
         }
     });
-    // The reports are all there then.
+    // The reports are complete then.
     clients.iter().for_each(|client| client.shutdown().unwrap());
     let_pass(ms(5), "what is told, is told on threads of the clients");
     notes.log().check(REPORTED_WITHIN).rings
 }
 
-/// Without an observer and a log, standard error is what is left.
+/// Without an observer or a log, standard error remains.
 #[test]
 fn a_deadlock_that_nobody_would_hear_of_is_written_to_standard_error_once() {
     const HEARD: &str = "LEASEHOLD_DEADLOCK_HEARD";
     let stand = |builder: leasehold::ClientBuilder| {
         let client = builder.detect_deadlocks_after(ms(100)).build_in_memory(&MemoryStore::new()).unwrap();
-        // It is looked at again meanwhile.
         let is_over = || client.stats().deadlocks > 0;
         assert!(deadlocked(&client, ["a", "b"], || is_over() && !eventually(ms(3_500), || false)));
         client.shutdown().unwrap();

@@ -1,5 +1,5 @@
-//! Etcd's own behaviour: members that are killed, stopped and cut off, leases that end behind one's back, a cluster
-//! without a quorum, many processes, users and TLS. The promises of all stores are in the contracts.
+//! etcd's own behaviour: members killed, stopped and cut off, leases that end unexpectedly, a cluster without
+//! a quorum, many processes, users and TLS. The contracts have the promises of all stores.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::support::{
     receive, slack_since, stalled_since, start, throughout,
 };
 
-/// How much longer than asked a lease holds a lock at most: see the decision about leases of etcd.
+/// How much longer than requested a lease may hold a lock: see the decision about etcd's leases.
 const LATE: Duration = ms(1_500);
 
-/// A server, or the end of the test: skipped loudly on a laptop, failed in CI.
+/// A server, or a skip: loud on a laptop, a failure in CI.
 macro_rules! some_or_skip {
     ($server:expr) => {
         match $server {
@@ -39,7 +39,7 @@ fn builder(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).lease(Duration::from_secs(20))
 }
 
-/// A busy machine may be too slow for the first attempt.
+/// The first attempt may be too slow on a busy machine.
 fn client(url: &str) -> LockClient {
     connected(|| builder(url).build())
 }
@@ -49,7 +49,7 @@ fn url_of(members: &[Etcd]) -> String {
     format!("etcd://{}", places.join(","))
 }
 
-/// The keys of those who want a lock, in the order in which they came.
+/// The keys of waiters and the holder, in order of arrival.
 fn queue_of(server: &Etcd, name: &str) -> Vec<serde_json::Value> {
     let (key, end) =
         (STANDARD.encode(format!("leasehold/{name}/%/")), STANDARD.encode(format!("leasehold/{name}/%0")));
@@ -75,7 +75,7 @@ fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
     server.restart();
     guard.check().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap());
-    // The watch stands again by then, or the safety poll is what wakes.
+    // The watch is up again by then; otherwise the safety poll wakes.
     let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
@@ -105,11 +105,11 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     assert!(other.get_lock(&name).try_lock_for(LONG).unwrap());
     let loss = receive(&lost, ms(1_000) + SLACK).expect("the holder is told");
     assert_eq!(loss.reason, LossReason::Gone);
-    // Its clean-up touches nobody else.
+    // The clean-up touches nobody else.
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(other.get_lock(&name).is_held_by_current_thread().unwrap());
     other.get_lock(&name).unlock().unwrap();
-    // And leases that the client keeps for later are not believed in when they are gone.
+    // The client does not trust stored leases that have gone.
     drop(holder.get_lock(&name).acquire_with(&leased(ms(15_000))).unwrap().unwrap());
     for lease in server.must("/v3/lease/leases", "{}")["leases"].as_array().into_iter().flatten() {
         server.must("/v3/lease/revoke", &format!(r#"{{"ID":{}}}"#, lease["ID"]));
@@ -149,7 +149,8 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
         return; // told by the next renewal
     }
     let (holder, other) = (client(&server.url()), client(&server.url()));
-    // One that is watched alone, one of several, one whose client also waits; renewed, and with a lease of its own.
+    // Watched alone, one of several, and with a waiter of the same client; renewed, and with a lease of its
+    // own.
     let name = fresh("beside");
     let beside = Holding::take(&other.get_lock(&name));
     let waiting = holder.get_lock(&name);
@@ -168,7 +169,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
                 lock.acquire().unwrap()
             };
             let lost = guard.lost();
-            // By then the watch stands: it is on holds that last for a second.
+            // The watch is up by then: it covers holds that last a second.
             throughout(ms(2_500), || guard.check().is_ok());
             let lease = lease_of(&server, lock.name());
             let revoked = now();
@@ -177,7 +178,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
             assert_eq!(loss.reason, LossReason::Gone);
             assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
             assert!(guard.unlock().unwrap_err().is_lost());
-            // The next acquire makes another hold, whatever is still reported of the first.
+            // The next acquire makes another hold, whatever the first one's watch still reports.
             let again = lock.acquire().unwrap();
             throughout(ms(200), || again.check().is_ok());
             again.unlock().unwrap();
@@ -197,7 +198,7 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
     let leader = members.iter().position(Etcd::leads).expect("a cluster has a leader");
     members[leader].kill();
-    // Renewals fail for an election, and go on.
+    // An election makes renewals fail, and they go on.
     throughout(ms(7_000), || guard.check().is_ok());
     comes_true_within(LONG, || guard.state() == HoldState::Held);
     assert_eq!(other.get_lock(&name).try_lock_for(ms(1_500)).ok(), Some(false));
@@ -206,7 +207,7 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     let next = other.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fencing_token() > fence, "revisions go up over leaders");
 
-    // Waits beside the one member that will be left.
+    // Waits at the one member that will remain.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
     let (observer, wakeups) = told(|event| match event {
         Event::WakeupsDown { .. } => Some("down"),
@@ -229,7 +230,7 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
     );
-    // Patience begins with the first failure, and may end during a last try.
+    // The retry time-out begins with the first failure, and may end during a last try.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "patience: {:?}", begun.elapsed());
     // A member without a leader does not stand still in silence: it ends the watch.
@@ -237,10 +238,10 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     assert_eq!(change, "down", "they were there before");
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0);
-    // Nobody can say that the lock is still held, so its holder does not either.
+    // Nobody can confirm the lock, so its holder loses it.
     comes_true_within(ms(4_000) + SLACK, || next.check().is_err());
     assert!(next.check().unwrap_err().is_lost());
-    // Requests of unknown outcome are undone when there is a majority again.
+    // Requests of unknown outcome are undone once there is a majority.
     members[leader].restart();
     let (granted, _) = Waiter::on(holder.get_fenced_lock(&name), move |lock| {
         lock.acquire().map(|guard| guard.fencing_token())
@@ -258,10 +259,10 @@ fn the_members_of_a_url_are_tried_in_turn() {
     let lock = client(&url).get_lock(fresh("second"));
     lock.lock().unwrap();
     assert!(begun.elapsed() < slack_since(begun), "a refused connection is no reason to wait");
-    // The path is the prefix: these are other locks than those of the plain URL.
+    // The path is a prefix: these locks differ from those of the plain URL.
     assert!(client(&server.url()).get_lock(lock.name()).try_lock().unwrap());
     lock.unlock().unwrap();
-    // One that accepts and says nothing does not use up the time of the others.
+    // A silent member does not use up the others' time.
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let begun = now();
     let error = builder(&format!("etcd://{}", mute.local_addr().unwrap()))
@@ -275,7 +276,7 @@ fn the_members_of_a_url_are_tried_in_turn() {
     assert!(error.is_retryable() && !error.outcome_unknown());
 }
 
-/// A member that stands still gets the request and carries it out much later.
+/// A stopped member carries out the request much later.
 #[test]
 fn a_late_grant_of_a_stopped_member_is_undone() {
     let server = some_or_skip!(Etcd::start());
@@ -284,8 +285,8 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
-        // Right after a lock, the next one needs no new lease: the request that is left unanswered is the one that
-        // takes the lock.
+        // After a lock the next one needs no new lease, so the unanswered request is the one that takes the
+        // lock.
         lock.lock().unwrap();
         lock.unlock().unwrap();
         server.stop();
@@ -295,7 +296,7 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
         server.cont();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         let in_doubt = error.outcome_unknown();
-        // Far sooner than by the end of the lease.
+        // Far sooner than the lease ends.
         comes_true_within(ms(1_500) + SLACK, || other.get_lock(&name).try_lock().unwrap_or(false));
         other.get_lock(&name).unlock().unwrap();
         in_doubt
@@ -339,7 +340,7 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
     server.cont();
     let took = ended.duration_since(begun);
     assert!(took <= wait + timeout + slack_since(begun), "{took:?}: {result:?}");
-    // Its place is given up all the same.
+    // The place is left all the same.
     comes_true_within(LONG, || queue_of(&server, &name).len() == 1);
     held.unlock().unwrap();
 }
@@ -384,7 +385,7 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
         assert!(granted.unwrap() > fence);
     }
     assert!(in_doubt > 0, "no attempt was left in doubt");
-    // A waiter rides it out.
+    // A waiter outlasts that.
     cut.store(true, Ordering::SeqCst);
     lock.lock().unwrap();
     lock.unlock().unwrap();
@@ -432,7 +433,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
         }
         server.must(path, &body);
     }
-    // With and without a user a server that asks nobody lets one in.
+    // A server without users admits any user, and none.
     let place = server.place();
     client(&format!("etcd://app:S3CR3T@{place}")).get_lock(fresh("open")).lock().unwrap();
     server.must("/v3/auth/enable", "{}");
@@ -459,7 +460,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     server.must_as(&token, "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
     guard.unlock().unwrap();
     waiter.returns_within(ms(1_200) + SLACK).0.unwrap();
-    // A first watch gets one as well: its client is woken, it does not poll.
+    // A first watch gets a new token too: the client is woken, and does not poll.
     let begun = now();
     let rounds = (0..5).map(|_| {
         let held = Holding::take(&app.get_lock(&name));
@@ -507,7 +508,7 @@ fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
     let left = server.must("/v3/lease/timetolive", &format!(r#"{{"ID":"{lease}"}}"#));
     let left: u64 = left["TTL"].as_str().unwrap().parse().unwrap();
     assert!((1..=31).contains(&left), "{left}");
-    // A key of others below the prefix is no lock, and stops no list.
+    // Another program's key below the prefix is no lock, and ends no list.
     for (key, value) in [("leasehold/zone", "x"), ("leasehold/config/db", "y"), ("leasehold/b/c/d", "z 1 31")]
     {
         let (key, value) = (STANDARD.encode(key), STANDARD.encode(value));
@@ -520,7 +521,7 @@ fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
     assert_eq!(entries()["count"].as_str().unwrap_or("0"), "0");
 }
 
-/// Prefixes are folders, and one may lie below another.
+/// Prefixes are folders, and may be nested.
 #[test]
 fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
     let server = some_or_skip!(Etcd::start());
@@ -542,7 +543,7 @@ fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
     assert_eq!(at("app/%25/x").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// By one watch on all locks, as by the one on a single lock in the contracts.
+/// By one watch on all locks, and in the contracts by one on a single lock.
 #[test]
 fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
     let server = some_or_skip!(Etcd::start());
@@ -558,7 +559,7 @@ fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {
-        // Until looks are half a second apart.
+        // Until checks are half a second apart.
         locks.iter().for_each(|lock| drop(lock.acquire().unwrap()));
     }
     let begun = now();

@@ -68,7 +68,7 @@ fn a_register_that_is_another_files_second_name_or_no_file_is_refused() {
     assert!(!path.exists());
 }
 
-/// No link is followed on a system that does not tell its owner; and a stream within a file is no file.
+/// A system that does not show a link's owner follows no link, and a stream within a file is no file.
 #[cfg(windows)]
 #[test]
 fn a_read_only_file_and_a_stream_of_a_file_are_refused_before_anything_is_written() {
@@ -88,8 +88,7 @@ fn a_read_only_file_and_a_stream_of_a_file_are_refused_before_anything_is_writte
     assert!(fencing::write_file(&path, fences().0, b"new").unwrap());
 }
 
-/// The register is locked from its token's reading to the file's writing, and one that was replaced meanwhile
-/// is not used.
+/// The register is locked from reading its token to writing the file, and a replaced register is not used.
 #[test]
 fn a_writer_waits_for_the_register_and_goes_by_the_one_that_is_there_then() {
     let (older, newer) = fences();
@@ -110,7 +109,7 @@ fn a_writer_waits_for_the_register_and_goes_by_the_one_that_is_there_then() {
                 fs::remove_file(&register).unwrap();
                 fs::write(&register, token).unwrap();
             } else {
-                // By whom has the lock: on Windows nobody else may.
+                // By the holder of the lock: on Windows nobody else may write.
                 (&locked).write_all(token.as_bytes()).unwrap();
             }
             drop(locked);

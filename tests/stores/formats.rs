@@ -1,5 +1,5 @@
-//! Two versions beside each other: every store carries the number of its format, a client that meets another is refused
-//! when it is built, and one without the right to write the number locks all the same.
+//! Two versions beside each other: every store has the number of its format. A client of another format is
+//! refused when it is built; a client without the right to write the number works.
 
 use std::net::Ipv4Addr;
 
@@ -18,8 +18,8 @@ use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{LONG, eventually, folder, ms};
 
-/// A client is built and locks; once `note` has written what a client of another version would have, none is built;
-/// after the number was put back, one is.
+/// A client is built and locks. Once `note` has written another version's number no client is built; after
+/// the number is restored, one is.
 #[track_caller]
 fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: impl Fn(&str)) {
     let locks = || assert!(build().unwrap().get_lock("format").try_lock().unwrap());
@@ -32,7 +32,7 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
     locks();
 }
 
-/// `old` has made a table that lacks columns: the error has the statement that is to be run.
+/// `old` made a table that lacks columns: the error has the statement to run.
 #[track_caller]
 fn says_what_to_do_about_an_old_table(url: &str, table: &str, drop: impl FnOnce(&str)) {
     let build = || LockClient::builder().url(url).table("old_locks").create_schema(true).build();
@@ -58,7 +58,7 @@ fn redis_keeps_to_the_format() {
         .user("reader on >S3CR3T ~* &* +@read +@connection")
         .start();
     keeps_to_the_format(|| LockClient::connect(server.url()), |text| set(&server, text));
-    // One may neither read nor write the number, one only read it.
+    // One user may neither read nor write the number, the other may read it.
     redis::cmd("DEL").arg(KEY).exec(&mut server.admin()).unwrap();
     let own = LockClient::builder().url(server.url_as("locks", "S3CR3T")).key_prefix("app:").build().unwrap();
     assert!(own.get_lock("a").try_lock().unwrap());
@@ -69,7 +69,7 @@ fn redis_keeps_to_the_format() {
     assert_eq!(reader().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
 }
 
-/// Redlock that waits for servers of a busy machine.
+/// A Redlock that waits for busy servers.
 fn patient(urls: [String; 3]) -> ClientBuilder {
     LockClient::builder().redlock(urls).node_timeout(ms(3_000))
 }
@@ -81,7 +81,7 @@ fn are_empty(servers: &[RedisServer]) {
     }
 }
 
-/// A refusal of one leaves nothing on the others, which another version may use.
+/// One server's refusal leaves nothing on the others, which another version may use.
 #[test]
 fn several_servers_keep_to_the_format_of_each_and_get_no_number_before_all_were_read() {
     let Some(binary) = default_server() else { return };
@@ -124,7 +124,7 @@ fn a_server_that_was_away_is_looked_at_when_it_is_back() {
     set(&servers[2], "leasehold format 2");
     proxy.accept();
     seen.wait_for("the format", |event| matches!(event, Event::Warning(text) if text.contains("format 2")));
-    // Two of three are used on.
+    // Two of three remain in use.
     redlock.get_lock("a").acquire().unwrap().unlock().unwrap();
     // One of these names has its home there.
     let kind_of = |number: i32| ring.get_lock(format!("name-{number}")).try_lock().err();
@@ -163,7 +163,7 @@ fn etcd_keeps_to_the_format() {
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
     };
     keeps_to_the_format(|| LockClient::connect(server.url()), note);
-    // Below another prefix nobody has noted anything.
+    // No number below another prefix.
     note("leasehold format 2");
     assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
 }
@@ -183,14 +183,14 @@ fn postgres_keeps_to_the_format() {
     let run = |text: &str| server.admin().batch_execute(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
-    // A refusal makes nothing.
+    // The refusal created nothing.
     run(
         "DROP TABLE leasehold_locks_clients, leasehold_locks_line; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
     );
     assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_line (a int); \
          DROP TABLE leasehold_locks_clients, leasehold_locks_line");
-    // One who may only use the table; and words of an administrator's own.
+    // A user who may only use the table, and an administrator's own comment.
     run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN; \
          GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO app");
     assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
@@ -206,7 +206,6 @@ fn mysql_keeps_to_the_format() {
     let run = |text: &str| server.admin().query_drop(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("ALTER TABLE leasehold_locks COMMENT = '{text}'")));
-    // A refusal makes nothing.
     run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'leasehold format 2'");
     assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
@@ -236,7 +235,6 @@ fn a_sqlite_file_keeps_to_the_format() {
     };
     let build = || LockClient::builder().url(&url).create_schema(true).build();
     keeps_to_the_format(build, note);
-    // A refusal makes nothing.
     raw().execute_batch("DROP TABLE leasehold_locks_clients").unwrap();
     note("leasehold format 2");
     assert_eq!(build().unwrap_err().kind(), ErrorKind::IncompatibleFormat);

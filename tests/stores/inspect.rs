@@ -1,4 +1,4 @@
-//! Inspection of details that only some stores know, and of keys that other programs made.
+//! Inspection of details that only some stores know, and of other programs' keys.
 
 use std::thread;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 let place = holder.location.as_ref().unwrap();
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
-                // An error of another client names the holder, not its note.
+                // Another client's error names the holder, not its note.
                 let by = other.get_lock(&name).unlock().unwrap_err();
                 assert!(by.to_string().contains(&holder.owner), "{by}");
                 assert!(lock.is_held_by_current_thread().unwrap());
@@ -44,7 +44,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
             .unwrap();
         });
         assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
-        // The next holder says nothing of itself, and is not taken for the last.
+        // The next holder has no note, and the last one's is not shown.
         let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
         assert_eq!((seen.holders[0].ends_within, &seen.holders[0].location), (None, &None), "{seen}");
@@ -55,7 +55,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 #[test]
 fn a_hold_with_an_end_says_since_when_until_when_and_where() {
     let store = MemoryStore::new();
-    // All that is shown is what the hold itself says.
+    // Only what the hold itself says is shown.
     let builder = || LockClient::builder().directory(false);
     let open = || builder().build_in_memory(&store).unwrap();
     says_since_when_and_who(&open(), &open());
@@ -66,7 +66,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
     assert_eq!(left, [""; 0], "what a hold says goes with it");
 }
 
-/// The note of one hold must not be taken for that of the next, which another thread gets by a handoff.
+/// The next hold, which another thread gets by a hand-off, must not show the last one's note.
 #[test]
 fn a_handoff_shows_the_new_holders_note() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -81,15 +81,14 @@ fn a_handoff_shows_the_new_holders_note() {
                 second.lock().unwrap();
                 let seen = client.inspect("handed").unwrap();
                 let holder = &seen.holders[0];
-                // The client knows of its own holds anyway.
+                // The client knows its own holds anyway.
                 let thread = holder.location.as_ref().map(|place| place.thread.clone());
                 assert_eq!(thread.as_deref(), Some("next"), "{seen}");
                 assert_eq!(holder.ends_within.is_some(), says, "{seen}");
                 second.unlock().unwrap();
             });
             let next = next.unwrap();
-            // Time to go to sleep, which makes it be handed over. Released and taken again would be the same
-            // to see.
+            // Time to fall asleep, which makes a hand-off. A release and an acquire would look the same.
             assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
             first.unlock().unwrap();
             next.join().unwrap();
@@ -132,7 +131,7 @@ fn keys_of_other_programs_are_shown_with_their_type() {
     assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
     let seen = client.inspect("fenced").unwrap();
     assert_eq!((seen.fencing_token.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
-    // Redisson's lock of several values, and a reader whose marker has run out.
+    // Redisson's lock of several values, and a reader with an expired marker.
     run(
         &mut admin,
         "HSET group v 8a3f0e0e-0000-4000-8000-000000000001:3 v:8a3f0e0e-0000-4000-8000-000000000001:3:lock_count 1 v:8a3f0e0e-0000-4000-8000-000000000001:3:expire_time 99999999999999",
@@ -178,7 +177,7 @@ fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
     assert!(seen.to_string().ends_with("and 150 more"), "{seen}");
 }
 
-/// A cart, a session's secret: neither is shown as a holder, named in an error, or deleted.
+/// A cart or a session's secret is not shown as a holder, named in an error, or deleted.
 #[test]
 fn data_of_others_is_neither_told_nor_deleted_by_force() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -216,7 +215,7 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
     assert!(client.get_read_write_lock("settings").read().force_unlock().is_err());
     let after: u64 = redis::cmd("DBSIZE").query(&mut admin).unwrap();
     assert_eq!(after, before);
-    // Java's lock, and what is a token lock's by the caller's word.
+    // Java's lock, and a token lock if the caller says so.
     run(&mut admin, &format!("HSET java {owner} 1"));
     assert!(client.get_lock("java").force_unlock().unwrap());
     let token = client.get_token_lock("session");
@@ -225,7 +224,7 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
     assert!(token.holder().unwrap().is_none());
 }
 
-/// It may be anybody's: neither the server's time nor the connection that locks share is spent on it.
+/// Anybody may own such a key: neither the server's time nor the shared connection is spent on it.
 #[test]
 fn a_large_key_that_is_no_lock_is_shown_as_one() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -247,7 +246,7 @@ fn a_large_key_that_is_no_lock_is_shown_as_one() {
     guard.unlock().unwrap();
 }
 
-/// Each level of a reader has a key of its own, and anybody can write that there are a million.
+/// Each level of a reader has its own key, and anybody can write a count of a million.
 #[test]
 fn so_many_levels_of_readers_are_looked_at_and_no_more() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -263,7 +262,7 @@ fn so_many_levels_of_readers_are_looked_at_and_no_more() {
     let looks: u64 = line.split(',').next().unwrap().parse().unwrap();
     // And a few of the script's own.
     assert!((2_000..2_010).contains(&looks), "{looks}");
-    // The others may be alive or not: their end is not told.
+    // The others may be alive or not: their end is not shown.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
 }

@@ -1,4 +1,4 @@
-//! Lists on Redis: what they cost the server, and what they leave out.
+//! Lists on Redis: their cost to the server, and what they leave out.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
     let begun = now();
     let mut locks = client.list("lock:*");
     let (mut names, over) = (BTreeSet::new(), AtomicBool::new(false));
-    // Another client is served between its requests, all the time.
+    // Another client is served between the requests, all the time.
     let mut waited = std::thread::scope(|scope| {
         let pings = scope.spawn(|| {
             let mut waited = Vec::new();
@@ -68,8 +68,8 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
     waited.sort_by_key(|(_, took)| *took);
     let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // As many keys again have another form. A page for each 500 keys or so, and a write for each 50 that are
-    // locks, or for the rest of a page. While the server grows its table it names some keys twice.
+    // As many keys have another form. A page for each 500 keys, and a write for each 50 locks, or for the
+    // rest of a page. A server that grows its table names some keys twice.
     let (locks, pages) = (u64::from(LOCKS), 2 * u64::from(LOCKS) / 500);
     assert!((locks..2 * locks).contains(&cost.keys) && cost.requests < 3 * pages + locks / 50, "{cost:?}");
     let Value::Array(slow) = run(&server, &["SLOWLOG", "GET", "100000"]) else { panic!("no slow log") };
@@ -88,9 +88,9 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
         slow.len(),
         waited.len(),
     );
-    // The server runs so much before it serves others: 5 ms are promised.
+    // The server serves others after at most this long: 5 ms are promised.
     assert!(scan < 2_500.0 && 50.0 * look < 5_000.0, "scan {scan} us, look {look} us");
-    // By the server's clock a command that the system interrupts takes longer. Those are few.
+    // The server's clock includes interruptions by the system, which are few.
     assert!(slow.len() < (LOCKS / 100) as usize, "{slow:?}");
     assert!(median < Duration::from_millis(5), "{median:?}");
 }
@@ -135,7 +135,7 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
     token.unlock().unwrap();
 }
 
-/// Each kind of lock that a list shows is found among keys of other programs that look alike.
+/// Lists find each kind of lock among similar keys of other programs.
 #[test]
 fn keys_of_other_programs_cost_a_list_no_request_each() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -167,7 +167,7 @@ fn keys_of_other_programs_cost_a_list_no_request_each() {
     drop(held);
 }
 
-/// Each key then counts as a lock until it is looked at by itself.
+/// Each key then counts as a lock until it is read by itself.
 #[test]
 fn a_user_who_may_not_sort_keys_in_a_script_lists_locks_all_the_same() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -196,7 +196,7 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let listed: Vec<_> = client.clients().map(|one| one.unwrap()).collect();
     let [one] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!((one.id.to_string(), &*one.host, one.pid), (id(1), "h[31m", 7));
-    // A third of its time is over, and all that it said is as much older.
+    // A third of the lease has passed, and the entry's times are older by that.
     assert!((10..20).contains(&one.written_ago.as_secs()), "{one:?}");
     assert!((11..21).contains(&one.uses[0].lasted.as_secs()), "{one:?}");
     let seen = client.inspect("a").unwrap();
@@ -204,12 +204,12 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 }
 
-/// Among the keys of others, and with more threads than an entry names.
+/// Among other programs' keys, with more threads than an entry names.
 #[test]
 fn all_who_wait_are_counted_and_where_they_cannot_be_that_is_said() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
-    // 16 clients of 312 threads each wait to read, among keys of others.
+    // 16 clients of 312 threads each wait to read, among other keys.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \
                   for at = 1, 64 do uses[at] = 'lock=rw\\nowner=' .. at .. '\\nwaits=true\\nsince_ms=1\\n' end \
                   uses[64] = uses[64] .. 'more=248\\n' \

@@ -1,5 +1,4 @@
-//! Each store's own promises, which the contracts do not ask for since they are a database's, a server's or a
-//! file's, and not a lock's.
+//! Each store's own promises, which belong to a database, a server or a file and not to a lock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

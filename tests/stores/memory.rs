@@ -1,7 +1,5 @@
-//! The memory store on a clock that only a test moves: what takes hours, to the millisecond, in no time.
-//!
-//! Real time appears in one role only: how long a test is ready to wait for a thread to do what the clock
-//! told it.
+//! The memory store on a clock that only a test moves: hours to the millisecond, in no time. Real time only
+//! bounds how long a test waits for a thread to react.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,7 +15,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 const HOUR: Duration = secs(3_600);
-/// The lease of clients that say nothing else.
+/// The default lease.
 const LEASE: Duration = secs(30);
 
 fn world() -> (ManualClock, MemoryStore) {
@@ -66,7 +64,7 @@ fn a_hold_is_renewed_when_a_third_of_its_lease_has_passed() {
     assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
     for _ in 0..3 {
         clock.advance(ms(9_999));
-        // Nor does it come once the clock stands: what was due has been done when `advance` returns.
+        // Nothing more happens while the clock stands: `advance` returns when all that was due is done.
         throughout(ms(30), || lock.remaining_lease().unwrap() == Some(ms(20_001)));
         clock.advance(ms(1));
         assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
@@ -83,7 +81,7 @@ fn a_longest_hold_is_renewed_up_to_its_end_and_not_beyond() {
     assert!(!elsewhere(|| other.get_lock("a").try_lock().unwrap()));
     clock.advance(secs(1));
     assert!(guard.check().is_err());
-    // Its last renewal was for less than a lease: the store has it no longer than the holder.
+    // The last renewal was for less than a lease: the store keeps the lock no longer than the holder.
     assert!(other.get_lock("a").try_lock().unwrap());
 }
 
@@ -119,7 +117,7 @@ fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
     clock.advance(ms(1));
     assert_eq!((guard.remaining(), guard.state()), (Duration::ZERO, HoldState::Lost));
     assert!(guard.check().unwrap_err().is_lost());
-    // The store keeps others out until the very end.
+    // The store excludes others until the very end.
     assert!(!rival.get_lock("a").try_lock().unwrap());
     clock.advance(ms(100));
     assert!(rival.get_lock("a").try_lock().unwrap());
@@ -127,7 +125,7 @@ fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
     assert!(rival.get_lock("a").is_held_by_current_thread().unwrap());
 }
 
-/// A hold that the client counts as lost while the store still keeps it is removed there too.
+/// A hold that the client counts as lost is also removed from the store.
 #[test]
 fn unlocking_in_the_last_percent_frees_the_lock() {
     let (clock, store) = world();
@@ -144,7 +142,8 @@ fn unlocking_in_the_last_percent_frees_the_lock() {
 fn a_wait_ends_exactly_at_its_deadline() {
     let (clock, store) = world();
     let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    // Held by another client, and by another thread of this one; at the head of the queue, and behind it.
+    // Held by another client and by another thread of this one; waited for at the head of the queue and
+    // behind it.
     for holder in [&stranger, &client] {
         let held = Holding::take(&holder.get_lock("a"));
         let waiters = [(); 2].map(|()| {
@@ -170,7 +169,7 @@ fn clients_come_and_go_while_the_clock_moves() {
     let all = Waiter::start(move || {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            // Also when something here fails: the scope waits for the one who moves the clock.
+            // Even if an assertion here fails: the scope waits for the thread that moves the clock.
             let _done = crate::support::Raise(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
@@ -181,7 +180,7 @@ fn clients_come_and_go_while_the_clock_moves() {
                 let client = LockClient::in_memory_with(&store);
                 let guard = client.get_lock("a").acquire().unwrap();
                 drop(client);
-                // The clock may have run past the whole lease while the lock was being taken; later it waits.
+                // The clock may pass the whole lease during the acquire.
                 if let Err(error) = guard.unlock() {
                     assert!(error.is_lost(), "{error}");
                 }
@@ -230,7 +229,7 @@ fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
-    // Kept by renewals of three seconds each, for as long as it takes.
+    // Kept by renewals of three seconds each.
     for _ in 0..8 {
         clock.advance(ms(1_100));
         assert!(rival.get_lock("a").is_locked().unwrap());
@@ -295,13 +294,13 @@ fn a_command_timeout_that_is_longer_than_the_lease_is_told_of() {
             .unwrap();
         client.shutdown().unwrap();
         drop(client);
-        // Until the last who could tell is gone.
+        // Until the last possible sender is gone.
         let told: Vec<String> = told.iter().filter(|text| text.contains("command_timeout")).collect();
         assert_eq!(told.len(), usize::from(is_told), "{told:?}");
     }
 }
 
-/// In a process of its own: others make clients too.
+/// In its own process, since other tests make clients too.
 #[test]
 fn a_process_with_many_clients_at_a_time_is_told_once() {
     const INSIDE: &str = "LEASEHOLD_TEST_MANY_CLIENTS";
@@ -316,7 +315,7 @@ fn a_process_with_many_clients_at_a_time_is_told_once() {
     let (tell, told) = leasehold::crossbeam_channel::unbounded();
     let make =
         || leasehold::LockClient::builder().observer(Warnings(tell.clone())).build_in_memory(&store).unwrap();
-    // One after the other, and clones.
+    // In sequence, and clones.
     for _ in 0..100 {
         let client = make();
         let _clones = [client.clone(), client.clone()];

@@ -1,4 +1,4 @@
-//! Faults of the memory store: each does what it says, to whom it says, and ends.
+//! Faults of the memory store affect the right clients in the right way, and end.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
         for (what, result) in every_request(&client) {
             let error = result.expect_err(what);
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{what}: {error}");
-            // A question changes nothing, so there is nothing that may or may not have been done.
+            // A question changes nothing, so its outcome is never unknown.
             let questions =
                 ["latch", "latch wait", "permits", "is_locked", "inspect", "list", "clients", "ping"];
             let changes = !questions.contains(&what);
@@ -65,7 +65,7 @@ fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
             assert_eq!(error.outcome_unknown(), in_doubt, "{fault:?} {what}: {error}");
         }
         store.heal();
-        // The grant of a lost reply is removed.
+        // The grant of the lost reply is removed.
         clock.advance(ms(60_000));
         assert!(!client.get_lock("asked").is_locked().unwrap(), "{fault:?}");
         client.get_lock("asked").lock().unwrap();
@@ -180,7 +180,7 @@ fn a_slow_answer_takes_its_time_and_one_that_is_too_slow_does_not_come() {
     store.slow_down(ms(3_000));
     let error = client.get_lock("b").try_lock().unwrap_err();
     assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown(), "{error}");
-    // No renewal is answered any more.
+    // From here on no renewal is answered.
     let guard = lock.acquire();
     assert!(guard.is_err());
     clock.advance(ms(120_000));
@@ -410,7 +410,7 @@ fn a_condition_that_cannot_notify_or_get_its_lock_back_says_that_the_work_ran() 
     store.fail(Fault::Refused);
     let error = condition.notify_one().unwrap_err();
     assert!(error.work_ran() && !error.is_retryable(), "{error}");
-    // Before the wait the guard has the lock as before, and the same wait may be tried again.
+    // Before the wait the guard has the lock, and the same wait may be tried again.
     let error = condition.wait(&mut guard).unwrap_err();
     assert!(!error.work_ran() && error.is_retryable() && guard.check().is_ok(), "{error}");
     store.heal();

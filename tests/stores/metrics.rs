@@ -1,5 +1,4 @@
-//! The feature `metrics` sends each series that the page of `Metrics` names, from what really happens to
-//! locks.
+//! The feature `metrics` sends each series that the page of `Metrics` names, from real events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -86,7 +85,7 @@ impl Recorder for Kept {
     }
 }
 
-/// On whatever thread an event comes, this test's recorder has it.
+/// This test's recorder, on every thread.
 #[derive(Clone)]
 struct Recorded(Metrics, Kept);
 
@@ -165,7 +164,6 @@ fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     }
     recorded.eventually("leasehold_handoff_seconds{scope=local}");
     recorded.eventually("leasehold_handoff_seconds{scope=remote}");
-    // A third of a lease later.
     let kept = client.get_lock("kept").acquire_owned().unwrap();
     recorded.eventually("leasehold_renewal_lag_seconds{}");
     store.fail(Fault::Refused);
@@ -182,7 +180,7 @@ fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     for (gauge, value) in [("leasehold_waiters{}", 0.0), ("leasehold_subscription_up{}", 1.0)] {
         assert_eq!(recorded.1.of(gauge), value, "{gauge}");
     }
-    // One has missed a renewal.
+    // One hold has missed a renewal.
     let holds = ["held", "at_risk"].map(|state| recorded.1.of(&format!("leasehold_holds{{state={state}}}")));
     assert_eq!(holds.iter().sum::<f64>(), 2.0, "{holds:?}");
     kept.unlock().unwrap();
@@ -202,7 +200,7 @@ fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     drop(open);
 }
 
-/// Holds up the thread that is about to wait.
+/// Delays the thread that is about to wait.
 struct Doorkeeper(Sender<()>, Receiver<()>);
 
 impl Observer for Doorkeeper {

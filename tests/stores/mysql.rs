@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: what the contracts do not ask, since it is a database's and not a lock's: its death,
-//! killed connections, plans, rights; `GET_LOCK`; locks on the caller's own transaction.
+//! MySQL and MariaDB beyond the contracts: restarts, killed connections, plans, permissions, `GET_LOCK`, and
+//! locks on the caller's own transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,7 +66,7 @@ impl Database for MysqlServer {
         setting.unwrap().to_string()
     }
 
-    /// In MySQL, not in MariaDB: the gap before a row that is waited for.
+    /// MySQL, but not MariaDB, locks the gap before an awaited row.
     fn first_use_locks_neighbours(&self) -> bool {
         let version: String = self.admin().query_first("SELECT VERSION()").unwrap().unwrap();
         !version.contains("MariaDB")
@@ -110,7 +110,7 @@ fn every_statement_finds_its_row_by_the_key() {
         include_str!("../../src/stores/sql/query/mysql/forget.sql"),
     ] {
         let mut text = text.replace("leasehold_locks", "planned");
-        // Values in place of the parameters, and an id as it is.
+        // Values replace the parameters; an id stays.
         text = text.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
         text = text.replace(":id", "UNHEX(SHA2('7', 256))").replace(":name", "'7'");
         for parameter in [
@@ -137,7 +137,6 @@ fn every_statement_finds_its_row_by_the_key() {
         let rows: Option<u64> = plan[0].get("rows").unwrap();
         assert_eq!(rows, Some(1), "{text}");
     }
-    // Of several ids at a time.
     let text =
         include_str!("../../src/stores/sql/query/mysql/turn_look.sql").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
@@ -190,8 +189,7 @@ fn a_grant_whose_answer_does_not_come_is_undone() {
     client.get_lock(&name).unlock().unwrap();
 }
 
-/// Hundreds who look now and then would otherwise queue for the row, and the server search that queue for
-/// deadlocks.
+/// Otherwise hundreds of polls would queue for the row, and the server would search that queue for deadlocks.
 #[test]
 fn a_try_for_a_held_lock_waits_for_no_row_lock() {
     let Some(server) = shared() else { return };
@@ -237,7 +235,7 @@ fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
     assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
-    // The password, by option and by URL; the rights that the docs name suffice; both schemes.
+    // The password by option and by URL; the documented permissions suffice; both schemes.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
     assert!(by_option.get_lock("a").try_lock().unwrap());
@@ -258,7 +256,7 @@ fn is_at_risk(held: &OwnedGuard) -> bool {
     matches!(held.state(), HoldState::AtRisk { .. })
 }
 
-/// An error is no loss: the server has the lock for the session all the while, and the session goes on.
+/// An error is no loss: the server keeps the session's lock, and the session goes on.
 #[test]
 fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
     let Some(server) = MysqlServer::start() else { return };
@@ -359,7 +357,7 @@ fn transactions_count_exactly_at_every_isolation_level() {
                     let options = TxOpts::default().set_isolation_level(Some(level));
                     let mut transaction = connection.start_transaction(options).unwrap();
                     let lock = names.lock(&mut transaction, name, LONG).unwrap().unwrap();
-                    // Read and written apart: only the lock protects it.
+                    // Read and written separately: only the lock protects the number.
                     let number: u32 = transaction.query_first("SELECT number FROM counter").unwrap().unwrap();
                     transaction.exec_drop("UPDATE counter SET number = ?", (number + 1,)).unwrap();
                     lock.check(&mut transaction).unwrap();
@@ -377,7 +375,7 @@ fn a_transaction_that_the_server_ends_is_lost() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());
-    // By a wait in vain, where the server is set so.
+    // By a vain wait, if the server is set so.
     let mut first = MysqlServer::begin(&mut one);
     let _held = names.lock(&mut first, "a", ms(0)).unwrap().unwrap();
     let mut second = MysqlServer::begin(&mut two);

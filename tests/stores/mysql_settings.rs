@@ -1,5 +1,4 @@
-//! MySQL and MariaDB: settings of servers that are not those of a fresh one; tables that others have made or
-//! changed; a server that is locked for reading.
+//! MySQL and MariaDB: unusual settings, tables that others made or changed, and a server locked for reading.
 
 use std::thread;
 use std::time::Duration;
@@ -19,7 +18,7 @@ fn at(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
 }
 
-/// Each kind of statement once, by clients of a user who may do no more than the pages say.
+/// Each kind of statement once, by a user with the documented permissions.
 fn uses(url: &str) {
     let [client, rival] = [(); 2].map(|()| at(url).build().unwrap());
     for name in ["a", "b"] {
@@ -66,7 +65,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
         admin.query_drop(format!("SET GLOBAL completion_type = {value}")).unwrap();
         uses(&url);
     }
-    // Servers of other makes or versions lack some.
+    // Some servers lack some settings.
     for setting in [
         "autocommit = 0",
         "time_zone = '+05:45'",
@@ -98,7 +97,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }
 
-/// Others have used them up: the hold is renewed all the same, and each kind of statement works.
+/// Other sessions have used them up: the hold is renewed, and each kind of statement works.
 #[test]
 fn a_server_without_room_for_prepared_statements_costs_no_hold() {
     let Some(server) = MysqlServer::start() else { return };
@@ -113,7 +112,7 @@ fn a_server_without_room_for_prepared_statements_costs_no_hold() {
     uses(&server.url());
 }
 
-/// Commits that wait for a replica end with no time-out of the server's.
+/// Commits that wait for a replica end by no time-out of the server.
 #[test]
 fn sessions_in_doubt_do_not_pile_up_while_a_replica_is_away() {
     let Some(server) = MysqlServer::start_with(&["--log-bin=binlog", "--server-id=1"]) else { return };
@@ -154,7 +153,7 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
     assert_eq!(client.ping().unwrap().table.as_deref(), Some("locks.leasehold_locks"));
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
-    // Words for people cost no lock, whatever the table has room for.
+    // Text for people costs no lock, whatever the table has room for.
     for column in ["VARCHAR(64) CHARACTER SET latin1", "VARCHAR(1) CHARACTER SET utf8mb4"] {
         admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
@@ -162,7 +161,7 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
         let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
         thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
     }
-    // A table in which no lock can be freed.
+    // A table in which no lock can be released.
     admin
         .query_drop(
             "CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW

@@ -1,11 +1,11 @@
-//! `examples/orders.rs` comes to what it says, on each database.
+//! `examples/orders.rs` gives its documented results on each database.
 
 #[path = "../../examples/orders.rs"]
 mod example;
 
 use example::{Became, run};
 
-/// Orders and payments of one purchase in a race, after a pause, after a resend.
+/// Orders and payments of one purchase in a race, after a pause, and after a resend.
 const EXPECTED: [(&str, [(i64, i64); 3]); 6] = [
     ("nothing", [(2, 2), (2, 2), (2, 2)]),
     ("lock", [(1, 1), (2, 2), (2, 2)]),

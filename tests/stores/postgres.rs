@@ -1,5 +1,5 @@
-//! PostgreSQL: what the contracts do not ask, since it is a database's and not a lock's: its death, ended
-//! sessions, plans, rights; advisory locks; locks on the caller's own transaction.
+//! PostgreSQL beyond the contracts: restarts, ended sessions, plans, permissions, advisory locks, and locks
+//! on the caller's own transaction.
 
 use std::sync::Barrier;
 use std::thread;
@@ -155,7 +155,7 @@ fn every_statement_finds_its_row_by_the_key() {
     }
 }
 
-/// All sessions are ended while locks are held and waited for: rows do not mind, and wake-ups come back.
+/// All sessions end while locks are held and awaited: rows stay, and wake-ups come back.
 #[test]
 fn terminated_backends_are_replaced() {
     let Some(server) = PostgresServer::start() else { return };
@@ -211,7 +211,7 @@ fn each_outage_of_the_wake_ups_is_told_and_the_eighth_ends_as_soon_as_the_first(
 }
 
 fn listeners(admin: &mut Client) -> i64 {
-    // The only sessions whose last word is LISTEN.
+    // Only these sessions have LISTEN as their last statement.
     let text = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN leasehold%'";
     admin.query_one(text, &[]).unwrap().get(0)
 }
@@ -222,11 +222,11 @@ fn terminate_all(admin: &mut Client) {
     admin.query(text, &[]).unwrap();
 }
 
-/// A process of the server's that stands still: the call ends, its outcome is unknown, and it is cleaned up.
+/// A stopped server process: the call ends with an unknown outcome, and is cleaned up.
 #[test]
 fn a_backend_that_stands_still_costs_one_command_timeout() {
     let Some(server) = PostgresServer::start() else { return };
-    // Its entry in the directory would be another statement of this connection, or another connection's.
+    // A directory entry would be another statement on this connection, or use another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
     // So that the statement is prepared: without that nothing would be in doubt. Behind the first use comes a question.
@@ -244,13 +244,13 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     assert!(error.outcome_unknown());
     assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
     crate::support::signal(pid.unsigned_abs(), "CONT");
-    // A grant that it may have got after all is undone.
+    // A possible grant is undone.
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
 }
 
-/// The connection whose statement could not be prepared in time is not the next to be used: nothing was in doubt,
-/// but nobody answers over it.
+/// A connection whose statement was not prepared in time is not used next: nothing is in doubt, but nobody
+/// answers there.
 #[test]
 fn a_connection_that_is_silent_before_a_statement_is_prepared_is_not_used_again() {
     let Some(server) = PostgresServer::start() else { return };
@@ -268,7 +268,7 @@ fn a_connection_that_is_silent_before_a_statement_is_prepared_is_not_used_again(
     assert!(worked, "another connection would work");
 }
 
-/// Commits that wait for a standby end with no time-out of the server's.
+/// Commits that wait for a standby end by no time-out of the server.
 #[test]
 fn sessions_in_doubt_do_not_pile_up_while_a_standby_is_away() {
     let Some(server) = PostgresServer::start() else { return };
@@ -287,7 +287,7 @@ fn sessions_in_doubt_do_not_pile_up_while_a_standby_is_away() {
     }
     admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").unwrap();
-    // The pool's two, those for renewals and to listen, and the last that is in doubt.
+    // The pool's two, one for renewals, one that listens, and the last one in doubt.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 }
@@ -345,15 +345,14 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
-/// In words, at once and always; not by whatever fails first, and only where the pooler's sessions happened
-/// to differ.
+/// Refused at once, always, and with a reason: not by a later failure that depends on the pooler's sessions.
 #[test]
 fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
     let Some(server) = PostgresServer::start() else { return };
     server.client();
     for mode in ["transaction", "statement", "session"] {
         let Some(bouncer) = Bouncer::before(&server, mode) else { return };
-        // Idle sessions of the pool, of which any may be given.
+        // Idle sessions of the pool, any of which may be used.
         let mut several: Vec<Client> =
             (0..4).map(|_| Client::connect(&bouncer.url(), NoTls).unwrap()).collect();
         std::thread::scope(|scope| {
@@ -398,18 +397,18 @@ fn a_session_lock_that_is_released_wakes_its_waiter() {
         let took = waiter.join().unwrap().duration_since(before);
         assert!(took < ms(1_000) + stalled_since(before), "{took:?}");
     });
-    // The waiter's thread has ended with it, so its session ends with the lease.
+    // The waiter's thread has ended, so its session ends with the lease.
     assert!(lock.try_lock_for(LEASE + LONG).unwrap());
     lock.unlock().unwrap();
 }
 
-/// No renewal is due for long: the connection tells, and that of no other hold.
+/// No renewal is due for long: the connection's end shows the loss, of this hold alone.
 #[test]
 fn a_session_that_the_server_ends_is_noticed_at_once() {
     let Some(server) = shared() else { return };
     let mut admin = server.admin();
     for round in 0..3 {
-        // Each of its own: one looks again no sooner than a second after it noticed an end.
+        // Its own connection: a client checks again no sooner than a second after an end.
         let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
         let held = client.get_lock(fresh("ended")).acquire().unwrap();
         let lock = client.get_lock(fresh("other"));
@@ -418,7 +417,7 @@ fn a_session_that_the_server_ends_is_noticed_at_once() {
         let end = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = $1";
         let rows = admin.query(end, &[&format!("leasehold {}", held.owner())]).unwrap();
         assert_eq!(rows.len(), 1);
-        // It takes the server's process a while to come to it; by now it is gone.
+        // The server's process needs a while to end the session.
         let ended = now();
         assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
         let (took, stalled) = (ended.elapsed(), stalled_since(ended));
@@ -453,7 +452,7 @@ fn many_can_create_the_table_of_names_at_the_same_time() {
     }
 }
 
-/// Above READ COMMITTED a transaction may have looked before it got the lock: then the server refuses what it
+/// Above READ COMMITTED a transaction may have read before it got the lock: then the server refuses its
 /// writes.
 #[test]
 fn transactions_count_exactly_at_every_isolation_level() {
@@ -470,11 +469,11 @@ fn transactions_count_exactly_at_every_isolation_level() {
         if !matches!(level, IsolationLevel::ReadCommitted)
             && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy)
         {
-            // Another made the row after this one's first look: to be run again, as is said.
+            // Another transaction made the row after this one's first read: the error says to repeat.
             return Ok(false);
         }
         let _lock = lock.unwrap().unwrap();
-        // Read and written apart: only the lock protects it.
+        // Read and written separately: only the lock protects the number.
         let number: i32 = transaction.query_one("SELECT number FROM counter", &[])?.get(0);
         transaction.execute("UPDATE counter SET number = $1", &[&(number + 1)])?;
         transaction.commit().map(|()| true)
@@ -513,7 +512,7 @@ fn a_transaction_that_the_server_ends_is_lost() {
     client.batch_execute("SET idle_in_transaction_session_timeout = 200").unwrap();
     let mut transaction = client.transaction().unwrap();
     let held = names.lock(&mut transaction, &name, ms(0)).unwrap().unwrap();
-    // Another gets it once the server has ended the transaction.
+    // Another transaction gets it once the server has ended this one.
     let mut other = server.admin();
     let mut second = other.transaction().unwrap();
     assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());
@@ -525,8 +524,8 @@ fn a_transaction_that_the_server_ends_is_lost() {
     assert!(transaction.commit().is_err());
 }
 
-/// The driver has a runtime of its own. Within another's task tokio panics where one is run or dropped; a
-/// task that unwinds then ends the process.
+/// The driver has its own runtime. Inside another's task tokio panics where a runtime is run or dropped,
+/// which ends the process if the task unwinds.
 #[test]
 fn in_a_task_every_call_works_and_a_dropped_guard_or_client_releases() {
     let Some(server) = shared() else { return };

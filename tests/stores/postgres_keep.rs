@@ -1,4 +1,4 @@
-//! PostgreSQL: a lock that its client keeps until others ask for it, and those who ask in their own way.
+//! PostgreSQL: cached locks, and clients that want them.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::stalls::stalled_since;
 use crate::support::{LONG, SLACK, elsewhere, eventually, fresh, let_pass, ms, now, start};
 
-/// The longest time between two looks at what is kept, and the time from a grant to the first.
+/// The longest time between two checks of a cached lock, and the time from a grant to the first.
 const LOOK: Duration = ms(500);
 const FIRST_LOOK: Duration = ms(50);
 
@@ -73,14 +73,14 @@ fn a_row_says_whether_its_holder_keeps_it_whoever_had_it_before() {
     let kept = keeps.lock_builder(name).cached().build();
     let theirs = plain.get_lock(name);
     use_until_kept(&kept, &mut admin);
-    // By each of the statements that take a lock.
+    // By each statement that takes a lock.
     let tries = || theirs.try_lock().unwrap();
     let waits = || theirs.lock().is_ok();
     for takes in [&tries as &(dyn Fn() -> bool + Sync), &waits] {
         kept.lock().unwrap();
         assert!(keeper(name, &mut admin).is_some());
         kept.unlock().unwrap();
-        // On a thread of its own: this one's number is given up with the hold that it loses.
+        // On another thread: this one's number is retired with its lost hold.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             assert!(takes());
@@ -124,7 +124,7 @@ fn a_holder_is_asked_once_however_many_wait() {
     assert_eq!(told.unwrap(), ["recall"]);
 }
 
-/// One of a version that sends no recall, or that died before it did.
+/// A client of a version without recalls, or one that died before its recall.
 #[test]
 fn who_stands_in_line_and_sends_no_recall_is_seen_by_a_look() {
     let Some(server) = PostgresServer::start() else { return };
@@ -136,7 +136,7 @@ fn who_stands_in_line_and_sends_no_recall_is_seen_by_a_look() {
     await_looks(&mut admin);
     lock.unlock().unwrap();
     assert!(is_free(&lock, &mut admin), "it is kept");
-    // Neither the client itself nor one that died wants it.
+    // Neither the client itself nor a dead one wants the lock.
     let lock = kept_by(&client, "own", &mut admin);
     let text = "SELECT split_part(owner, ':', 1) FROM leasehold_locks WHERE id = sha256($1)";
     let own: String = admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get(0);
@@ -194,7 +194,7 @@ fn what_is_kept_is_given_back_when_the_session_that_hears_recalls_ends() {
     use_until_kept(&lock, &mut admin);
 }
 
-/// A row that another's transaction has locked keeps its client from no other lock that it keeps.
+/// A row that another transaction has locked does not keep the client from its other cached locks.
 #[test]
 fn a_row_that_another_has_locked_costs_no_other_lock_that_is_kept() {
     let Some(server) = PostgresServer::shared() else { return };

@@ -1,5 +1,4 @@
-//! PostgreSQL: the line of the clients that wait for a lock, beside clients that know none and where there is
-//! none.
+//! PostgreSQL: the wait queue, beside clients that know none, and without its table.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,12 +20,12 @@ const FREE_UNAWAITED: &str = include_str!("../../src/stores/sql/query/postgres/f
 const LEAVE: &str = include_str!("../../src/stores/sql/query/postgres/leave.sql");
 const TELL: &str = include_str!("../../src/stores/sql/query/postgres/tell.sql");
 const LEAVE_LINE: &str = include_str!("../../src/stores/sql/query/postgres/leave_line.sql");
-/// An owner of a client that tells the line: its client's id is a UUID of version 8.
+/// An owner whose client notifies the queue: the client's id is a UUID of version 8.
 const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
-/// A message is there in no time; the polls of waiters are a second apart.
+/// A message takes no time; polls are a second apart.
 const BY_MESSAGE: Duration = ms(300);
-/// No fault delays a waiter longer: a safety poll, and a little.
+/// No fault delays a waiter longer than a safety poll.
 const IN_ANY_CASE: Duration = ms(1_450);
 
 fn shared() -> Option<&'static PostgresServer> {
@@ -54,7 +53,7 @@ fn has_in_line(admin: &mut Client, name: &str, count: usize) {
     assert!(eventually(LONG, || line(admin, name).len() == count), "{:?}", line(admin, name));
 }
 
-/// Has a client stand in a lock's line that nobody has.
+/// Adds a client to the queue of a free lock.
 fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
         VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";
@@ -94,12 +93,12 @@ fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Durat
 
 #[test]
 fn a_release_wakes_one_of_the_clients_that_wait() {
-    // The log has each statement before it is carried out. A session's last statement would not do: the
-    // client's entry in the directory goes over the same sessions.
+    // The log has each statement before it runs. A session's last statement would not do: the client's
+    // directory entry uses the same sessions.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
     let (name, count) = (fresh("one"), 16);
     let (holder, mut admin) = (server.client(), server.admin());
-    // Nobody waits: then it is one statement, behind which none follows.
+    // Without waiters a release is one statement.
     let held = holder.get_lock(&name).acquire().unwrap();
     let before = server.log().len();
     held.unlock().unwrap();
@@ -124,15 +123,15 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
     has_in_line(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
-    // Three each, and the polls. Were all woken by each release, those alone would be 136.
+    // Three each, and the polls. If each release woke all, those alone would be 136.
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());
     assert_eq!(line(&mut admin, &name), [], "nobody waits any more");
 }
 
-/// A client that stops or dies in line is told, and does not come; one that has not asked for long is passed
-/// over.
+/// A client that stops or dies in the queue is notified, and does not come; one without recent requests is
+/// skipped.
 #[test]
 fn a_client_that_was_told_and_does_not_come_holds_up_nobody() {
     let Some(server) = shared() else { return };
@@ -165,7 +164,7 @@ fn a_client_that_was_told_and_does_not_come_holds_up_nobody() {
     }
 }
 
-/// The entries of killed clients end: by the next client that waits, or by a sweep.
+/// Entries of killed clients end by the next waiting client, or by a sweep.
 #[test]
 fn nothing_is_left_of_clients_that_wait_no_more() {
     let Some(server) = PostgresServer::start() else { return };
@@ -188,7 +187,7 @@ fn nothing_is_left_of_clients_that_wait_no_more() {
     held.unlock().unwrap();
 }
 
-/// As any client takes a lock that it need not wait for.
+/// As any client takes a free lock.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
         .query_one(
@@ -222,7 +221,7 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
         let took = handed_between(holder, waiter, &name);
         assert!(took <= BY_MESSAGE, "{took:?}");
     }
-    // Gone while one holds and another stands in line.
+    // The table goes while one client holds and another waits.
     let held = clients[0].get_lock(&name).acquire().unwrap();
     let (client, lock) = (clients[1].clone(), name.clone());
     let waiting = start(move || {
@@ -300,8 +299,8 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
     );
 }
 
-/// One client's request; whether it was granted, for how long the lock is kept for another, and whether it
-/// was freed while this wrote to the line.
+/// One client's request: whether it was granted, how long the lock is reserved for another, and whether the
+/// lock was freed while this wrote to the queue.
 fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>, bool) {
     let row = asked(connection, name, client);
     (row.get::<_, Option<i64>>(0).is_some(), row.get(6), row.get(7))
@@ -361,7 +360,7 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     for client in ["d", "c", "b"] {
         assert_eq!(ask(&mut admin, &name, client), (false, None, false), "{client}");
     }
-    // On a busy machine they count as gone before they are told.
+    // On a busy machine they count as gone before they are notified.
     let asked_lately = |admin: &mut Client| {
         let text = "UPDATE leasehold_locks_line SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256($1)";
         assert!(admin.execute(text, &[&name.as_bytes()]).unwrap() > 0);
@@ -371,7 +370,7 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_eq!(version(&mut admin, &name), before, "it keeps its place, and only reads");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
-    // Told, and it finds the lock taken: in front again.
+    // Notified, and it finds the lock taken: first again.
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_ne!(version(&mut admin, &name), before);
     assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
@@ -379,13 +378,13 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     for client in ["d", "c"] {
         assert_eq!(tell(&mut admin, &name).as_deref(), Some(client));
     }
-    // One that leaves says whether it was told, so that the next is.
+    // A leaving client says whether it was notified, so that the next one is.
     for (client, was_told) in [("c", true), ("b", false)] {
         let gone = admin.query(LEAVE_LINE, &[&name.as_bytes(), &client]).unwrap();
         assert_eq!(gone[0].get::<_, bool>(0), was_told, "{client}");
     }
     assert_eq!(tell(&mut admin, &name), None);
-    // A grant takes its client out of the line.
+    // A grant removes its client from the queue.
     leave(&mut admin, &name, "a");
     assert!(ask(&mut admin, &name, "d").0);
     assert_eq!(line(&mut admin, &name), []);
@@ -400,7 +399,7 @@ fn a_free_lock_is_kept_for_the_one_that_was_told_and_not_for_long() {
         "UPDATE leasehold_locks_line SET is_told = true, kept_until = clock_timestamp() + $2::text::interval
         WHERE id = sha256($1) AND client = 'told'";
     let keep = |admin: &mut Client, time: &str| admin.execute(keep, &[&name.as_bytes(), &time]).unwrap();
-    // On a busy machine the time may be over by then.
+    // On a busy machine the time may be over.
     assert!(eventually(LONG, || {
         keep(&mut admin, "40 ms");
         let (is_granted, kept, _) = ask(&mut admin, &name, "other");
@@ -412,19 +411,20 @@ fn a_free_lock_is_kept_for_the_one_that_was_told_and_not_for_long() {
     keep(&mut admin, "40 ms");
     assert!(ask(&mut admin, &name, "told").0, "it is kept for this one");
     leave(&mut admin, &name, "told");
-    // As a clock could that was set back.
+    // As after a clock was set back.
     stand(&mut admin, &name, "told", "0");
     keep(&mut admin, "1 hour");
     assert!(ask(&mut admin, &name, "other").0);
 }
 
-/// The release does not see the client yet: it began before that is committed.
+/// The release began before the client's commit, and does not see the client.
 #[test]
 fn a_release_tells_a_client_that_joins_meanwhile() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
-    // By one statement, which does nothing then; and by two, as the client's last release told somebody.
+    // By one statement, which then does nothing; and by two, since the client's last release notified
+    // somebody.
     for waiter in ["b", "c"] {
         let held = client.get_lock(&name).acquire().unwrap();
         joining.batch_execute("BEGIN").unwrap();
@@ -441,7 +441,7 @@ fn a_release_tells_a_client_that_joins_meanwhile() {
     }
 }
 
-/// A client joins, and does not see yet that the lock is freed; nor does the release see the client.
+/// A client joins and does not see the release yet, nor the release the client.
 #[test]
 fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
     let Some(server) = shared() else { return };
@@ -473,7 +473,7 @@ fn a_table_of_the_line_that_is_locked_delays_no_release_for_long() {
     let begun = now();
     locks[0].unlock().unwrap();
     assert!(own_time_since(begun) < ms(2_500), "{:?}", begun.elapsed());
-    // Nothing is asked of the line from then on.
+    // From then on no request concerns the queue.
     let begun = now();
     for lock in &locks {
         lock.lock().unwrap();

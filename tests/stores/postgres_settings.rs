@@ -1,5 +1,5 @@
-//! PostgreSQL: settings of servers, databases, roles and poolers that are not those of a fresh server;
-//! schemas; tables that others have made or changed; errors that end a session.
+//! PostgreSQL: unusual settings of servers, databases, roles and poolers; schemas; tables that others made or
+//! changed; errors that end a session.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -37,7 +37,7 @@ fn url_of(server: &PostgresServer, database: &str, role: &str) -> String {
     format!("postgres://{role}@127.0.0.1:{}/{database}", server.port())
 }
 
-/// Two roles of a server, of whom each has a schema of its own in front of its search path.
+/// Two roles of a server, each with its own schema first in its search path.
 fn two_roles(server: &PostgresServer, admin: &mut Client) -> [String; 2] {
     [(); 2].map(|()| {
         let role = fresh("role").replace('-', "_").to_lowercase();
@@ -65,7 +65,7 @@ fn two_roles_with_schemas_of_their_own_have_one_table() {
         assert_eq!(health.table.as_deref(), Some("public.leasehold_locks"));
         assert_eq!(health.other_tables, [""; 0]);
     }
-    // A table that comes into sight later is another's.
+    // A table that becomes visible later is another one.
     let mut owner = Client::connect(&url_of(server, &name, &roles[1]), NoTls).unwrap();
     let copy = "CREATE TABLE leasehold_locks (LIKE public.leasehold_locks INCLUDING ALL)";
     owner.batch_execute(copy).unwrap();
@@ -95,13 +95,13 @@ fn no_table_is_made_beside_one_of_another_schema_unless_its_schema_is_named() {
     for client in [&first, &named] {
         client.get_lock("a").acquire().unwrap().unlock().unwrap();
     }
-    // The table of names for transactions is looked for in the same way.
+    // The table of names for transactions is found in the same way.
     let [mut one, mut other] = [0, 1].map(|role| Client::connect(&url(role), NoTls).unwrap());
     NameTable::default().create(&mut one).unwrap();
     NameTable::default().create(&mut one).unwrap();
     let error = NameTable::default().create(&mut other).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    // Words of the server's own may name tables.
+    // Reserved words may name tables.
     at(&url(0)).table("order").build().unwrap().get_lock("a").acquire().unwrap().unlock().unwrap();
 }
 
@@ -120,7 +120,7 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
     client.get_lock("a").acquire().unwrap().unlock().unwrap();
     let mut connection = Client::connect(&url_of(server, &name, role), NoTls).unwrap();
     NameTable::default().create(&mut connection).unwrap();
-    // Errors say which table they are about.
+    // Errors name their table.
     admin.batch_execute(&format!("REVOKE UPDATE ON leasehold_locks FROM {role}")).unwrap();
     let error = client.get_lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
@@ -156,7 +156,7 @@ fn the_name_of_a_thread_costs_no_lock_in_any_database() {
         let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
         let thread: String = admin.query_one(row, &[]).unwrap().get(0);
         assert_eq!(thread, shown, "{like}{alter}");
-        // The directory says all of it, whatever the database can write.
+        // The directory has all of it, whatever the database can write.
         let held = client.get_lock("c").acquire().unwrap();
         let label = || {
             let clients: Result<Vec<_>> = rival.clients().collect();
@@ -167,7 +167,7 @@ fn the_name_of_a_thread_costs_no_lock_in_any_database() {
     }
 }
 
-/// Each would end or change what is asked, if the client did not set it.
+/// Each would end or change a request if the client did not set it.
 const SETTINGS: &[&str] = &[
     "default_transaction_isolation = 'serializable'",
     "default_transaction_deferrable = on",
@@ -266,8 +266,8 @@ fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsi
     (format!("postgres://admin@127.0.0.1:{}/postgres", relay.port()), fatal)
 }
 
-/// As pgpool-II in raw mode does, while it `begins`: its transaction begins before a prepared statement, and nobody ends
-/// it. The answer to its BEGIN is kept from the client.
+/// As pgpool-II in raw mode, while it `begins`: its transaction begins before a prepared statement, and
+/// nobody ends the transaction. The client does not see the answer to its BEGIN.
 fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> u16 {
     let (listener, begins) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::clone(begins));
     let port = listener.local_addr().unwrap().port();
@@ -281,7 +281,7 @@ fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> u16 {
     port
 }
 
-/// The client says nothing before it has the answers to what it said, and its messages come whole.
+/// The client waits for each answer before it speaks, and its messages come whole.
 fn begin_and_pass(mut client: TcpStream, mut server: TcpStream, begins: &AtomicBool) {
     let mut bytes = vec![0; 65_536];
     let mut is_greeted = false;
@@ -327,7 +327,7 @@ fn answer(server: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Else a release would be answered with success, and seen by nobody.
+/// Otherwise a release would be answered with success, and be seen by nobody.
 #[test]
 fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
     let Some(server) = shared() else { return };
@@ -338,7 +338,7 @@ fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
     let error = at(&url).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("pgpool-II"), "{error}");
-    // A later session of a client leads there.
+    // A client's later session goes there.
     for session_locks in [false, true] {
         begins.store(false, Ordering::SeqCst);
         let name = fresh("begun");
@@ -358,7 +358,7 @@ fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
     }
 }
 
-/// An error that a pooler makes up, under a code that no server uses.
+/// A pooler's own error, under a code that no server uses.
 #[test]
 fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
     let Some(server) = shared() else { return };
@@ -390,8 +390,7 @@ fn a_pooler_with_room_for_one_session_is_refused_in_words() {
     assert!(error.to_string().contains("PgBouncer"), "{error}");
 }
 
-/// As a server says it whose queue is full: when the transaction is committed. (Before version 17 a queue has
-/// 8 GB.)
+/// As a server whose notification queue is full says at a commit. (Before version 17 a queue has 8 GB.)
 const FULL: &str = "
     CREATE SCHEMA full_queue;
     CREATE TABLE full_queue.messages (channel text);
@@ -425,7 +424,7 @@ fn a_lock_is_freed_although_the_server_has_no_room_for_a_message() {
             held.unlock().unwrap();
             assert!(is_free(&rival.get_lock("a")).unwrap());
         }
-        // With one that waits, whom nothing wakes.
+        // With a waiter that nothing wakes.
         let held = client.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
             let waiter =

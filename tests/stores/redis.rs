@@ -1,5 +1,4 @@
-//! Redis put to what the other stores' processes are put to: several that count under one lock, and one that
-//! is killed.
+//! Redis with several processes that count under one lock, and with a killed one.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
     a_killed_holder_frees_within(LEASE, &server.url(), &connect(&server.url(), LEASE).unwrap());
 }
 
-/// The server may be down when a program starts. Its first use says so, and later ones find it.
+/// The server may be down when a program starts: its first use fails, and later ones work.
 #[test]
 fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     let Some(mut server) = RedisServer::start_default() else { return };
@@ -56,10 +55,10 @@ fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     assert_eq!(client.ping().unwrap().store, "redis");
 }
 
-/// All threads that find the server down are told so by one attempt to connect, not one after the other.
+/// All threads that find the server down learn that by one attempt to connect.
 #[test]
 fn threads_that_find_no_server_fail_together() {
-    // It takes connections and says nothing.
+    // A listener that accepts connections and says nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let wait = Duration::from_millis(300);
@@ -74,7 +73,7 @@ fn threads_that_find_no_server_fail_together() {
     assert!(took < wait * 6 + stalled_since(begun), "20 threads took {took:?}");
 }
 
-/// The script that the documentation offers for writes behind a fence.
+/// The documented script for fenced writes.
 #[test]
 fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -96,7 +95,7 @@ fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
     assert!(write(&newer, "c"));
     assert!(!write(&older, "d"), "it is late");
     assert!(write(&newer, "e"));
-    // By number, not by text: a longer one is greater, whatever it begins with.
+    // Tokens are compared as numbers, not as texts.
     assert!(!write("9", "f"));
     assert!(write(&format!("1{newer}"), "g"));
     assert!(!write(&newer, "h"));

@@ -1,5 +1,5 @@
-//! PostgreSQL and MySQL behind an address that leads elsewhere from one moment to the next, or that has room
-//! for few connections: planned switchovers, users with one connection, links that break without a word.
+//! PostgreSQL and MySQL behind an address that moves, or with few connections: planned switchovers, users
+//! with one connection, links that break silently.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::support::{
 trait Operated: Database {
     fn port(&self) -> u16;
     fn url_as(&self, user: &str) -> String;
-    /// Makes the user `app`, who may use the table and may not write to a server that is read-only, and the
-    /// user `one`, who may have one connection.
+    /// Makes the user `app`, who may use the table and may not write to a read-only server, and the user
+    /// `one`, who may have one connection.
     fn make_users(&self);
     /// As before a switchover: no more writes; open connections stay.
     fn set_read_only(&self);
     fn connections(&self) -> u64;
-    /// Adds the row of a lock as replication would have.
+    /// Adds a lock's row as replication would.
     fn add_row(&self, name: &str, owner: &str, lease: Duration);
 
     fn options_as(&self, user: &str) -> ClientBuilder {
@@ -107,7 +107,7 @@ impl Operated for PostgresServer {
     }
 }
 
-/// The master of today, the one of tomorrow, and the address that clients know.
+/// Today's master, tomorrow's, and the address that clients know.
 fn two<D: Operated>() -> Option<(D, D, Relay)> {
     let (old, new) = (D::start()?, D::start()?);
     old.make_users();
@@ -116,8 +116,8 @@ fn two<D: Operated>() -> Option<(D, D, Relay)> {
     Some((old, new, relay))
 }
 
-/// The old master is made read-only and the address leads to the new one. Connections to the old one stay
-/// open, as they do behind a proxy or a name.
+/// The old master becomes read-only, and the address leads to the new one. Connections to the old one stay
+/// open, as behind a proxy or a name.
 fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
@@ -127,11 +127,11 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         client.get_lock("copied").acquire_owned().unwrap(),
         client.get_lock("gone").acquire_owned().unwrap(),
     );
-    // The row of a client that knows the new master already: at the old one it stays as it is for long.
+    // The row of a client that already uses the new master: on the old one it stays for long.
     old.add_row("foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.get_lock("foreign").try_lock_for(LONG).map(|_| now()));
-        // As many connections as the pool keeps, and each is to be looked up anew.
+        // As many connections as the pool has, each of which must be replaced.
         let users: Vec<_> = (0..6)
             .map(|number| {
                 let client = &client;
@@ -155,7 +155,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         }
         within(start, ms(2_000), "twenty more grants");
         let granted = waiter.join().unwrap().unwrap();
-        // A waiter looks each 1.2 s at the latest.
+        // A waiter polls at least each 1.2 s.
         let late = granted.saturating_duration_since(start);
         assert!(late < ms(3_000) + crate::support::stalled_since(start), "{late:?}");
     });
@@ -166,7 +166,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
 }
 
-/// To have such a lock is no write that the old master would refuse, and the new one knows nothing of it.
+/// A session lock is no write that the old master would refuse, and the new one knows nothing of it.
 fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
@@ -178,7 +178,7 @@ fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operat
     relay.lead_to(new.port());
     old.set_read_only();
     let start = now();
-    // Nobody gets it from the old one any more, and soon from the new one.
+    // Nobody gets it from the old master any more, and soon from the new one.
     comes_within(start, ms(1_000), "the rival's grant", || {
         rival.get_lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
     });
@@ -186,14 +186,14 @@ fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operat
     within(start, RENEWED / 3, "the loss");
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(renewed.unlock().unwrap_err().is_lost());
-    // Not renewed, so not asked before it is given back.
+    // Not renewed, so not checked before the release.
     assert!(leased.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock("renewed").is_held_by_current_thread().unwrap());
     rival.get_lock("renewed").unlock().unwrap();
     assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
 }
 
-/// The connection that the client has does for all: requests, renewals, the directory.
+/// The client's one connection serves requests, renewals and the directory.
 fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
@@ -206,7 +206,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
         let held = client.get_lock(fresh("held")).acquire_owned().unwrap();
         throughout(RENEWED + ms(1_500), || held.check().is_ok());
         if !is_session {
-            // Two that want a connection at the same time have it one after the other.
+            // Two uses at the same time have the connection in turn.
             std::thread::scope(|scope| {
                 for name in ["a", "b"] {
                     let client = &client;
@@ -223,7 +223,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
     }
 }
 
-/// The server has not heard of the end of the connection, and keeps the lock for the session.
+/// The server has not noticed the connection's end, and keeps the session's lock.
 fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says_so<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
@@ -246,7 +246,7 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
     comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
 }
 
-/// On a slow link each round trip is time: with 150 ms for each, a client is built within half of its time-out.
+/// With 150 ms for each round trip, a client is built within half of its time-out.
 fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();

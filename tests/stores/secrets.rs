@@ -22,7 +22,7 @@ use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, eventually, may_pass, ms, now};
 
-/// `change` sets the password of the user on the server, and ends the user's sessions.
+/// `change` sets the user's password on the server, and ends the user's sessions.
 #[track_caller]
 fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let folder = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
     change("third");
     says("third");
-    // A request over a broken connection is in doubt; nothing is refused.
+    // A request over a broken connection has an unknown outcome; nothing is refused.
     assert!(eventually(LONG, || {
         let outcome = locks();
         let is_refused = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Authentication);

@@ -1,5 +1,4 @@
-//! New connections get no answer: a proxy that is full takes them in, and says nothing. The connections that
-//! stand go on to work.
+//! New connections get no answer, as from a full proxy; existing connections work.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
@@ -10,8 +9,8 @@ use crate::support::proxy::Proxy;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone_within, await_renewal, fresh, let_pass, ms};
 
-/// A hold outlasts two leases during which no new connection gets an answer, and is given back. It is renewed
-/// once before, if that `opens` a connection.
+/// A hold outlasts two leases without answers on new connections, and is released. It is renewed once before,
+/// if that `opens` a connection.
 fn a_hold_is_kept(url: &str, port: u16, opens: bool, with: impl FnOnce(ClientBuilder) -> ClientBuilder) {
     let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, port));
     let url = url.replace(&format!(":{port}"), &format!(":{}", proxy.port()));
@@ -70,7 +69,7 @@ fn a_hold_on_mysql_is_kept_while_new_connections_get_no_answer() {
     });
 }
 
-/// A machine that is off: nobody answers there, and nobody refuses.
+/// A machine that is off: nobody answers, and nobody refuses.
 #[cfg(feature = "postgres")]
 #[test]
 fn the_second_host_of_a_url_is_reached_while_the_first_is_silent() {
@@ -78,7 +77,7 @@ fn the_second_host_of_a_url_is_reached_while_the_first_is_silent() {
         let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
         let place = (Ipv4Addr::new(127, 0, 0, 2), server.port());
         let _listener = TcpListener::bind(place).unwrap();
-        // Its queue is filled, so that it answers no further connect.
+        // Fills its queue, so that it answers no further connect.
         let connect = || TcpStream::connect_timeout(&place.into(), ms(100)).ok();
         let _full: Vec<TcpStream> = std::iter::from_fn(connect).collect();
         let hosts = format!("{}:{},127.0.0.1:{}", place.0, place.1, place.1);

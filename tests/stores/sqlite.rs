@@ -1,5 +1,4 @@
-//! SQLite: what the contracts do not ask, since it is a file's and not a lock's: other processes, full disks,
-//! a file that somebody keeps locked, plans.
+//! SQLite beyond the contracts: other processes, full disks, locked files, plans.
 
 use std::time::Duration;
 
@@ -93,7 +92,7 @@ fn a_file_without_the_table_says_how_to_make_it() {
     let error = LockClient::connect(&url).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("create_schema"), "{error}");
-    // Under another name it is another table, and other locks.
+    // Another table's locks are others.
     let own = || LockClient::builder().url(&url).table("own_locks");
     let one = own().create_schema(true).build().unwrap();
     own().build().unwrap();
@@ -110,7 +109,7 @@ fn a_file_without_the_table_says_how_to_make_it() {
     assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Protocol);
 }
 
-/// Some settings stay in the file that somebody else has made.
+/// Some settings stay in a file that somebody else made.
 #[test]
 fn locks_do_not_depend_on_the_settings_of_the_file() {
     let folder = folder::in_memory();
@@ -131,7 +130,7 @@ fn locks_do_not_depend_on_the_settings_of_the_file() {
     rival.get_lock("Kästchen 箱").unlock().unwrap();
 }
 
-/// SQLITE_BUSY: within the command time-out, and nothing is granted or lost by it.
+/// SQLITE_BUSY ends within the command time-out, and grants or loses nothing.
 #[test]
 fn a_file_that_another_connection_keeps_locked_is_waited_for_and_then_busy() {
     let file = File::new();
@@ -154,7 +153,7 @@ fn a_file_that_another_connection_keeps_locked_is_waited_for_and_then_busy() {
     held.unlock().unwrap();
 }
 
-/// A disk that is full, as far as SQLite can tell: the file may not grow.
+/// A full disk to SQLite: the file may not grow.
 #[test]
 fn a_full_disk_is_said_and_grants_nothing() {
     const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";
@@ -166,7 +165,7 @@ fn a_full_disk_is_said_and_grants_nothing() {
     let other = options().build().unwrap();
     let held = client.get_lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
     let filler = disk.fill();
-    // Names that are new need room; so does the log of what is changed.
+    // New names need room, and so does the log of changes.
     let mut failed = None;
     for number in 0..2_000 {
         let name = format!("{number}-{}", "x".repeat(20_000));
@@ -187,7 +186,7 @@ fn a_full_disk_is_said_and_grants_nothing() {
     assert!(error.is_retryable());
     assert!(!other.get_lock("held").try_lock().unwrap_or(false), "what is held stays held");
     held.check().unwrap();
-    // With room again all goes on.
+    // With room again everything works.
     std::fs::remove_file(filler).unwrap();
     held.unlock().unwrap();
     assert!(other.get_lock("held").try_lock_for(ms(5_000)).unwrap());
@@ -209,7 +208,7 @@ impl Disk {
         self.0.path()
     }
 
-    /// Leaves next to no room; returns the file to remove for it.
+    /// Leaves almost no room; removing the returned file frees it.
     fn fill(&self) -> std::path::PathBuf {
         use std::io::Write as _;
         let path = self.path().join("filler");
@@ -234,7 +233,7 @@ fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
     file.raw().execute("DROP TABLE leasehold_locks_clients", []).unwrap();
     let held = client.get_lock("a").acquire().unwrap();
     throughout(RENEWED + ms(200), || held.check().is_ok());
-    // One that does not make the table again.
+    // A client that does not create the table again.
     let other = LockClient::builder().url(file.url()).build().unwrap();
     assert_eq!(other.inspect("a").unwrap().holders[0].location.as_ref().unwrap().program, "");
     let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
@@ -289,7 +288,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     held.unlock().unwrap();
 }
 
-/// Making the file is where SQLite refuses without waiting.
+/// SQLite refuses to create the file without waiting.
 #[test]
 fn many_can_make_the_file_at_once() {
     for _ in 0..20 {
@@ -301,7 +300,7 @@ fn many_can_make_the_file_at_once() {
                 scope.spawn(|| {
                     start.wait();
                     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
-                    // Nobody has deleted a file, and so nobody is told so.
+                    // Nobody deleted a file, so no error says so.
                     client.get_lock("a").try_lock().unwrap();
                 });
             }
@@ -318,7 +317,7 @@ impl File {
         }
     }
 
-    /// Puts another database in its place, where nothing is held.
+    /// Puts another, empty database in its place.
     fn replace(&self) {
         let other = File::new();
         let place = self.0.path();
@@ -330,7 +329,7 @@ impl File {
     }
 }
 
-/// SQLite has the log and its index beside the file that the link leads to.
+/// SQLite keeps the log and its index beside the file to which the link leads.
 #[cfg(unix)]
 #[test]
 fn a_path_may_be_a_symbolic_link_to_the_file() {
@@ -349,7 +348,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     assert!(!by_path.get_lock("a").try_lock().unwrap());
     held.check().unwrap();
     assert_eq!(std::fs::read_dir(linked.path()).unwrap().count(), 1, "nothing is beside the link");
-    // The link is the path: what it leads to is the file that counts.
+    // The link is the path, but the file behind it counts.
     let other = File::new();
     lead_to(&other);
     let loss = lost.recv_timeout(LONG).unwrap();
@@ -360,7 +359,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     by_link.get_lock("a").unlock().unwrap();
 }
 
-/// The path now leads to another file, where nothing is held.
+/// The path now leads to another, empty file.
 #[test]
 fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
     for change in [File::delete, File::replace] {
@@ -372,7 +371,7 @@ fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
         change(&file);
         let rival = file.client();
         let taken = rival.get_lock("a").acquire().unwrap();
-        // The next request goes to the file that is there, and hears of the one that has it.
+        // The next request uses the present file, and learns who has the lock.
         let error = held.unlock().unwrap_err();
         assert!(error.is_lost(), "{error:?}");
         assert!(leased.unlock().unwrap_err().is_lost());
@@ -395,10 +394,10 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
         file.delete();
         if is_replaced {
             let rival = file.client();
-            // Another thread: a loss that is noticed meanwhile gives this one's number up.
+            // Another thread: a loss noticed meanwhile retires this one's number.
             assert!(elsewhere(|| rival.get_lock("a").try_lock().unwrap()));
         }
-        // A new file takes as long as the disk lets it, and is none of the time that is promised.
+        // Creating a file takes as long as the disk needs, which is not part of the promised time.
         let start = now();
         let loss = lost.recv_timeout(ms(20_000)).unwrap();
         assert_eq!(loss.reason, LossReason::Gone, "replaced: {is_replaced}");
@@ -406,12 +405,12 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
         assert!(took < ms(100 + 250) + stalled, "{took:?}, of which stalled {stalled:?}");
         assert!(held.unlock().unwrap_err().is_lost());
         if !is_replaced {
-            // It is not made again behind the back of whoever deleted it.
+            // The client does not recreate the file behind the back of whoever deleted it.
             let error = client.get_lock("a").try_lock().unwrap_err();
             assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
             assert!(!file.0.path().join(FILES[0]).exists());
             drop(file.client());
-            // A new file takes as long as the disk lets it, which may be longer than this client's retry time-out.
+            // Creating a file may take longer than this client's retry time-out.
             assert!(
                 eventually(LONG, || client.get_lock("a").try_lock().is_ok_and(|taken| taken)),
                 "in the new file"
@@ -427,7 +426,7 @@ fn session_locks_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// From a release until another client has the lock: the middle of some. A waiter looks each 5 to 10 ms.
+/// The median time from a release to another client's grant. A waiter polls each 5 to 10 ms.
 #[test]
 fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     let file = File::new();
@@ -452,10 +451,10 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     assert!(took <= ms(10), "{took:?}");
 }
 
-/// Carries what another process is to do; it is this program again.
+/// Tells this test program what to do as another process.
 const WORK: &str = "LEASEHOLD_SQLITE_WORK";
 
-/// By itself nothing; with [`WORK`] in its environment, another process. It says how it ended.
+/// Does nothing alone; with [`WORK`] in its environment, another process, which reports how it ended.
 #[test]
 fn another_process_does_its_work() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -489,7 +488,7 @@ fn other_process(user: As<'_>, what: &str, url: &str) -> String {
     crate::support::run(&[user, &own].concat(), |command| command.env(WORK, work)).1
 }
 
-/// Of the log alone the rival sees nothing; of the index alone it sees the hold, which is in the log.
+/// From the log alone the rival sees nothing; from the index alone it sees the hold, which is in the log.
 #[test]
 fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
     let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
@@ -498,9 +497,8 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
     {
         let case = format!("{deleted:?}, another process: {is_elsewhere}");
         let file = File::new();
-        // The table is not to be in the log alone.
+        // The table must not be in the log alone.
         file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-        // No renewal is due for long.
         let first = file.options().lease(ms(60_000)).build().unwrap();
         let held = first.get_lock("a").acquire().unwrap();
         let lost = held.lost();
@@ -538,7 +536,7 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
     }
 }
 
-/// Users of their own, if this is root's: the file's owner, and another.
+/// Two users if this is root: the file's owner, and another.
 fn users() -> Option<[[&'static str; 7]; 2]> {
     let user = |name, groups| ["setpriv", "--reuid", name, "--regid", name, "--groups", groups];
     let users = [user("daemon", "games"), user("nobody", "games")].map(|mut user| {
@@ -552,7 +550,7 @@ fn users() -> Option<[[&'static str; 7]; 2]> {
 }
 
 /// A folder in which everybody may make files, and a file in it with this mode, of the first user and the
-/// group of both.
+/// shared group.
 fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
     let folder = folder::in_memory();
     let place = folder.path().to_str().unwrap().to_owned();
@@ -582,7 +580,7 @@ fn a_user_who_may_only_read_the_file_is_refused_and_keeps_nobody_out() {
     assert_eq!(left, [FILES[0]], "nothing is left behind");
     let said = other_process(&owner, "take", &url);
     assert!(said.contains("took Ok(true)"), "{said}");
-    // The files of a user who is gone, which this one may not write: the error names them.
+    // Files of a user who is gone, which this user may not write: the error names them.
     for name in &FILES[1..] {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
@@ -671,7 +669,7 @@ fn a_file_that_is_mounted_alone_is_refused_and_a_mounted_folder_shares_its_locks
     let (file, inside) = (File::new(), tempfile::tempdir().unwrap());
     let outer = file.client();
     let _held = outer.get_lock("a").acquire().unwrap();
-    // A space is escaped in the system's list of mounts.
+    // The system's list of mounts escapes a space.
     let alone = inside.path().join("a lone.db");
     std::fs::write(&alone, "").unwrap();
     let database = file.0.path().join(FILES[0]);
@@ -694,7 +692,7 @@ fn a_file_that_is_mounted_alone_is_refused_and_a_mounted_folder_shares_its_locks
     assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
 }
 
-/// The first write in a container copies a file of the image: each container has locks of its own, by one path.
+/// The first write in a container copies the image's file: each container has its own locks under one path.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_of_an_image_has_locks_of_its_own_in_each_container() {
@@ -727,7 +725,7 @@ fn a_file_of_an_image_has_locks_of_its_own_in_each_container() {
     drop([first, beside, other]);
 }
 
-/// Its log and index stay, and say nothing of the hold any more.
+/// Its log and index stay, but do not show the hold.
 #[test]
 fn a_backup_that_is_copied_over_the_file_is_a_loss_to_holders() {
     let file = File::new();
@@ -747,8 +745,7 @@ fn a_backup_that_is_copied_over_the_file_is_a_loss_to_holders() {
 
 const TEN_DAYS_MS: i64 = 864_000_000;
 
-/// A clock that was set by so much since the rows were written is to the rows as if their times had been set
-/// the other way.
+/// A clock set by this much since the rows were written looks as if their times had been set the other way.
 fn set_clock(file: &File, by_ms: i64) {
     let set = "UPDATE leasehold_locks SET expires_at = expires_at - ?1, since = since - ?1";
     assert!(file.raw().execute(set, [by_ms]).unwrap() > 0);
@@ -779,8 +776,8 @@ fn a_clock_that_is_set_neither_ends_a_lease_nor_makes_it_longer() {
     assert!(elsewhere(|| other.get_lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
 }
 
-/// No holder outlives its machine's start, but a clock that goes on rightly counts the lease to its end all
-/// the same: it may be a process that only sees another machine.
+/// No holder outlives its machine's start. But a correct clock still counts the lease to its end, since the
+/// process may only see another machine.
 #[test]
 fn an_end_further_away_than_the_lease_is_none_after_the_machine_was_started_again() {
     let file = File::new();

@@ -1,5 +1,5 @@
-//! Threads that have more to do than one thing: tasks of an async runtime, which are told apart (feature
-//! `tokio`), and the jobs of a pool that steals work, which cannot be.
+//! Threads with several jobs: tasks of an async runtime, which the feature `tokio` tells apart, and jobs of a
+//! work-stealing pool, which nothing can.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ impl Inside {
 
 type Job<'a> = Box<dyn FnOnce(&Pool<'a>) + 'a>;
 
-/// One thread of a pool as rayon's: while it waits for a job it runs others, on top of the one that waits.
+/// A thread of a pool as rayon's: while it waits for a job, it runs others on its stack.
 #[derive(Default)]
 struct Pool<'a> {
     jobs: Mutex<VecDeque<Job<'a>>>,
@@ -48,8 +48,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Two jobs that want one lock; the first waits for a third while it has it. How many were inside at once,
-/// and what came of the second.
+/// Two jobs want one lock, and the first waits for a third while it has the lock. Returns how many were
+/// inside at once, and the second's result.
 fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
     let (inside, third, second) = (Inside::default(), AtomicBool::new(false), Mutex::new(Ok(())));
     let work = |pool: &Pool<'_>, wait_for: Option<&AtomicBool>| -> Result<()> {
@@ -104,7 +104,7 @@ mod tokio_tasks {
         guard.unlock()
     }
 
-    /// As a server with one worker has them, of actix-web's or on a `LocalSet`.
+    /// As in a server with one worker (actix-web), or on a `LocalSet`.
     #[test]
     fn requests_of_one_thread_that_hold_across_an_await_are_inside_one_at_a_time() {
         let client = LockClient::in_memory();
@@ -124,7 +124,7 @@ mod tokio_tasks {
         assert!(!client.get_lock("a").is_locked().unwrap());
     }
 
-    /// Runs `other` while a task holds the lock, outside of it, and hands the lock on to the task's end.
+    /// Runs `other` while a task holds the lock.
     fn beside_a_holder<F: Future<Output = ()> + 'static>(lock: &RedisLock, other: impl FnOnce() -> F) {
         let has_it = Rc::new(std::cell::Cell::new(false));
         let ends = Rc::new(std::cell::Cell::new(false));
@@ -151,7 +151,7 @@ mod tokio_tasks {
         assert!(!lock.is_locked().unwrap());
     }
 
-    /// The calls that are refused to another task than the holder, although the thread is the same.
+    /// Calls that are refused to another task than the holder, on the same thread.
     fn is_not_the_holder(lock: &RedisLock) {
         assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         assert!(!lock.try_lock().unwrap() && lock.try_acquire().unwrap().is_none());
@@ -195,7 +195,7 @@ mod tokio_tasks {
         assert!(!client.get_lock("b").is_locked().unwrap());
     }
 
-    /// To the store the thread writes, and as the same owner it may read.
+    /// To the store the thread writes, and may read as the same owner.
     #[test]
     fn a_task_does_not_read_beside_another_tasks_writing() {
         let client = LockClient::in_memory();
@@ -250,7 +250,7 @@ mod tokio_tasks {
         assert_eq!(second.unwrap_err().kind(), ErrorKind::WouldDeadlock);
     }
 
-    /// Both futures are one task to tokio, as those of `join!`, `select!` and streams of futures are.
+    /// Both futures are one task to tokio, as in `join!` and `select!`.
     #[test]
     fn futures_that_one_task_joins_are_not_told_apart_but_by_a_lock_that_is_non_reentrant() {
         let client = LockClient::in_memory();

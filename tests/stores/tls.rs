@@ -1,5 +1,4 @@
-//! TLS to stores that are no Redis: what is secured works as what is not, and nobody else than the server is
-//! believed.
+//! TLS to stores other than Redis: secured clients work, and trust only the server.
 
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ impl Secured {
     fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
         let lease = Duration::from_secs(9);
         let builder = LockClient::builder().url((self.url)(host, port)).create_schema(true).lease(lease);
-        // A server in Java that has just started takes its time for the first handshake.
+        // A fresh Java server needs time for its first handshake.
         builder.connect_timeout(LONG * 3)
     }
 
@@ -51,7 +50,7 @@ impl Secured {
         let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
         unlocked.unwrap();
         assert!(next > fence);
-        // In databases longer than one record of TLS.
+        // In databases longer than one TLS record.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.lock().unwrap();
@@ -87,12 +86,12 @@ impl Secured {
         {
             assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::InvalidInput);
         }
-        // The server's certificate and another's key.
+        // The server's certificate with another key.
         let (certificate, _) = self.certificates.client();
         let mixed =
             self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
         assert_eq!(mixed.build().unwrap_err().kind(), ErrorKind::InvalidInput);
-        // An authority that is nobody's but ours.
+        // An authority that only this test knows.
         let error = self.builder_at("localhost", self.port).build().unwrap_err();
         assert!([ErrorKind::Tls, ErrorKind::InvalidInput].contains(&error.kind()), "{error:?}");
     }
@@ -118,18 +117,18 @@ fn over_tls_postgresql_keeps_locks_and_nobody_else_is_believed() {
     let seen = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
         WHERE ssl AND backend_type = 'client backend'";
     assert!(server.admin().query_one(seen, &[]).unwrap().get::<_, i64>(0) > 0, "the server sees TLS");
-    // Session locks have connections of their own.
+    // Session locks have their own connections.
     let sessions = secured.builder().session_locks().build().unwrap();
     let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
-    // A password over it.
+    // A password over TLS.
     server.admin().batch_execute("CREATE USER secretive SUPERUSER PASSWORD 'S3CR3T'").unwrap();
     let builder = || secured.builder().username("secretive");
     builder().password("S3CR3T").build().unwrap().get_lock("by password").lock().unwrap();
     assert_eq!(builder().password("S3CR3T-not").build().unwrap_err().kind(), ErrorKind::Authentication);
 }
 
-/// libpq's words, with its meanings.
+/// libpq's options, with its meanings.
 #[test]
 fn each_sslmode_means_the_same_as_to_libpq() {
     let Some(server) = PostgresServer::start_tls() else { return };
@@ -154,7 +153,7 @@ fn each_sslmode_means_the_same_as_to_libpq() {
         ("127.0.0.2", elsewhere, format!("sslmode=require&sslrootcert={ca}"), true),
         ("127.0.0.2", elsewhere, format!("sslmode=verify-ca&sslrootcert={ca}"), true),
         ("localhost", server.port(), format!("sslmode=verify-full&sslrootcert={ca}"), true),
-        // A user that names authorities wants them used.
+        // A user who names authorities wants them used.
         ("localhost", server.port(), format!("sslrootcert={ca}"), true),
     ] {
         let name = crate::support::fresh("mode");
@@ -170,7 +169,7 @@ fn each_sslmode_means_the_same_as_to_libpq() {
         ("localhost", server.port(), format!("sslmode=require&sslrootcert={unknown}"), ErrorKind::Tls),
         ("localhost", server.port(), format!("sslmode=verify-ca&sslrootcert={unknown}"), ErrorKind::Tls),
         ("127.0.0.2", elsewhere, format!("sslrootcert={ca}"), ErrorKind::Tls),
-        // Anybody has a certificate of a public authority.
+        // Anybody can have a certificate of a public authority.
         ("localhost", server.port(), "sslmode=verify-ca".to_owned(), ErrorKind::InvalidInput),
         (
             "localhost",
@@ -235,7 +234,7 @@ fn over_tls_mysql_keeps_locks_and_nobody_else_is_believed() {
     let sessions = secured.builder().session_locks().build().unwrap();
     let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
-    // In the clear this user is not let in, whatever the password.
+    // Without TLS this user is not admitted, whatever the password.
     let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
     assert_eq!(LockClient::connect(&plain).unwrap_err().kind(), ErrorKind::Authentication);
 }
@@ -270,7 +269,7 @@ fn each_ssl_mode_means_the_same_as_to_mysql() {
     }
     for (builder, kind) in [
         (at("localhost", server.port(), "").tls_ca(&unknown), ErrorKind::Tls),
-        // The driver would believe any public authority, for any name.
+        // The driver would trust any public authority for any name.
         (at("localhost", server.port(), "?ssl-mode=REQUIRED").tls_ca(&ca), ErrorKind::InvalidInput),
         (at("localhost", server.port(), "?ssl-mode=VERIFY_CA").tls_ca(&ca), ErrorKind::InvalidInput),
         (at("localhost", server.port(), "?ssl-mode=VERIFY_CA"), ErrorKind::InvalidInput),
@@ -311,7 +310,7 @@ fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
         longest_name: 200,
     };
     secured.serves_and_refuses();
-    // The same locks as those of who comes without, over the other port; and a server that comes back.
+    // The same locks as over the other port, without TLS; and a server that comes back.
     let plain = LockClient::connect(format!("zk://me:S3CR3T@127.0.0.1:{}/verified", server.port())).unwrap();
     let client = secured.builder().lease(Duration::from_secs(20)).build().unwrap();
     let guard = client.get_lock("both").acquire().unwrap();
@@ -319,7 +318,7 @@ fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
     server.launch_again();
     throughout(ms(500), || guard.check().is_ok());
     guard.unlock().unwrap();
-    // Between the two there is no falling back.
+    // Neither falls back to the other.
     let at = |scheme: &str, port: u16| LockClient::builder().url(format!("{scheme}://localhost:{port}"));
     let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
     for builder in [
@@ -365,8 +364,8 @@ fn redis_asks_for_a_certificate() {
     is_sent_away(builder);
 }
 
-/// TLS 1.3 tells only after the handshake what it thinks of the client's certificate, and the server hangs up
-/// behind its words. They are heard each time, also by a client that is writing then.
+/// TLS 1.3 reports a refused client certificate only after the handshake, and the server then hangs up. The
+/// client reads that report each time, also while it writes.
 fn is_sent_away(builder: impl Fn() -> ClientBuilder) {
     for _ in 0..10 {
         let error = builder().build().unwrap_err();

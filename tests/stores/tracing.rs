@@ -1,4 +1,4 @@
-//! The feature `tracing` tells of locks: spans of waits and holds, and lines about what may be lost.
+//! The feature `tracing`: spans of waits and holds, and lines about risks and losses.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -13,8 +13,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::support::{LONG, deadlocked, eventually, fresh, ms};
 
-/// A span or a line: its name, its level, its fields by name. A line has the name of the span that it was
-/// written in.
+/// A span or a line: its name, level, and fields. A line has the name of its span.
 #[derive(Debug, Clone, Default)]
 struct Told {
     name: String,
@@ -31,7 +30,7 @@ impl Visit for Told {
     }
 }
 
-/// Keeps all that this process tells: there is one for all threads, as in a program.
+/// Keeps everything that this process reports: one subscriber for all threads, as in a program.
 #[derive(Default)]
 struct Kept {
     spans: Mutex<Vec<(Told, u64)>>,

@@ -1,8 +1,8 @@
-//! Locks on more than one server: a Redis Cluster, Sentinels, replicas that must acknowledge, Redlock and the
+//! Locks on several servers: a Redis Cluster, Sentinels, replicas that must acknowledge, Redlock and the
 //! ring.
 //!
-//! Members fail, change places and pass slots on while locks are used. Each failover is made
-//! `LEASEHOLD_ROUNDS` times (2).
+//! Members fail, change places and pass on slots while locks are used. Each failover happens
+//! `LEASEHOLD_ROUNDS` (2) times.
 #![cfg(unix)] // They start servers, and stop and kill them by signals.
 #![allow(
     clippy::unwrap_used,

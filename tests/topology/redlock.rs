@@ -1,7 +1,7 @@
-//! Redlock on five servers, some of which are killed, stopped, emptied, or have their clocks moved: what it
-//! promises then, what it costs, and the one case in which it cannot keep two holders apart, with what does.
+//! Redlock on five servers that are killed, stopped, emptied, or have their clocks moved: its promises, its
+//! costs, and the one case with two holders, which only the resource can refuse.
 //!
-//! `LEASEHOLD_ROUNDS` says how often the trouble of the long test comes (default 2).
+//! `LEASEHOLD_ROUNDS` (2) is the number of troubles in the long test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::support::{
     throughout, watch_for_stalls,
 };
 
-/// Long, as is its tenth, so that a busy machine is not taken for a silent server.
+/// Long, as is its tenth, so that a busy machine does not look like a silent server.
 const LEASE: Duration = ms(4000);
 const NODE_TIMEOUT: Duration = ms(400);
 
-/// Five servers each and times that matter: one test at a time.
+/// Five servers each, and measured times: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
@@ -64,7 +64,7 @@ impl Nodes {
         self.builder().build().unwrap()
     }
 
-    /// The owner in the lock's key, server by server; those that do not run have none.
+    /// The owner in the lock's key on each running server.
     fn holders(&self, key: &str, running: &[usize]) -> Vec<Option<String>> {
         let of = |server: &RedisServer| {
             let fields: BTreeMap<String, u64> =
@@ -90,7 +90,7 @@ impl Nodes {
         holders.iter().all(|holder| holder.is_some() && *holder == holders[0])
     }
 
-    /// Waits until the lock's key is on none of these servers: it was given back, its lease did not just end.
+    /// Waits until none of these servers has the lock's key, by a release and not by the end of its lease.
     #[track_caller]
     fn is_given_back(&self, key: &str, running: &[usize]) {
         comes_true_within(LONG, || {
@@ -104,7 +104,7 @@ impl Nodes {
         self.is_given_back(key, &all);
     }
 
-    /// Kills one and starts it again with nothing in it: these servers write nothing to disk.
+    /// Kills a server and starts it empty: these servers write nothing to disk.
     fn restart_empty(&mut self, at: usize) {
         self.servers[at].restart();
     }
@@ -139,7 +139,7 @@ fn takes_and_gives_back(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// The outcome of one try. A machine that stands still makes servers look silent; then once more.
+/// A try's outcome. A machine that stands still makes servers look silent: then once more.
 #[track_caller]
 fn tries(lock: &RedisLock) -> bool {
     let mut got = None;
@@ -229,10 +229,10 @@ fn an_even_number_and_servers_with_replicas_are_warned_about() {
 fn each_server_is_asked_once_to_take_and_once_to_give_back() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
-    // None is to be asked twice because it is slow.
+    // No server is asked twice for being slow.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
     let lock = client.get_lock(fresh("counted"));
-    // Until each server is known to know the scripts, and each lane is open.
+    // Until each server has the scripts, and each connection is open.
     takes_and_gives_back(&lock);
     let asked = || -> Vec<u64> {
         let of = |server: &RedisServer| -> u64 {
@@ -248,7 +248,7 @@ fn each_server_is_asked_once_to_take_and_once_to_give_back() {
     let before = asked();
     (0..50).for_each(|_| takes_and_gives_back(&lock));
     let each: Vec<u64> = asked().iter().zip(before).map(|(after, before)| after - before).collect();
-    // The question itself, INFO, is counted too.
+    // INFO, which asks this, counts too.
     assert_eq!(each, [101; 5]);
 }
 
@@ -265,7 +265,7 @@ fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could
             names
         })
     };
-    // The one that is asked first, and the one that is asked last.
+    // The server that is asked first, and the one that is asked last.
     for at in [0, 2] {
         let series = fresh("listed");
         let (names, pattern): (Vec<_>, _) =
@@ -273,7 +273,7 @@ fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could
         let guards: Vec<_> =
             names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
         assert_eq!(listed(&pattern).unwrap(), names);
-        // It lacks what the others have, and then it is away.
+        // The server lacks the others' data, and then is away.
         nodes.restart_empty(at);
         comes_true_within(LONG, || listed(&pattern).is_ok_and(|listed| listed == names));
         nodes.servers[at].kill();
@@ -303,7 +303,7 @@ fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
         let name = fresh("outlives");
         let guard = client.get_lock(&name).acquire_owned().unwrap();
         nodes.servers[dead].kill();
-        // Longer than the lease: it was renewed by those who are left.
+        // Longer than the lease: the remaining servers renewed it.
         throughout(LEASE + LEASE / 4, || guard.state() != HoldState::Lost);
         guard.check().unwrap();
         assert!(!tries(&other.get_lock(&name)));
@@ -313,7 +313,7 @@ fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
         let running: Vec<usize> = (0..5).filter(|at| nodes.servers[*at].is_running()).collect();
         nodes.is_given_back(&name, &running);
     }
-    // And they come back, to be used as before.
+    // The servers come back, and are used as before.
     nodes.servers[1].restart();
     nodes.servers[2].restart();
     let name = fresh("again");
@@ -337,7 +337,7 @@ fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() 
         let first = begun.elapsed();
         lock.unlock().unwrap();
         assert!(first <= NODE_TIMEOUT + slack_since(begun), "{first:?} with {} hanging", hanging.len());
-        // From then on they are left alone.
+        // From then on these servers are left alone.
         let begun = now();
         let later: Vec<Duration> = (0..20)
             .map(|_| {
@@ -362,7 +362,7 @@ fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() 
 fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
-    // So long that what is left behind does not end by itself meanwhile.
+    // So long that no leftover ends by itself meanwhile.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
     let lock = client.get_lock(&name);
@@ -382,7 +382,7 @@ fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server()
     let begun = now();
     let error = lock.lock().unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    // The builder's patience.
+    // The client's retry time-out.
     assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(client.get_lock(&name).is_locked().unwrap_err().is_retryable());
     // The grants of the two were undone.
@@ -408,7 +408,7 @@ fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
     nodes.all_take_part(&client.get_lock(&name));
 }
 
-/// Without its own password a server refuses the client, and as a replica all changes.
+/// A server refuses the client without its own password, and as a replica refuses all changes.
 #[test]
 fn a_minority_may_be_of_no_use_when_the_client_is_made_and_joins_when_it_is() {
     let _alone = alone();
@@ -423,7 +423,7 @@ fn a_minority_may_be_of_no_use_when_the_client_is_made_and_joins_when_it_is() {
     };
     ask("another");
     let (teller, told) = teller();
-    // No hold is to end by itself while a busy machine looks at five servers.
+    // No hold ends while a busy machine checks five servers.
     let client = nodes.builder().lease(LONG).observer(teller).build().unwrap();
     is_told(&told, "cannot be used yet");
     let name = fresh("odd");
@@ -525,13 +525,13 @@ fn a_hold_survives_two_servers_that_lose_it_and_three_at_once_are_reported_as_a_
     (0..3).for_each(|at| nodes.servers[at].restart());
     is_told(&told, "lost: Gone");
     assert!(guard.check().is_err());
-    // The two that remember are told to forget.
+    // The two that remember must forget.
     nodes.is_given_back(&name, &[0, 1, 2, 3, 4]);
     takes_and_gives_back(&other.get_lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
-/// The lease of the tests in which servers are away for longer than it.
+/// The lease of tests in which servers are away for longer.
 const BRIEF: Duration = ms(2000);
 
 /// What was given back counts there from the next round of renewals on; one may be under way.
@@ -567,7 +567,7 @@ fn five_servers_that_are_started_again_empty_one_after_the_other_cost_no_hold_un
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
     let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
-    // Some have been entered more than once.
+    // Some have been re-entered.
     let reentered = fresh("levels");
     let lock = client.get_lock(&reentered);
     lock.lock().unwrap();
@@ -636,10 +636,10 @@ fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
             let guard = client.get_lock(&name).acquire_owned().unwrap();
             jumping.iter().for_each(|at| nodes.servers[*at].move_clock(offset_s));
             if offset_s > 0 {
-                // There the lease is over at once.
+                // There the lease ends at once.
                 comes_true_within(LONG, || nodes.holders(&name, jumping).iter().all(Option::is_none));
             }
-            // A renewal falls into this.
+            // A renewal falls into this time.
             throughout(LEASE / 2, || guard.check().is_ok());
             assert!(!tries(&other.get_lock(&name)));
             guard.unlock().unwrap();
@@ -650,15 +650,15 @@ fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
     }
 }
 
-/// The counter-example: a, b, c granted, c loses its data, and c, d, e grant again. Nothing on the servers or
-/// in the clients can prevent it; what refuses the older holder is the resource, by its fence.
+/// The counter-example: a, b, c grant, c loses its data, and c, d, e grant again. Neither servers nor clients
+/// can prevent that; the resource refuses the older holder by its fence.
 #[test]
 fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_is_refused() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");
-    // The one reaches a, b, c; the other c, d, e.
+    // One reaches a, b, c; the other c, d, e.
     let reaching = |away: [usize; 2], nodes: &Nodes| {
         let proxies: BTreeMap<usize, Proxy> =
             away.iter().map(|at| (*at, Proxy::before(&nodes.servers[*at]))).collect();
@@ -680,7 +680,7 @@ fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_
     // Two holders, and neither can know.
     first.check().unwrap();
     second.check().unwrap();
-    // The resource does: it takes what is not older than what it has seen.
+    // The resource knows: it accepts only what is not older than the newest.
     let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());
     assert!(new > old, "{new} after {old}");
     let mut newest_seen = None;
@@ -695,7 +695,7 @@ fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_
     second.unlock().unwrap();
 }
 
-/// Five servers, `number` of them behind proxies, and a client whose locks last longer than the test.
+/// Five servers, `number` of them behind proxies, and a client whose locks outlast the test.
 fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     let nodes = Nodes::start(5)?;
     let proxies: Vec<Proxy> = nodes.servers[..number].iter().map(Proxy::before).collect();
@@ -715,7 +715,7 @@ fn a_grant_that_comes_too_late_is_undone() {
     let error = client.get_lock(&name).try_lock().unwrap_err();
     assert!(begun.elapsed() <= NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(!error.outcome_unknown(), "it is seen to: {error}");
-    // Now they reach the servers, which grant: nobody else has it.
+    // Now they reach the servers, which grant: nobody else has the lock.
     faults.iter().for_each(crate::support::proxy::Fault::release);
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
     comes_true_within(LONG, || {
@@ -753,7 +753,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     let lock = client.get_lock(&name);
     lock.try_lock().unwrap_err();
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
-    // The thread goes on, as soon as a majority answers again, and holds under another number.
+    // The thread goes on once a majority answers, and holds under another number.
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
     faults.iter().for_each(crate::support::proxy::Fault::release);
     throughout(ms(500), || lock.is_held_by_current_thread().unwrap());
@@ -776,7 +776,7 @@ fn a_release_that_comes_late_does_not_take_the_threads_next_hold_from_a_server()
     lock.unlock().unwrap();
     assert_ne!(client.current_owner(), before, "the number was given up, or will be");
     fault.release();
-    // The key of the hold before may still be where its release is late.
+    // The earlier hold's key may still be where its release is late.
     let all_agree = || nodes.all_agree(&name, &[0, 1, 2]);
     comes_true_within(LONG, || {
         lock.lock().unwrap();
@@ -846,7 +846,7 @@ fn rounds() -> usize {
     std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
 }
 
-/// Counts how many calls failed, and panics at errors that no fault explains.
+/// Counts failed calls, and panics at errors that no fault explains.
 struct Failures(AtomicUsize);
 
 impl Failures {
@@ -874,7 +874,7 @@ fn works(
                 if random().is_multiple_of(64) {
                     let_pass(ms(random() % 30), "it works");
                 }
-                // Claimed is what was promised, and no more.
+                // The hold claims what was promised, and no more.
                 histories[at].ends(open, now().min(promised));
                 if let Err(error) = guard.unlock() {
                     failures.note(&error);
@@ -899,7 +899,7 @@ fn grants_never_overlap_while_servers_die_hang_and_forget() {
     let (failures, stop) = (Failures(AtomicUsize::new(0)), AtomicBool::new(false));
     let begun = now();
     std::thread::scope(|scope| {
-        // Also when something here fails: the scope waits for those who work.
+        // Even if an assertion here fails: the scope waits for the workers.
         let ends = Raise(&stop);
         for _ in 0..4 {
             let client = nodes.builder().lease(LEASE).build().unwrap();
@@ -913,7 +913,7 @@ fn grants_never_overlap_while_servers_die_hang_and_forget() {
                 0 => victims.iter().for_each(|at| nodes.servers[*at].kill()),
                 _ => victims.iter().for_each(|at| nodes.servers[*at].stop()),
             }
-            // A server that lost its data stays out for the longest lease; that is what the promise asks for.
+            // A server that lost its data stays out for the longest lease, as the promise requires.
             let_pass(LEASE, "a server that forgot is away");
             for at in victims {
                 if nodes.servers[at].is_running() {

@@ -1,5 +1,4 @@
-//! Grants that count only when replicas have acknowledged them (`require_replicas`), and are undone
-//! otherwise.
+//! Grants that need acknowledgements of replicas (`require_replicas`), and are undone without them.
 
 use std::time::Duration;
 
@@ -8,9 +7,9 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, eventually, ms, now, stalled_since, within};
 
-/// The time that replicas have.
+/// The replicas' time.
 const GIVEN: Duration = ms(150);
-/// So late may a busy server be with it, which is well below the command time-out.
+/// A busy server may be this late, well below the command time-out.
 const LATE: Duration = ms(1_000);
 
 struct Servers {
@@ -34,8 +33,7 @@ impl Servers {
     fn add_replica(&mut self) {
         let of = format!("replicaof 127.0.0.1 {}", self.master.port());
         self.replicas.push(RedisServer::builder(self.master.binary()).config(&of).start());
-        // Not "online" by the master's word: then it may still be loading, and acknowledges nothing for as
-        // long.
+        // Not when the master says "online": a loading replica acknowledges nothing for a while.
         let there = || have_all(&self.master, self.replicas.len());
         assert!(eventually(LONG, there), "the replica acknowledges nothing");
     }
@@ -49,7 +47,7 @@ impl Servers {
     }
 }
 
-/// Whether `replicas` replicas say within a second that they have what was written just now.
+/// Whether `replicas` replicas acknowledge the latest write within a second.
 fn have_all(master: &RedisServer, replicas: usize) -> bool {
     let mut wrote = redis::pipe();
     wrote.cmd("SET").arg("probe").arg(1).arg("PX").arg(10).ignore();
@@ -87,7 +85,7 @@ fn a_granted_lock_is_on_the_replicas() {
             lock.unlock().unwrap();
         }
     }
-    // Dropped guards, re-entry and other threads: the same thread's next grant is its own.
+    // The same thread's next grant, after dropped guards, re-entry and other threads.
     let lock = client.get_lock("again");
     for _ in 0..200 {
         let guard = lock.acquire().unwrap();
@@ -129,8 +127,8 @@ fn a_script_that_the_server_forgot_is_waited_for_all_the_same() {
     client.get_lock("known").lock().unwrap(); // once the replica has come
     servers.replicas[0].stop();
     servers.master_says(&["SCRIPT", "FLUSH"]);
-    // Other writes, as the client's entry, may keep the first WAIT from counting too. That there is a second
-    // shows `a_script_that_was_sent_again_is_waited_for_again`, a unit test of the store.
+    // Other writes, such as the client's entry, may keep the first WAIT from counting. The unit test
+    // `a_script_that_was_sent_again_is_waited_for_again` shows that there is a second.
     for name in ["forgotten:1", "forgotten:2"] {
         let error = client.get_lock(name).try_lock().unwrap_err();
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");

@@ -1,7 +1,6 @@
-//! Names spread over independent servers: who is touched by a node's loss, and what is granted while the ring
-//! changes.
+//! Names spread over independent servers: a node's loss, and grants while the ring changes.
 //!
-//! `LEASEHOLD_ROUNDS` says how often nodes come and go under load (2).
+//! `LEASEHOLD_ROUNDS` (2) is the number of node changes under load.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -27,7 +26,7 @@ fn servers(count: usize) -> Option<Vec<RedisServer>> {
     Some((0..count).map(|_| RedisServer::builder(&binary).append_only("everysec").start()).collect())
 }
 
-/// The servers of these places, labelled by them: the same names have the same homes in every run.
+/// The servers of these places, labelled by place: names have the same nodes in every run.
 fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
     places
         .into_iter()
@@ -39,7 +38,7 @@ fn client(ring: Ring) -> LockClient {
     builder(ring).build().unwrap()
 }
 
-/// One that is refused nothing for being slow.
+/// A client that waits for slow answers.
 fn unhurried(ring: Ring) -> LockClient {
     builder(ring).command_timeout(ms(10_000)).build().unwrap()
 }
@@ -57,7 +56,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|name| format!("name-{name}")).collect()
 }
 
-/// The keys of a server, without its mark and the clients' entries in the directory.
+/// A server's keys without its mark and the clients' directory entries.
 fn keys(server: &RedisServer) -> Vec<String> {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     keys.retain(|key| key != MARK && !key.starts_with("leasehold_client:"));
@@ -142,8 +141,7 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
         }
     };
     none_is_free();
-    // A client with the old list keeps its holds, for longer than a lease, and reenters them; but it gets
-    // nothing new.
+    // A client with the old list keeps and re-enters its holds for longer than a lease, but gets nothing new.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.get_lock(&names[0]).try_lock().unwrap());
     slow.get_lock(&names[0]).unlock().unwrap();
@@ -153,7 +151,7 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
     assert!(slow.get_lock("another").try_lock_for(ms(50)).is_err());
     none_is_free();
     assert_eq!(places(&servers), before, "a hold has moved");
-    // Told of the new list, it still finds what it holds where that was granted.
+    // After the change, the client still finds its holds where they were granted.
     slow.change_ring(moving()).unwrap();
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     for name in &names {
@@ -170,20 +168,20 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
     assert!(moved > 5, "only {moved} names moved: this shows nothing");
     assert!(names.iter().all(|name| before[name] == after[name] || after[name] == 2));
 
-    // A process that starts with the old list is told too; one that is given the new one goes on.
+    // A process that starts with the old list is refused; one with the new list goes on.
     let error = LockClient::builder().ring(Ring::new(two.clone())).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StaleRing);
     assert_eq!(homes(&slow, &names, &servers), after);
-    // The move ends, and the name is asked for at one place.
+    // The move ends, and the name has one place.
     for client in [&slow, &quick, &fresh] {
         client.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     }
     assert_eq!(homes(&fresh, &names, &servers), after);
-    // One that slept through all of it needs to know the last list only.
+    // A client that missed the whole move needs only the last list.
     assert_eq!(asleep.get_lock("another").try_lock().unwrap_err().kind(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);
-    // Back again does not work: a number is used once.
+    // An epoch is used once.
     let error = asleep.change_ring(moving()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
@@ -215,7 +213,7 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
             // Readers may join, but only where the others are.
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
-        // A writer may read, except at the node that the name has moved from: it would wait for itself.
+        // A writer may read, except at the node that the name left: it would wait for itself.
         match holder.get_read_write_lock(of("write", name)).read().try_lock() {
             Ok(taken) => assert!(taken),
             Err(error) => {
@@ -240,7 +238,7 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
-    // The one that waits is told late, which it is to be patient for.
+    // The waiter learns of the change late, within its retry time-out.
     let waiting = builder(Ring::new(two.clone())).retry_timeout(LONG * 3).build().unwrap();
     let holder = client(Ring::new(two.clone()));
     let names = names(24);
@@ -256,7 +254,7 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
                 guard.unlock().unwrap();
             });
         }
-        // Not to Redisson's channel, where the first in line looks out.
+        // Without Redisson's channel, to which the first in the queue listens.
         let listening = |server: &RedisServer| -> usize {
             let channels: Vec<String> =
                 redis::cmd("PUBSUB").arg("CHANNELS").query(&mut server.admin()).unwrap();
@@ -264,8 +262,8 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
         };
         comes_true_within(LONG, || listening(&servers[0]) + listening(&servers[1]) == names.len());
         holder.change_ring(moving()).unwrap();
-        // Released where they were held; those whose waiter does not hear of it are taken again at their new
-        // home.
+        // Released where they were granted; a waiter that misses the message gets the lock at the name's new
+        // node.
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
         let again: Vec<(&String, Guard)> = names
             .iter()
@@ -296,7 +294,7 @@ fn fences_go_on_rising_when_a_name_moves() {
     let names = names(30);
     let mut last = BTreeMap::new();
     for name in &names {
-        // The old home's clock is an hour ahead: its fences are of then.
+        // The old node's clock is an hour ahead, and so are its fences.
         client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         let counter = format!("redisson_lock_token:{{{name}}}");
         for server in &servers[..2] {
@@ -334,7 +332,7 @@ fn a_nodes_loss_touches_only_its_names() {
     let guards: Vec<(usize, Guard)> =
         held.iter().map(|name| (homes[name], client.get_lock(name).acquire().unwrap())).collect();
 
-    // It hangs, which is worse than being gone: nothing says so.
+    // A hang is worse than an end: nothing reports it.
     servers[1].stop();
     let mut slowest = Duration::ZERO;
     let start = now();
@@ -354,13 +352,13 @@ fn a_nodes_loss_touches_only_its_names() {
             }
         }
     }
-    // A call that waited for the one that hangs would take the command time-out.
+    // A call that waited for the hanging node would take the command time-out.
     assert!(slowest < ms(1_000) + stalled_since(start), "a name of a live node took {slowest:?}");
     shout(&format!("ring: one of three nodes hangs: slowest acquire and release elsewhere {slowest:?}"));
     for (home, guard) in guards {
         match home {
             1 => assert!(guard.check().is_err(), "a hold outlived its node"),
-            // A machine that stands still for most of a lease ends holds wherever they are.
+            // A machine that stands still for most of a lease ends holds on any node.
             _ => assert!(guard.unlock().is_ok() || stalled_since(start) > ms(1_500), "lost at node {home}"),
         }
     }
@@ -415,7 +413,7 @@ fn a_node_that_is_down_during_the_change_holds_up_its_names_until_it_can_be_aske
             }
         }
     }
-    // Back, it knows only the old ring; who goes by that may still grant there, and the others see it.
+    // The node knows only the old ring: a client with that ring may get a grant there, which others see.
     servers[1].restart();
     for name in &held_up {
         comes_true_within(LONG, || slow.get_lock(name).try_lock().unwrap_or(false));
@@ -430,7 +428,6 @@ fn a_node_that_is_down_during_the_change_holds_up_its_names_until_it_can_be_aske
         slow.get_lock(name).unlock().unwrap();
         assert!(quick.get_lock(name).try_lock().unwrap());
     }
-    // By now it was told.
     let error = slow.get_lock("yet another").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StaleRing);
 }
@@ -452,22 +449,21 @@ fn a_node_that_is_given_up_is_not_asked() {
     assert!(others.iter().all(|name| client.with_lock(name, |_guard| ()).is_ok()));
     for name in &theirs {
         let answer = client.get_lock(name).try_lock();
-        // A lock that this client holds itself is busy, whichever node is asked.
+        // A lock that this client holds is busy, whichever node is asked.
         assert!(if *name == named { !answer.unwrap() } else { answer.is_err() }, "granted without asking");
     }
-    // Whether its locks have ended is known to who says so.
+    // The operator who says "lost" knows that the node's locks have ended.
     from[2] = from[2].clone().lost();
     let ring = Ring::new(left).epoch(2).moving_from(from);
     let other = self::client(ring.clone());
     client.change_ring(ring).unwrap();
-    // No renewal keeps what is there, and its holder learns it.
+    // No renewal keeps the hold, and its holder learns that.
     assert_eq!(receive(&held.lost(), LONG).unwrap().reason, LossReason::Gone);
-    // A hold at the lost node that is not released keeps nobody from its name's new home.
+    // A hold on the lost node does not keep others from the name's new node.
     comes_true_within(LONG, || other.get_lock(named).try_lock().unwrap());
     assert!(others.iter().all(|name| client.get_lock(name).try_lock().unwrap()));
     let waits = |name: &&String| *name != named && !client.get_lock(name).try_lock().unwrap();
     comes_true_within(LONG, || !theirs.iter().any(&waits));
-    // Nor is it waited for.
     client.shutdown().unwrap();
     assert!(held.check().is_err());
 }
@@ -484,12 +480,12 @@ fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client()
     }
     assert!(names(20).iter().all(|name| quick.get_lock(name).try_lock().unwrap()));
     assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
-    // One that has heard of a newer list goes by its own no more, whatever a node has forgotten since.
+    // A client that has heard of a newer list does not use its own again, whatever a node has forgotten.
     servers.iter().for_each(|server| redis::cmd("DEL").arg(MARK).exec(&mut server.admin()).unwrap());
     for name in names(20) {
         assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
     }
-    // Nor does it go back to an older one.
+    // The client does not go back to an older list.
     let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
     assert_eq!(older.unwrap_err().kind(), ErrorKind::InvalidInput);
 }
@@ -503,7 +499,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Takes one name after the other until told to stop. Two inside at once is what must not be.
+    /// Takes one name after the other until told to stop; two holders at once are the failure.
     fn work(&self, client: &LockClient, names: &[String]) {
         while !self.stop.load(Ordering::SeqCst) {
             let at = random() as usize % names.len();
@@ -548,7 +544,7 @@ fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
             let tally =
                 Tally { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Tally::default() };
             thread::scope(|scope| {
-                // Also when something here fails: the scope waits for those who work.
+                // Even if an assertion here fails: the scope waits for the workers.
                 let ends = Raise(&tally.stop);
                 for client in &clients {
                     for _ in 0..3 {
@@ -560,7 +556,7 @@ fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
                     comes_true_within(LONG, || tally.grants.load(Ordering::SeqCst) >= reached);
                 };
                 progress(300);
-                // Held by who has not been told, until all have been.
+                // Held by a client with the old list, until all have the new one.
                 let mine: Vec<(usize, Guard)> = (0..NAMES)
                     .step_by(10)
                     .filter_map(|at| {

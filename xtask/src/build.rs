@@ -7,19 +7,18 @@ use crate::job::{Job, Run, path_of};
 use crate::output::{between, ran_a_test};
 use crate::suites;
 
-/// The library is linted alone, since test dependencies may switch on features that it forgot to ask for;
-/// with all its features, it and the tests are linted while they are built.
+/// The library is linted alone, since test dependencies may turn on features that it forgot to ask for. With
+/// all features it is linted while the tests are built.
 const LINTED: &str = "--lib --no-default-features";
-/// For these it is enough that the library compiles: each store alone, TLS, and what observes. The program with
-/// the features that it names is compiled by part package.
+/// Combinations for which compiling is enough: each store alone, TLS, and what observes. Part package
+/// compiles the program.
 const CHECKED: &[&str] =
     &["redis", "tls,tracing,metrics,tokio,serde", "etcd", "zookeeper", "postgres", "mysql", "sqlite"];
 const TESTS: &str = "test --locked --workspace --all-features --no-run";
 
-/// Cargo with clippy as the compiler of this workspace's own crates: it makes the same programs, and says
-/// what it has against them. So they are read, expanded and type-checked once, and not once more for the
-/// lints. Whatever uses what was built so asks for it by this function: to cargo another compiler makes other
-/// crates. Without clippy they are built all the same.
+/// Cargo with clippy as the compiler of the workspace's own crates, so that one pass compiles and lints. Each
+/// use of these crates goes through this function: cargo rebuilds crates that another compiler made. Works
+/// without clippy too.
 pub fn compiled_by_clippy(arguments: &str) -> Run {
     let has_clippy = std::process::Command::new("clippy-driver").arg("--version").output();
     let run = Run::cargo(arguments);
@@ -35,10 +34,10 @@ pub fn clippy(job: &Job<'_>) -> bool {
     job.say(&format!("-- {LINTED}"));
     good &= job.cargo(&format!("clippy --locked {LINTED} -- -D warnings"));
     job.say("-- all that is built for the tests, and the benchmarks");
-    // What is built already is not built again: cargo repeats what was said of it.
+    // Cargo repeats the warnings of crates that are already built.
     for what in [TESTS.to_owned(), format!("{TESTS} --benches")] {
         let came = job.run(&compiled_by_clippy(&what).with("CARGO_TERM_COLOR", "never"));
-        // As with `-D warnings`, by which the tests would not be built at all.
+        // `-D warnings` would keep the tests from being built at all.
         good &= came.good && !came.output.lines().any(|line| line.starts_with("warning: "));
     }
     good
@@ -53,7 +52,7 @@ pub fn compile(job: &Job<'_>) -> bool {
     good
 }
 
-/// Rendered as docs.rs does, and then looked at.
+/// Rendered as docs.rs does, then checked.
 pub fn docs(job: &Job<'_>) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
     let run = Run::cargo("doc --locked --no-deps --all-features")
@@ -66,19 +65,19 @@ pub fn docs(job: &Job<'_>) -> bool {
     suites::of_part(&job.also().with("LEASEHOLD_DOC", rendered), "docs", &[])
 }
 
-/// With the features of the whole workspace, as everything was built.
+/// With all features of the workspace, so that nothing is built anew.
 pub fn doc_tests(job: &Job<'_>) -> bool {
     tested(job, compiled_by_clippy("test --locked --workspace --all-features --doc"))
 }
 
-/// cargo test, and a failure when it ran no test. Doc tests may come as several groups.
+/// cargo test, which fails if no test ran. Doc tests may come as several groups.
 pub fn tested(job: &Job<'_>, run: Run) -> bool {
     let came = job.run(&run);
     came.good && (ran_a_test(&came.output) || job.failed("no test was run"))
 }
 
-/// This run must not be below the stated minimum; no crate is there twice; and the library compiles with the
-/// minimum itself.
+/// This toolchain is not below the stated minimum, no crate occurs twice, and the library compiles with the
+/// minimum.
 pub fn toolchain(job: &Job<'_>) -> bool {
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
     let stated = between(&manifest, "\nrust-version = \"", "\"").unwrap_or_default();
@@ -91,21 +90,19 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let good = no_crate_twice(job);
     let toolchains = Run::new("rustup").args(["toolchain", "list"]);
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
-    // It is not fetched: the gate's minutes do not depend on another place than crates come from.
+    // Not fetched: the gate's time must not depend on another download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
-        // Not a failure in CI: the msrv job of the hosted workflow has it.
+        // Not a failure in CI: the msrv job of the hosted workflow covers this.
         job.say(&format!(
             "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
         ));
         return good;
     }
-    // Our own code for databases needs their drivers, which take most of the time; they, and each feature by
-    // itself, are compiled by the msrv job of the hosted workflow.
+    // Drivers of databases take most of the time: the msrv job compiles them, and each feature by itself.
     let run = Run::cargo(&format!("+{stated} check --locked --lib --features=tls,etcd,zookeeper,tracing"));
     good & job.run(&run.with("CARGO_TARGET_DIR", job.gate.target.join("msrv").display().to_string())).good
 }
 
-/// Its numbers, to be compared.
 fn version(text: &str) -> Vec<u32> {
     let number = |part: &str| {
         part.split(|one: char| !one.is_ascii_digit()).next().and_then(|digits| digits.parse().ok())
@@ -113,7 +110,7 @@ fn version(text: &str) -> Vec<u32> {
     text.split('.').map_while(number).collect()
 }
 
-/// Without features, what a user compiles has one version of each crate.
+/// Without features, a user compiles one version of each crate.
 fn no_crate_twice(job: &Job<'_>) -> bool {
     let tree = Run::cargo("tree --locked --duplicates --edges=normal --no-default-features --quiet");
     let came = job.run(&tree.silent());
@@ -121,15 +118,13 @@ fn no_crate_twice(job: &Job<'_>) -> bool {
         || job.failed(&format!("crates that are there twice:\n{}", came.output))
 }
 
-/// A path that cargo takes for the same from every folder.
+/// The path as cargo takes it from every folder.
 fn absolute(path: &Path) -> String {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// Threads under schedules that shuttle chooses; built apart, since it changes the library's inside.
-///
-/// In a package of the same sources without what only other tests depend on: building that took longer than
-/// all schedules.
+/// Threads under schedules that shuttle chooses. Built apart, since the library's inside differs, in a
+/// package without other tests' dependencies, whose build took longer than all schedules.
 pub fn model(job: &Job<'_>) -> bool {
     let copy = job.gate.target.join("model/package");
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
@@ -152,7 +147,7 @@ pub fn model(job: &Job<'_>) -> bool {
             format!("{} --cfg leasehold_shuttle", job.variable("RUSTFLAGS").unwrap_or_default()),
         )
         .with("CARGO_TARGET_DIR", absolute(&job.gate.target.join("model")));
-    // The versions are those of the lock file, from which only what is not needed goes.
+    // The versions are the lock file's; cargo only removes unneeded entries.
     build.run(&Run::cargo("update --workspace").within(&copy)).good
         && tested(
             &build,
@@ -160,7 +155,6 @@ pub fn model(job: &Job<'_>) -> bool {
         )
 }
 
-/// The manifest without what only other tests depend on.
 fn manifest_of_the_model(manifest: &str) -> String {
     let mut skips = false;
     let mut kept = String::new();
@@ -177,8 +171,8 @@ fn manifest_of_the_model(manifest: &str) -> String {
     format!("{kept}[dev-dependencies]\n{tempfile}\n[workspace]\n")
 }
 
-/// Both crates as they would be published: the program's names a version of the library that no registry has
-/// yet, which cargo finds beside it.
+/// Both crates as they would be published. The program names a library version that no registry has yet:
+/// cargo finds the library beside the program.
 pub fn package(job: &Job<'_>) -> bool {
     let status = job.answer(&Run::new("git").args(["status", "--porcelain"])).unwrap_or_default();
     let packed = "package --locked --no-verify -p leasehold -p leasehold-cli";
@@ -191,10 +185,10 @@ pub fn package(job: &Job<'_>) -> bool {
     if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
         return false;
     }
-    // That they compile from what is in them is seen beside what has been compiled already, which cargo's own
-    // look at it is not. Outside of this workspace, and always the same: to cargo another place is another
-    // package, which it keeps as well. The program's lock file has the library as of a registry, so that is the
-    // one thing that is not locked: without a network nothing else is looked for.
+    // Compiled from its own content, beside crates that are already compiled, which cargo's own check does
+    // not do. The folder stays the same, since cargo treats another place as another package. The program's
+    // lock file names the library as a registry has it: only that entry is not locked, and nothing is looked
+    // up without a network.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1
         trap 'rm -rf "$folder"' EXIT
@@ -212,7 +206,7 @@ pub fn package(job: &Job<'_>) -> bool {
     job.run(&unpacked.with("CARGO_TARGET_DIR", &target)).good
 }
 
-/// The lowest versions that Cargo.toml names, in a copy. Choosing them is no stable option of cargo. Test
+/// The lowest versions that Cargo.toml names, in a copy: cargo has no stable option for them, and test
 /// dependencies would raise them.
 pub fn minimal(job: &Job<'_>) -> bool {
     let copy = job.gate.target.join("minimal");
@@ -232,8 +226,7 @@ pub fn minimal(job: &Job<'_>) -> bool {
         })
 }
 
-/// Dependencies: licences, sources, versions that are there twice, and known vulnerabilities where their list
-/// can be had.
+/// Dependencies: licences, sources, duplicate versions, and known vulnerabilities if their list can be had.
 pub fn deny(job: &Job<'_>) -> bool {
     let Some(program) = job.answer(&Run::servers("servers_ensure_deny")) else {
         return job.skipped("cargo-deny, and with it what is said of dependencies");
@@ -253,12 +246,12 @@ pub fn deny(job: &Job<'_>) -> bool {
     deny(&format!("deny --workspace --locked check {known}"))
 }
 
-/// What a release would break, since the last one that has a tag.
+/// Breaking changes since the last tagged release.
 pub fn semver(job: &Job<'_>) -> bool {
     let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
     let tags = job.answer(&tags).unwrap_or_default();
     let Some(last) = tags.lines().next().filter(|last| !last.is_empty()) else {
-        // Not a failure in CI: no machine has what is not there.
+        // Not a failure in CI: no tag exists yet.
         job.say(
             "SKIPPED the comparison with the last release, of which there is none. With one: \
              cargo semver-checks --package leasehold --all-features --baseline-rev v0.1.0",

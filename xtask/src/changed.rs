@@ -4,10 +4,10 @@ use std::process::Command;
 
 use crate::plan;
 
-/// What a change of the library is seen by.
+/// The parts that test any change of the library.
 const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redis faults timed";
 
-/// Which parts a file belongs to: the first line that has its path. A `*` stands for any text.
+/// The parts of a file: the first line that matches its path, where `*` stands for any text.
 const FILES: &[(&str, &str)] = &[
     ("scripts/rustdoc.sh", "shell docs"),
     ("scripts/deploying.sh", "shell deploying"),
@@ -54,7 +54,7 @@ const FILES: &[(&str, &str)] = &[
     ("tests/support/*", "clippy support ALL topologies stores interop"),
 ];
 
-/// The revision, and the parts for the files that differ from it and for those that are not committed.
+/// The revision, and the parts for files that differ from it or are not committed.
 pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     let git = |arguments: &[&str]| {
         let output =
@@ -70,7 +70,7 @@ pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     (revision, parts)
 }
 
-/// The parts that files belong to, in the order in which they are run.
+/// In the order in which the parts run.
 fn parts_of<'a>(files: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
     let line = |file: &str| FILES.iter().find(|(paths, _)| paths.split(' ').any(|path| fits(path, file)));
     let mut named: Vec<&str> = vec!["format"];
@@ -82,7 +82,6 @@ fn parts_of<'a>(files: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
     plan::full().chain(plan::EXTRA.iter().copied()).filter(|part| named.contains(part)).collect()
 }
 
-/// Whether a path is as the pattern says.
 fn fits(pattern: &str, path: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == path,

@@ -7,22 +7,19 @@ use crate::job::{Job, Run, path_of};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 const TARGETS: &[&str] = &[WINDOWS, "x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"];
-/// Everything of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
-/// Whether the compiler has the standard library of that system.
 fn has(job: &Job<'_>, target: &str) -> bool {
     let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
     job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir())
 }
 
-/// The library with all features and the program, checked for the other systems by one cargo: what runs while
-/// it compiles is built once. Nothing is linked, so nothing needs a C compiler for them: a script that makes
-/// empty files stands for it, and for the archiver's input too.
+/// Checks the library with all features, and the program, for other systems. Nothing is linked: a script that
+/// makes empty files replaces the C compiler and the archiver's input.
 pub fn targets(job: &Job<'_>) -> bool {
     let (there, missing): (Vec<&str>, Vec<&str>) = TARGETS.iter().partition(|target| has(job, target));
     for target in missing {
-        // Not fetched, and no failure: as with the toolchain of the stated minimum.
+        // Not fetched, and no failure: as for the toolchain of the stated minimum.
         job.say(&format!("SKIPPED compiling for {target}: rustup target add {target}"));
     }
     if there.is_empty() {
@@ -38,8 +35,8 @@ pub fn targets(job: &Job<'_>) -> bool {
     job.run(&run).good
 }
 
-/// The tests that need no Unix, as programs for Windows under wine: the unit tests, the contracts on memory
-/// and on a Redis of this machine, and the program. A file of SQLite is too slow there for the contracts.
+/// The tests that need no Unix, as Windows programs under wine: the unit tests, the contracts on memory and
+/// on a local Redis, and the program. SQLite's file is too slow there for the contracts.
 pub fn windows(job: &Job<'_>) -> bool {
     let needs = [
         ("wine", path_of("wine").is_some(), "apt-get install wine wine64"),
@@ -56,9 +53,9 @@ pub fn windows(job: &Job<'_>) -> bool {
         }
     }
     let prefix = std::path::absolute(job.gate.target.join("wine")).unwrap_or_default().display().to_string();
-    // Programs wait for each other, and for wine's server; more at a time are late for their bounds.
+    // More tests at a time, which wait for each other and for wine's server, exceed their bounds.
     const THREADS: &str = "--test-threads=4";
-    // Neither wine's own words, nor a question for what .NET and HTML would need.
+    // Suppresses wine's messages, and its offers to install .NET and HTML.
     let job = job.also().with_limit(3600).with("WINEPREFIX", &*prefix).with("WINEDEBUG", "-all");
     let job = job.with("WINEDLLOVERRIDES", "mscoree,mshtml=");
     let library = format!("{prefix}/drive_c/windows/system32/bcryptprimitives.dll");

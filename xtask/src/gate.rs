@@ -1,4 +1,4 @@
-//! Runs parts one after the other, or in lanes, and sums up what came of them.
+//! Runs parts in sequence or in lanes, and sums up the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,11 +13,11 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::job::{Job, Run, locked};
 use crate::{output, plan, suites};
 
-/// Process groups that run, which end with the gate.
+/// Process groups that end with the gate.
 #[derive(Default)]
 pub struct Groups(Mutex<BTreeSet<u32>>);
 
-/// One of them, for as long as it is kept; none for a command that has the terminal.
+/// A group for as long as this value lives; none for a command that has the terminal.
 pub struct Group<'a>(&'a Groups, Option<u32>);
 
 impl Groups {
@@ -48,11 +48,10 @@ impl Drop for Group<'_> {
 }
 
 fn signal(group: u32, name: &str) {
-    // It may have ended by itself.
+    // The group may have ended by itself.
     Command::new("kill").args([format!("-{name}"), "--".to_owned(), format!("-{group}")]).status().ok();
 }
 
-/// What came of a part.
 #[derive(Clone)]
 struct Outcome {
     part: String,
@@ -68,30 +67,27 @@ impl Outcome {
         if self.skipped == 0 { verdict.to_owned() } else { format!("{verdict}, {} skipped", self.skipped) }
     }
 
-    /// Of the processors' seconds half is, on two of them, the least that the part can take.
+    /// On two processors a part takes at least half of its processor seconds.
     fn line(&self) -> String {
         format!("{:<16} {:>5} s {:>6} s  {}", self.part, self.seconds, self.processor, self.verdict())
     }
 }
 
-/// The gate, in the folder of the repository.
 pub struct Gate {
     pub target: PathBuf,
-    /// Where each part leaves `PART.log` and `PART.result`.
     pub logs: PathBuf,
-    /// Tests that run at a time in one program, which is all that its lane runs.
+    /// Tests at a time in a program, which is all that its lane runs.
     pub threads: usize,
     pub in_ci: bool,
     pub groups: Groups,
     begun: Instant,
-    /// What commands have in their environment beside ours.
     variables: Mutex<BTreeMap<String, String>>,
     outcomes: Mutex<Vec<Outcome>>,
     scratches: AtomicU32,
 }
 
 impl Gate {
-    /// The gate of this run: of what an earlier one has left, logs and records are kept.
+    /// This run's gate; logs and records of an earlier run stay.
     pub fn open() -> &'static Gate {
         let target = std::env::var("CARGO_TARGET_DIR").ok().filter(|folder| !folder.is_empty());
         let gate: &'static Gate =
@@ -138,18 +134,17 @@ impl Gate {
         }
     }
 
-    /// A file of the gate's own, which nothing else has. It is written by commands that run in other folders.
+    /// A file for this gate alone. Commands in other folders write it, so the path is absolute.
     pub fn scratch(&self) -> PathBuf {
         let name = self.logs.join(format!("run.{}", self.scratches.fetch_add(1, Ordering::Relaxed)));
         std::path::absolute(&name).unwrap_or(name)
     }
 
-    /// For all commands from now on.
     pub fn set(&self, name: &str, value: impl Into<String>) {
         locked(&self.variables).insert(name.to_owned(), value.into());
     }
 
-    /// The same, unless the caller has said something else.
+    /// Unless the caller has set the variable.
     pub fn set_default(&self, name: &str, value: &str) {
         if std::env::var(name).is_ok_and(|value| !value.is_empty()) {
             return;
@@ -157,7 +152,7 @@ impl Gate {
         self.set(name, value);
     }
 
-    /// After so many seconds a command has failed, whatever its part says.
+    /// A command fails after this many seconds, whatever its part says.
     pub fn limit(&self) -> Option<u64> {
         self.variable("LEASEHOLD_LIMIT")?.parse().ok()
     }
@@ -170,8 +165,7 @@ impl Gate {
         locked(&self.variables).get(name).cloned().or_else(|| std::env::var(name).ok())
     }
 
-    /// The servers and Python for the parts that want them; what is missing is named now, and judged by part
-    /// tools.
+    /// Finds servers and Python. Names now what is missing; part tools judges it.
     pub fn prepare_servers(&self) {
         let log = File::create(self.logs.join("servers.log")).expect("target/check can be written");
         let job = Job::logged(self, log, true);
@@ -190,7 +184,6 @@ impl Gate {
         self.set_default("LEASEHOLD_TEST_SERVER", first.split_once('=').map_or(first, |(_, path)| path));
     }
 
-    /// Notes what came of a part, and says it.
     fn note(&self, outcome: Outcome) -> bool {
         let result = self.logs.join(format!("{}.result", outcome.part));
         fs::write(result, format!("{}\n", outcome.line())).expect("target/check can be written");
@@ -205,7 +198,6 @@ impl Gate {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Runs a part with a log of its own.
     fn outcome(
         &self,
         part: &str,
@@ -229,19 +221,16 @@ impl Gate {
         }
     }
 
-    /// Runs one part, and prints its output as it comes.
     pub fn one(&self, part: &str) -> bool {
         println!("\n=== {part}");
         let work = plan::work_of(part).expect("only parts are run");
         self.note(self.outcome(part, true, false, &work))
     }
 
-    /// Runs what is no part, and prints its output as it comes.
     pub fn alone(&self, name: &str, work: impl Fn(&Job<'_>) -> bool) -> bool {
         self.outcome(name, true, false, &work).good
     }
 
-    /// Runs the parts one after the other.
     pub fn some(&self, parts: &[&str]) -> bool {
         for part in parts {
             if plan::needs_tests(part)
@@ -256,11 +245,12 @@ impl Gate {
         self.summary(parts)
     }
 
-    /// Builds while servers and tools are fetched, then runs all lanes side by side, and what measures time last.
+    /// Builds while servers and tools are fetched, then runs all lanes side by side, and last the parts that
+    /// measure time.
     pub fn everything(&self) -> bool {
         let work = |part: &str| plan::work_of(part).expect("only parts are run");
         self.lanes(&[(plan::TOOLS, false), (&["build"], false)], work);
-        // Nothing can follow a build that failed.
+        // Nothing can follow a failed build.
         if locked(&self.outcomes).iter().any(|outcome| outcome.part == "build" && outcome.good) {
             let tests = [plan::TESTS, plan::SERVERS, plan::JAVA].map(|lane| (lane, false));
             self.lanes(&[&tests[..], &[(plan::BUILD, true)]].concat(), work);
@@ -269,8 +259,8 @@ impl Gate {
         self.summary(&plan::full().collect::<Vec<_>>())
     }
 
-    /// Runs lanes side by side, and prints each part's output as a whole. The second of a lane says that it
-    /// stands back: it may have to wait for the processors until the others have ended.
+    /// Runs lanes side by side, and prints each part's output as a whole. A lane that stands back may wait
+    /// for the processors until the others have ended.
     fn lanes(&self, lanes: &[(&[&str], bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
         let (told, work_of) = (Mutex::new(()), &work_of);
         std::thread::scope(|scope| {
@@ -313,7 +303,7 @@ impl Gate {
     }
 }
 
-/// A line for each part, of the last time that it was run; and how many have not passed.
+/// A line for each part's last run, and the number of parts that have not passed.
 fn table(parts: &[&str], outcomes: &[Outcome]) -> (Vec<String>, usize) {
     let last = |part: &&str| outcomes.iter().rev().find(|outcome| outcome.part == **part);
     let line = |part: &&str| last(part).map_or_else(|| format!("{part:<16}          not run"), Outcome::line);
@@ -334,7 +324,6 @@ mod tests {
         Outcome { part: part.to_owned(), seconds: 12, processor: 345, good, skipped }
     }
 
-    /// A gate in a folder of its own, which goes with it.
     struct Elsewhere(Gate);
 
     impl Elsewhere {
@@ -396,7 +385,7 @@ mod tests {
     #[test]
     fn lanes_run_side_by_side_and_a_part_that_fails_ends_none() {
         let Elsewhere(gate) = &Elsewhere::new("lanes");
-        // Each of the first waits for the other's file.
+        // Each of the first two waits for the other's file.
         let work_of = |part: &str| -> plan::Work {
             match part {
                 "unit" => |job| meets(job, "a", "b"),

@@ -1,5 +1,5 @@
-//! Commands of one part: run with a limit and with the processors last if told so, and metered; what they say
-//! goes to the part's log, and to the terminal if nothing else writes to it.
+//! Commands of one part: run with a limit and a priority, and metered. Their output goes to the part's log,
+//! and to the terminal if nothing else writes there.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,13 +14,12 @@ use std::time::Duration;
 use crate::gate::Gate;
 use crate::output::processor_seconds;
 
-/// How long a command that was told to end may take before it is killed.
+/// How long a command may take to end before it is killed.
 const GRACE: Duration = Duration::from_secs(30);
-/// Runs a command and writes what it used of the processors to the file that is this script's name. The
-/// standard library does not tell that of one child.
+/// Runs a command and writes its processor time to the file with this script's name: the standard library
+/// does not report that of a single child.
 const METERED: &str = r#""$@"; status=$?; times >"$0"; exit $status"#;
 
-/// A command.
 #[derive(Clone, Default)]
 pub struct Run {
     words: Vec<String>,
@@ -36,7 +35,6 @@ impl Run {
         Run { words: vec![program.to_owned()], ..Run::default() }
     }
 
-    /// cargo, with arguments that are separated by spaces.
     pub fn cargo(arguments: &str) -> Run {
         Run::new("cargo").args(arguments.split_whitespace())
     }
@@ -59,7 +57,7 @@ impl Run {
         self
     }
 
-    /// With what cargo tells the tests that it runs.
+    /// With the variables that cargo sets for the tests that it runs.
     pub fn of_a_test(self) -> Run {
         let here = std::env::current_dir().unwrap_or_default();
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| path_of("cargo").unwrap_or_default());
@@ -75,63 +73,57 @@ impl Run {
         Run { has_no_limit: true, ..self }
     }
 
-    /// What it says is only returned.
+    /// Only returns its output.
     pub fn silent(self) -> Run {
         Run { is_silent: true, ..self }
     }
 }
 
-/// Where a program is in `PATH`.
 pub fn path_of(program: &str) -> Option<String> {
     let paths = std::env::var_os("PATH")?;
     let mut files = std::env::split_paths(&paths).map(|folder| folder.join(program));
     files.find(|file| file.is_file()).map(|file| file.display().to_string())
 }
 
-/// What came of a command.
 pub struct Came {
     pub good: bool,
     pub output: String,
 }
 
-/// Where a part's words go.
 enum Words {
     Log { file: File, to_terminal: bool },
     Held(String),
 }
 
-/// A part that runs.
 pub struct Job<'a> {
     pub gate: &'a Gate,
     words: Arc<Mutex<Words>>,
-    /// The seconds that its commands have used.
+    /// The seconds of processor that its commands have used.
     processor: Arc<Mutex<f64>>,
     variables: Vec<(String, String)>,
-    /// By how much its commands stand back (`nice`).
+    /// The `nice` value of its commands.
     back: u8,
-    /// After so many seconds a command of it is ended, if the environment says nothing else.
+    /// Its commands end after this many seconds, unless the environment sets another limit.
     limit: u64,
 }
 
 impl<'a> Job<'a> {
-    /// Writes to a log of its own.
     pub fn logged(gate: &'a Gate, file: File, to_terminal: bool) -> Job<'a> {
         let words = Arc::new(Mutex::new(Words::Log { file, to_terminal }));
         Job { gate, words, processor: Arc::default(), variables: Vec::new(), back: 0, limit: 900 }
     }
 
-    /// The same part, for commands on other terms.
+    /// The same part, for commands with other settings.
     pub fn also(&self) -> Job<'a> {
         let (words, processor) = (Arc::clone(&self.words), Arc::clone(&self.processor));
         Job { gate: self.gate, words, processor, variables: self.variables.clone(), ..*self }
     }
 
-    /// The same, for commands beside others: their words are held until they are [released](Job::release).
+    /// The same, for commands side by side: their output waits for [`release`](Job::release).
     pub fn beside(&self) -> Job<'a> {
         Job { words: Arc::new(Mutex::new(Words::Held(String::new()))), ..self.also() }
     }
 
-    /// Says what another has held back.
     pub fn release(&self, other: &Job<'_>) {
         if let Words::Held(text) = &*locked(&other.words) {
             self.write(text);
@@ -146,13 +138,12 @@ impl<'a> Job<'a> {
         Job { limit, ..self }
     }
 
-    /// Every command of it has this variable.
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Job<'a> {
         self.variables.push((name.to_owned(), value.into()));
         self
     }
 
-    /// A variable as its commands have it; none that is empty.
+    /// A variable of its commands; `None` if empty.
     pub fn variable(&self, name: &str) -> Option<String> {
         let mine = self.variables.iter().rev().find(|(mine, _)| mine == name).map(|(_, value)| value.clone());
         mine.or_else(|| self.gate.variable(name)).filter(|value| !value.is_empty())
@@ -179,7 +170,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Loudly skipped on a laptop, a failure in CI.
+    /// A loud skip on a laptop, a failure in CI.
     pub fn skipped(&self, what: &str) -> bool {
         self.say(&format!("SKIPPED {what}"));
         !self.gate.in_ci
@@ -190,18 +181,17 @@ impl<'a> Job<'a> {
         false
     }
 
-    /// Runs cargo with arguments that are separated by spaces.
     pub fn cargo(&self, arguments: &str) -> bool {
         self.run(&Run::cargo(arguments)).good
     }
 
-    /// What a command says, if it ends well; its complaints go to the log.
+    /// The output of a command that succeeds; errors go to the log.
     pub fn answer(&self, run: &Run) -> Option<String> {
         let came = self.ask(run);
         came.good.then(|| came.output.trim_end().to_owned())
     }
 
-    /// The same, also of one that does not.
+    /// The output of a command, whatever its result.
     pub fn ask(&self, run: &Run) -> Came {
         self.started(run, true)
     }
@@ -210,8 +200,7 @@ impl<'a> Job<'a> {
         self.started(run, false)
     }
 
-    /// Starts a command and waits for its end. Of one that is asked, only the complaints are the part's
-    /// words.
+    /// Starts a command and waits for its end. If `is_asked`, only errors go to the part's output.
     fn started(&self, run: &Run, is_asked: bool) -> Came {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let (complaints, complains) = std::io::pipe().expect("a pipe");
@@ -226,7 +215,7 @@ impl<'a> Job<'a> {
         if let Some(folder) = &run.folder {
             command.current_dir(folder);
         }
-        // Both ends that are written to are the command's alone: what is read would never end otherwise.
+        // Only the command may keep the writing ends: otherwise the reading would never end.
         let errors = if is_asked {
             complains
         } else {
@@ -266,7 +255,7 @@ impl<'a> Job<'a> {
         Came { good: !is_late && status.is_ok_and(|status| status.success()), output }
     }
 
-    /// Reads until the last process that writes has ended; says it line by line as it comes if it is shown.
+    /// Reads until the last writing process has ended, and shows lines as they come if `is_shown`.
     fn read(&self, from: PipeReader, is_shown: bool) -> String {
         let mut lines = BufReader::new(from);
         let (mut line, mut all) = (Vec::new(), String::new());
@@ -282,8 +271,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Ends a group of processes if nothing is heard of its end for so many seconds, so that what hangs fails by
-/// itself and the other parts are run. Says whether it had to.
+/// Ends a group of processes that has not ended after `limit` seconds, so that a hang fails and the other
+/// parts run. Returns whether it had to.
 fn end_after(limit: u64, group: &crate::gate::Group<'_>, ends: &std::sync::mpsc::Receiver<()>) -> bool {
     let over = |span| matches!(ends.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     if !over(Duration::from_secs(limit)) {
@@ -296,7 +285,7 @@ fn end_after(limit: u64, group: &crate::gate::Group<'_>, ends: &std::sync::mpsc:
     true
 }
 
-/// The value, also after a panic: the gate goes on with the other parts.
+/// The value even after a panic: the gate goes on with the other parts.
 pub fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }

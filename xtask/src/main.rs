@@ -1,9 +1,8 @@
 //! The gate of this repository. `./check` builds and starts it, and says how it is used.
 //!
-//! What is run and in which order is data: [`plan`] has the parts and lanes, [`suites`] which tests belong to
-//! which part, [`changed`] which parts a file belongs to. [`job`] runs commands, [`parts`] and [`build`] say
-//! which, and [`gate`] runs parts one after the other or in lanes, and sums up. Servers are found and fetched
-//! by `scripts/servers.sh`, which `./demo` and `./bench` use too
+//! Order and content are data: [`plan`] has the parts and lanes, [`suites`] the tests of each part,
+//! [`changed`] the parts of each file. [`job`] runs commands, [`parts`] and [`build`] name them, and [`gate`]
+//! runs parts and sums up. `scripts/servers.sh` finds and fetches servers, also for `./demo` and `./bench`
 //! (docs/decisions/0054-the-gate-is-a-program.md).
 
 mod build;
@@ -21,7 +20,6 @@ use std::process::ExitCode;
 
 use gate::Gate;
 
-/// What is wrong with the arguments.
 type Refused = String;
 
 fn main() -> ExitCode {
@@ -38,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what the arguments ask for, and says whether all of it was good.
+/// Runs what the arguments ask for; returns whether all passed.
 fn started(words: &[&str]) -> Result<bool, Refused> {
     match words {
         ["list"] => {

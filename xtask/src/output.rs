@@ -1,6 +1,6 @@
-//! What is read out of the words of other programs.
+//! Parsers of other programs' output.
 
-/// Whether a test program, or one of several, ran a test and none failed.
+/// Whether test programs ran at least one test, and none failed.
 pub fn ran_a_test(output: &str) -> bool {
     output
         .lines()
@@ -8,7 +8,7 @@ pub fn ran_a_test(output: &str) -> bool {
         .any(|rest| rest.starts_with(|first: char| ('1'..='9').contains(&first)))
 }
 
-/// The tests that a test program lists as failed, each once.
+/// The tests that a program lists as failed, each once.
 pub fn failed_tests(output: &str) -> Vec<&str> {
     let is_name = |name: &&str| {
         !name.is_empty()
@@ -21,29 +21,28 @@ pub fn failed_tests(output: &str) -> Vec<&str> {
     failed
 }
 
-/// The lines of a part's output that the summary repeats.
+/// The lines that the summary repeats.
 pub fn for_the_summary(output: &str) -> impl Iterator<Item = &str> {
     output.lines().filter(|line| line.starts_with("SKIPPED ") || line.starts_with("to run it alone: "))
 }
 
-/// How much was skipped.
 pub fn skipped(output: &str) -> usize {
     output.lines().filter(|line| line.starts_with("SKIPPED ")).count()
 }
 
-/// The tests of a program's list (`NAME: test`).
+/// The tests in a program's list (`NAME: test`).
 pub fn listed(output: &str) -> impl Iterator<Item = &str> {
     output.lines().filter_map(|line| line.strip_suffix(": test"))
 }
 
-/// Those of them whose names contain the pattern, and one of whose modules is the store's, if one is named.
+/// The tests whose names contain the pattern, in a module of the store, if one is named.
 pub fn named<'a>(list: &'a str, pattern: &'a str, store: &'a str) -> impl Iterator<Item = &'a str> {
     listed(list)
         .filter(move |name| name.contains(pattern))
         .filter(move |name| store.is_empty() || name.rsplit("::").skip(1).any(|module| module == store))
 }
 
-/// The seconds of processor in what bash's `times` prints: of the shell and of its children, user and system.
+/// The processor seconds in the output of bash's `times`: of the shell and its children, user and system.
 pub fn processor_seconds(times: &str) -> f64 {
     let seconds = |word: &str| {
         let (minutes, seconds) = word.trim_end_matches('s').split_once('m')?;
@@ -52,7 +51,6 @@ pub fn processor_seconds(times: &str) -> f64 {
     times.split_whitespace().filter_map(seconds).sum()
 }
 
-/// The text between two others.
 pub fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
     text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
 }

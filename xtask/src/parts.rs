@@ -28,14 +28,14 @@ pub fn shell(job: &Job<'_>) -> bool {
             job.say(&format!("{script} is not executable"));
             good = false;
         }
-        // The linter is used where it is there.
+        // The linter is optional.
         good &= path_of("shellcheck").is_none()
             || job.run(&Run::new("shellcheck").args(["--external-sources", &script])).good;
     }
     good & (path_of("actionlint").is_none() || job.run(&Run::new("actionlint")).good)
 }
 
-/// What tests need beside Rust. The servers are found first, unless they have been already.
+/// What tests need beside Rust. Servers are found first.
 pub fn tools(job: &Job<'_>) -> bool {
     job.gate.prepare_servers();
     let ensure = |function: &str| job.run(&Run::servers(function)).good;
@@ -43,7 +43,7 @@ pub fn tools(job: &Job<'_>) -> bool {
     good &= ensure("servers_ensure openssl") && job.run(&Run::new("openssl").args(["version"])).good;
     let is_root = || job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if cfg!(target_os = "linux") && is_root() {
-        // For the tests in network namespaces; without root they skip themselves.
+        // For tests in network namespaces, which skip themselves without root.
         good &= ensure("servers_ensure ip")
             && ensure("servers_ensure iptables")
             && job.run(&Run::new("iptables").args(["--version"])).good;
@@ -70,7 +70,7 @@ pub fn tools(job: &Job<'_>) -> bool {
         let table = format!("servers_table <<<\"{server}\"");
         job.run(&Run::new("bash").args(["-c", &format!(". scripts/servers.sh; {table}")]));
     }
-    // On a laptop the tests skip what is missing, loudly.
+    // On a laptop, tests skip what is missing, loudly.
     good || !job.gate.in_ci
 }
 
@@ -78,10 +78,10 @@ pub fn unit(job: &Job<'_>) -> bool {
     suites::run(job, "bin xtask", &[]) & suites::run(job, "lib", &["--skip", "stores::redis::tests"])
 }
 
-/// The contracts are named `file::store::contract`. A test of that program that is no contract runs with the
+/// Contracts are named `file::store::contract`. Tests of that program that are no contract run with the
 /// memory store's.
 const TOPOLOGIES: &[&str] = &["::sentinel::", "::cluster::", "::redlock::", "::ring::"];
-/// The contracts whose statements another server may take otherwise; in the others the client alone is at work.
+/// The contracts whose statements another server may treat differently; the others only test the client.
 const ON_ANOTHER_SERVER: &[&str] = &[
     "capabilities::mysql::",
     "deadlock::mysql::",
@@ -100,7 +100,7 @@ const ON_ANOTHER_SERVER: &[&str] = &[
     "unlock::mysql::",
     "waiting::mysql::",
 ];
-/// The contracts of which each server of Redis runs the scripts; in the others the client alone is at work.
+/// The contracts whose scripts each Redis server runs; the others only test the client.
 const SCRIPTS: &[&str] = &[
     "capabilities::redis::",
     "directory::redis::",
@@ -150,18 +150,17 @@ pub fn unit_redis(job: &Job<'_>) -> bool {
     })
 }
 
-/// The files of docs/deploying, judged by systemd, the schemas of Kubernetes, and a reader of Compose files.
+/// The files of docs/deploying, checked by systemd, Kubernetes' schemas, and a reader of Compose files.
 pub fn deploying(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/deploying.sh")).good
 }
 
-/// The units of docs/deploying under systemd itself.
 pub fn under_systemd(job: &Job<'_>) -> bool {
     let program = job.gate.target.join("debug/leasehold").display().to_string();
     job.run(&Run::new("scripts/under_systemd.sh").args([program])).good
 }
 
-/// The alerts of docs/operating over a fleet of the documented uses, by a real Prometheus.
+/// The alerts of docs/operating over a fleet of all documented uses, in a real Prometheus.
 pub fn fleet(job: &Job<'_>) -> bool {
     let program = job.gate.target.join("debug/leasehold").display().to_string();
     job.run(&Run::new("scripts/fleet.sh").args([program]).without_limit()).good
@@ -172,20 +171,18 @@ pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])
 }
 
-/// The contracts, and a topology's own tests, on more than one server.
 pub fn topologies(job: &Job<'_>) -> bool {
     suites::run(job, "contract", TOPOLOGIES) & of_part(job, "topologies", &[])
 }
 
-/// The contracts, and a store's own tests, on the stores that are no Redis; of MySQL itself the contracts that are about
-/// its statements.
+/// The contracts and a store's own tests on the stores other than Redis; on MySQL itself only the contracts
+/// about its statements.
 pub fn stores(job: &Job<'_>) -> bool {
     let good = suites::run(job, "contract", STORES) & of_part(job, "stores", &[]);
     good & on_mysql_itself(job, |mysql| suites::run(mysql, "contract", ON_ANOTHER_SERVER))
 }
 
-/// What MariaDB shows in the gate, on MySQL itself. Not over TLS: this old build has no cipher in common with
-/// rustls.
+/// The gate's tests of MariaDB, on MySQL itself. Without TLS: this old build shares no cipher with rustls.
 pub fn mysql(job: &Job<'_>) -> bool {
     on_mysql_itself(job, |mysql| {
         suites::run(mysql, "contract", &["::mysql::"])
@@ -205,7 +202,7 @@ fn on_mysql_itself(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     work(&job.also().with("LEASEHOLD_MYSQLD", program))
 }
 
-/// Which lines the unit tests and the contracts on memory and Redis run; the page is
+/// The lines that the unit tests, and the contracts on memory and Redis, run; the page is
 /// target/check/coverage/html/index.html.
 pub fn coverage(job: &Job<'_>) -> bool {
     if !job.run(&Run::cargo("llvm-cov --version").silent()).good {
@@ -218,21 +215,21 @@ pub fn coverage(job: &Job<'_>) -> bool {
     job.run(&run.args(skips)).good
 }
 
-/// A package of its own, so that nothing else builds what it is made of: formatted, and linted.
+/// Its own package, so that nothing else builds its dependencies: formatted, and linted.
 fn is_tidy(job: &Job<'_>, manifest: &str, target: &str) -> bool {
     let of_it = format!("--manifest-path {manifest} --target-dir {target}");
     job.cargo(&format!("fmt --manifest-path {manifest} --check"))
         & job.cargo(&format!("clippy --locked {of_it} --all-targets -- -D warnings"))
 }
 
-/// The web servers of docs/using-from-async.md: axum, actix-web and tokio are not built for anything else.
+/// The web servers of docs/using-from-async.md. Nothing else needs axum, actix-web and tokio.
 pub fn web(job: &Job<'_>) -> bool {
     let (manifest, target) = ("examples/web/Cargo.toml", job.gate.target.join("web").display().to_string());
     let test = format!("test --locked --manifest-path {manifest} --target-dir {target} --test web");
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test))
 }
 
-/// The files of a release: built twice with the same bytes, packed, and installed, used and removed.
+/// The files of a release: built twice with the same bytes, packed, installed, used and removed.
 pub fn release(job: &Job<'_>) -> bool {
     let is_root = job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if !(is_root && cfg!(target_os = "linux") && path_of("apt-get").is_some() && path_of("go").is_some()) {
@@ -241,23 +238,23 @@ pub fn release(job: &Job<'_>) -> bool {
     job.run(&Run::new("./release").args(["tools", "build", "pack", "test", "again"])).good
 }
 
-/// The unit tests of the library without its features, which all other tests compile without too: those of the
-/// engine and the memory store.
+/// The unit tests of the library without features, which all other tests turn on: of the engine and the
+/// memory store.
 pub fn unit_plain(job: &Job<'_>) -> bool {
     let threads = &job.gate.threads;
     let test = format!("test --locked --no-default-features --lib -- --test-threads={threads}");
     job.cargo("check --locked --tests --no-default-features") && tested(job, Run::cargo(&test))
 }
 
-/// The scripts in all states of small worlds, and their figures.
+/// The scripts in all states of small worlds, with figures.
 pub fn proof(job: &Job<'_>) -> bool {
     let (manifest, target) = ("tests/proof/Cargo.toml", job.gate.target.join("proof").display().to_string());
     let test = format!("test --locked --manifest-path {manifest} --target-dir {target} -- --show-output");
     is_tidy(job, manifest, &target) & tested(&job.also().with_limit(3600), Run::cargo(&test))
 }
 
-/// The library broken in one place after another, in a copy that is built once; for each, the tests that must
-/// notice it.
+/// Breaks the library in one place after another, in a copy that is built once; for each, the named tests
+/// must fail.
 pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
     let (manifest, target) =
         ("tests/sabotage/Cargo.toml", job.gate.target.join("sabotage/runner").display().to_string());
@@ -267,9 +264,8 @@ pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
     is_tidy(job, manifest, &target) & job.also().with_limit(7200).run(&run).good
 }
 
-/// What processes did to locks of every kind on seven stores under faults, judged by our checker and by
-/// Porcupine, which is Go. A store at a time; how long each, says LEASEHOLD_HISTORY_SECONDS. LEASEHOLD_BLESS
-/// writes the figures.
+/// Histories of locks of every kind on seven stores under faults, judged by our checker and by Porcupine
+/// (Go). One store at a time, for LEASEHOLD_HISTORY_SECONDS each. LEASEHOLD_BLESS writes the figures.
 pub fn histories(job: &Job<'_>) -> bool {
     let judge = std::path::absolute(job.gate.logs.join("judge")).unwrap_or_default().display().to_string();
     let mut one_at_a_time = suites::one_at_a_time(job);
@@ -291,8 +287,7 @@ pub fn histories(job: &Job<'_>) -> bool {
     of_part(&one_at_a_time, "histories", &[])
 }
 
-/// Each parser of what comes from outside, with made-up input; one at a time, since they count what is
-/// allocated.
+/// Each parser of outside input, with made-up input; one at a time, since they count allocations.
 pub fn fuzz(job: &Job<'_>) -> bool {
     let flags = format!("{} --cfg leasehold_fuzz", job.variable("RUSTFLAGS").unwrap_or_default());
     let run = Run::cargo("test --locked --all-features --lib -- --show-output --test-threads=1 fuzz::");

@@ -1,30 +1,29 @@
-//! The parts of the gate, and which of them run when.
+//! The parts of the gate, and their order.
 
 use crate::job::Job;
 use crate::{build, elsewhere, parts, suites};
 
-/// First, beside part build: all that follows needs both.
+/// First, beside part build: everything else needs both.
 pub const TOOLS: &[&str] = &["tools", "format", "shell"];
-/// Then four lanes side by side, which are to end together. Most tests wait, for leases and for each other; so
-/// each lane of tests runs [`TESTS_PER_PROCESSOR`] of them at a time for each processor. With two lanes of tests a
-/// quarter of the processors' time was left over. In each lane the longest part comes first.
+/// Then four lanes side by side, which should end together. Most tests wait, so each lane runs
+/// [`TESTS_PER_PROCESSOR`] of them for each processor. Each lane begins with its longest part.
 pub const TESTS: &[&str] = &["stores", "demo", "unit"];
 pub const SERVERS: &[&str] = &["topologies", "faults", "cli", "unit-redis"];
-/// The tests beside Java go one at a time.
+/// The tests beside Java run one at a time.
 pub const JAVA: &[&str] =
     &["interop", "contract", "redis", "contract-memory", "architecture", "support", "toolchain"];
-/// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
-/// threads from the processors for seconds. The models are built, and then all processor.
+/// Builds have the lowest priority and one compilation at a time: two of them keep a test's threads from the
+/// processors for seconds.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
-/// Last, when nothing else runs, one test after the other: how soon a waiter is woken. Beside others such a test
-/// shows little, since what it takes off for a busy machine (`tests/README.md`) grows as fast as time passes. No
-/// test may need the machine to have time: those that say how long something takes pass beside others as well.
+/// Last, when nothing else runs, one test after the other: how soon a waiter is woken. Beside others such a
+/// test shows little, since its allowance for a busy machine (`tests/README.md`) grows with time. No test may
+/// need an idle machine to pass.
 pub const TIMED: &[&str] = &["timed"];
-/// How many tests a program runs at a time, and with that a lane, for each processor. Of the contracts on Redis
-/// one uses a twentieth of a processor while it runs; others use more.
+/// Tests at a time in a program, and so in a lane, for each processor. A contract on Redis uses a twentieth
+/// of a processor.
 pub const TESTS_PER_PROCESSOR: usize = 3;
-/// What needs no server.
+/// The parts that need no server.
 pub const QUICK: &[&str] = &[
     "format",
     "shell",
@@ -38,8 +37,8 @@ pub const QUICK: &[&str] = &[
     "docs",
     "doc-tests",
 ];
-/// Only when asked for by name. What web and unit-plain build takes minutes and proves little that the gate
-/// does not, nor do mysql beside MariaDB and all contracts on four servers, so the soak runs them.
+/// Run only when named. The soak runs web, unit-plain, mysql and all contracts on four servers: they take
+/// minutes and show little that the gate does not.
 pub const EXTRA: &[&str] = &[
     "coverage",
     "mysql",
@@ -57,7 +56,6 @@ pub const EXTRA: &[&str] = &[
     "release",
     "windows",
 ];
-/// Rounds of the soak, in turn.
 pub const SOAK: &[&str] = &[
     "histories",
     "topologies",
@@ -80,10 +78,9 @@ pub const SOAK: &[&str] = &[
     "windows",
 ];
 
-/// What a part does; it says whether all was good.
+/// The work of a part; returns whether all passed.
 pub type Work = fn(&Job<'_>) -> bool;
 
-/// Every part, by name.
 const PARTS: &[(&str, Work)] = &[
     ("format", parts::format),
     ("shell", parts::shell),
@@ -130,7 +127,7 @@ const PARTS: &[(&str, Work)] = &[
     ("windows", elsewhere::windows),
 ];
 
-/// The parts of the whole gate, in the order of its summary.
+/// In the order of the summary.
 pub fn full() -> impl Iterator<Item = &'static str> {
     [TOOLS, &["build"], TESTS, SERVERS, JAVA, BUILD, TIMED].into_iter().flatten().copied()
 }
@@ -143,7 +140,7 @@ pub fn work_of(name: &str) -> Option<Work> {
     PARTS.iter().find(|(part, _)| *part == name).map(|(_, work)| *work)
 }
 
-/// Whether it runs test programs, which are built before it.
+/// Whether the part runs test programs, which are built first.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, SERVERS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
         || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet"].contains(&part)

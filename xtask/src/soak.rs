@@ -1,5 +1,4 @@
-//! `./check soak`: rounds of parts, in turn, until the time is over. Each finished round is a line of the
-//! record.
+//! `./check soak`: rounds of parts until the time is over. Each finished round is a line of the record.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +9,7 @@ use std::process::Command;
 use crate::gate::{Gate, now};
 use crate::{Refused, plan, suites};
 
-/// What is more in the soak than in the gate, unless the environment says something else.
+/// The soak's settings, unless the environment has others.
 const MORE: &[(&str, &str)] = &[
     ("LEASEHOLD_ROUNDS", "20"),
     ("LEASEHOLD_SCHEDULES", "50000"),
@@ -25,7 +24,6 @@ const MORE: &[(&str, &str)] = &[
     ("LEASEHOLD_LIMIT", "7200"),
 ];
 
-/// A finished round.
 #[derive(Debug, PartialEq)]
 struct Round {
     commit: String,
@@ -84,7 +82,7 @@ pub fn run(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
     let record = gate.logs.join("soak.tsv");
     let before = if resumes { fs::read_to_string(&record).unwrap_or_default() } else { String::new() };
     fs::write(&record, &before).map_err(|error| format!("{}: {error}", record.display()))?;
-    // What was run on this commit already counts.
+    // Earlier rounds on this commit count.
     let mut rounds: Vec<Round> =
         before.lines().filter_map(Round::read).filter(|round| round.commit == commit).collect();
     MORE.iter().for_each(|(name, more)| gate.set_default(name, more));
@@ -125,7 +123,6 @@ pub fn run(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
     Ok(failed == 0)
 }
 
-/// The record of a commit, a line for each part.
 fn page(rounds: &[Round], day: &str) -> String {
     let mut page = String::from(
         "# The last soak\n\nWritten by `LEASEHOLD_BLESS=1 ./check soak`. The page on [what was checked](../proof.md) says what \

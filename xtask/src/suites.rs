@@ -1,4 +1,4 @@
-//! Which tests belong to which part, and the test programs that have them.
+//! The tests of each part, and their test programs.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::build::compiled_by_clippy;
 use crate::job::{Job, Run};
 use crate::output::{between, failed_tests, listed, ran_a_test};
 
-/// One run of a test program for a part: all its tests, only those of some modules, or all but some.
+/// One run of a test program for a part: all tests, some modules, or all but some.
 pub struct Suite {
     pub part: &'static str,
     pub program: &'static str,
@@ -18,8 +18,8 @@ const fn suite(part: &'static str, program: &'static str, filters: &'static str)
     Suite { part, program, filters }
 }
 
-/// The runs of a part come one after the other, so that tests with times in them do not disturb each other;
-/// on two cores they are no sooner done side by side. Part build fails when a module is in no line.
+/// The runs of a part come one after the other, so that tests that measure time do not disturb each other.
+/// Part build fails when a module is in no line.
 pub const SUITES: &[Suite] = &[
     suite(
         "architecture",
@@ -86,22 +86,21 @@ pub const SUITES: &[Suite] = &[
     suite("timed", "stores", "turnstile::a_release turnstile::a_turnstile_is_taken_again"),
 ];
 
-/// Something that was built for the tests: a test program, an example, or the unit tests of the library or of
-/// a program.
+/// A test program, an example, or the unit tests of the library or a program.
 pub struct Program {
     pub kind: String,
     pub name: String,
     pub path: String,
 }
 
-/// What cargo says that it built, by its messages.
+/// What cargo built, by its messages.
 fn programs_in(messages: &str) -> Vec<Program> {
     let program = |line: &str| {
         line.strip_prefix("{\"reason\":\"compiler-artifact\"")?;
         let path = between(line, "\"executable\":\"", "\"")?;
         let (target, _) = line.split_once("\",\"src_path\"")?;
         let kind = between(line, "\"kind\":[\"", "\"")?;
-        // Of a program only its unit tests, which lie beside the others.
+        // Of a program only its unit tests.
         let is_test =
             kind != "bin" || Path::new(path).parent().is_some_and(|folder| folder.ends_with("deps"));
         let (_, name) = target.rsplit_once("\"name\":\"")?;
@@ -110,8 +109,8 @@ fn programs_in(messages: &str) -> Vec<Program> {
     messages.lines().filter_map(program).collect()
 }
 
-/// Builds all test programs and examples, once: those of the library and of the program leasehold, for which
-/// what both depend on is built once.
+/// Builds all test programs and examples of the library and the program leasehold once, with shared
+/// dependencies.
 pub fn built(job: &Job<'_>) -> Option<Vec<Program>> {
     let run = compiled_by_clippy("test --locked --workspace --all-features --no-run")
         .args(["--message-format=json-render-diagnostics"]);
@@ -125,7 +124,7 @@ pub fn built(job: &Job<'_>) -> Option<Vec<Program>> {
     let lines =
         programs.iter().map(|program| format!("{} {} {}\n", program.kind, program.name, program.path));
     fs::write(list(job), lines.collect::<String>()).ok()?;
-    // Tests that run an example take the one that is built: cargo would wait for what the other lane builds.
+    // Tests run the example that is built: cargo would wait for the other lane's build.
     let example = programs.iter().find(|program| program.kind == "example")?;
     job.gate.set("LEASEHOLD_EXAMPLES", Path::new(&example.path).parent()?.display().to_string());
     Some(programs)
@@ -135,7 +134,6 @@ fn list(job: &Job<'_>) -> std::path::PathBuf {
     job.gate.logs.join("programs")
 }
 
-/// What was built last.
 fn programs(job: &Job<'_>) -> Vec<Program> {
     let read = fs::read_to_string(list(job)).unwrap_or_default();
     let program = |line: &str| {
@@ -145,7 +143,6 @@ fn programs(job: &Job<'_>) -> Vec<Program> {
     read.lines().filter_map(program).collect()
 }
 
-/// The list of a program's tests.
 pub fn names(job: &Job<'_>, program: &Program) -> String {
     job.run(&Run::new(&program.path).args(["--list"]).silent()).output
 }
@@ -163,7 +160,7 @@ pub fn part_build(job: &Job<'_>) -> bool {
     good
 }
 
-/// Modules of a program that are in no suite. Tests beside the modules belong to the suite without modules.
+/// Modules of a program in no suite. Tests beside the modules belong to the suite without modules.
 fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str> {
     let is_in = |module: &str| {
         suites.iter().filter(|suite| suite.program == program).any(|suite| {
@@ -181,8 +178,8 @@ fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str>
     modules
 }
 
-/// Runs one of the test programs that were built: a name, or "lib" for the unit tests of the library, "bin
-/// NAME" for those of a program. It fails when it ran no test.
+/// Runs a built test program: a name, "lib" for the library's unit tests, or "bin NAME" for a program's.
+/// Fails if no test ran.
 pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let programs = programs(job);
     let found = match name.split_once(' ') {
@@ -198,19 +195,18 @@ pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let came = job.run(&run.args(arguments.split_whitespace()).of_a_test());
     let ran =
         !came.good || ran_a_test(&came.output) || job.failed(&format!("{name} {arguments} ran no test"));
-    // By name, for whoever wants to see one of them again.
+    // By name, so that a person can repeat one.
     for test in failed_tests(&came.output) {
         job.say(&format!("to run it alone: ./check test {test}"));
     }
     came.good && ran
 }
 
-/// Tests that a program of the part runs at a time.
+/// Tests at a time in a program of the part.
 pub fn threads(job: &Job<'_>) -> usize {
     job.variable("LEASEHOLD_THREADS").and_then(|threads| threads.parse().ok()).unwrap_or(job.gate.threads)
 }
 
-/// The same part, with one test after the other.
 pub fn one_at_a_time<'a>(job: &Job<'a>) -> Job<'a> {
     job.also().with("LEASEHOLD_THREADS", "1")
 }
@@ -226,8 +222,8 @@ pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
     good
 }
 
-/// The tests that measure how soon a waiter is woken: suites side by side, and one test after the other in each.
-/// They wait for servers and leases, and use a quarter of a processor.
+/// The tests that measure how soon a waiter is woken: suites side by side, tests one after the other. They
+/// wait for servers and leases, and use a quarter of a processor.
 pub fn timed(job: &Job<'_>) -> bool {
     let suites: Vec<&Suite> = SUITES.iter().filter(|suite| suite.part == "timed").collect();
     side_by_side(&one_at_a_time(job), &suites, |job, suite| {
@@ -235,8 +231,7 @@ pub fn timed(job: &Job<'_>) -> bool {
     })
 }
 
-/// Does the same for each server, which is then the only one there is; for all servers side by side, with half
-/// as many tests at a time for each as the part may run.
+/// Runs the work for each server by itself, all side by side, with half as many tests at a time for each.
 pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     let Some(servers) = job.variable("LEASEHOLD_SERVERS") else {
         return job.skipped("what runs on each server: there is no redis-server and no valkey-server");
@@ -251,7 +246,7 @@ pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     })
 }
 
-/// Does the work for each of them at the same time; what they say comes one after the other.
+/// Runs the work for all items at once; their output comes in order.
 fn side_by_side<T: Sync>(job: &Job<'_>, all: &[T], work: impl Fn(&Job<'_>, &T) -> bool + Sync) -> bool {
     std::thread::scope(|scope| {
         let work = &work;

@@ -1,7 +1,7 @@
 //! A file that is replaced as a whole, and the register beside it.
 //!
-//! Others may write to the folder, and put links where a name is expected. So the path is resolved once, to a
-//! name in a folder; how that is kept from being changed differs between the systems.
+//! Other users may write to the folder and plant links. So the path is resolved once, to a name in an open
+//! folder, and each system has its own way to keep that from changing.
 
 #[cfg(unix)]
 mod unix;
@@ -20,7 +20,6 @@ use self::unix::{FileLocation, OldFile};
 #[cfg(windows)]
 use self::windows::{FileLocation, OldFile};
 
-/// A register is no longer than that.
 const LONGEST_TOKEN: u64 = 64;
 
 pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
@@ -31,7 +30,7 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
     if register.seen()? > token {
         return Ok(false);
     }
-    // Before anything is written: an owner that cannot be kept is an error here.
+    // Fails here, before anything is written, if the owner cannot be kept.
     let mut draft = match TemporaryFile::instead_of(old.as_ref(), &place)
         .and_then(|draft| register.suit(old.as_ref()).map(|()| draft))
     {
@@ -41,9 +40,9 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
             return Err(error);
         }
     };
-    // The token first: from here on no older one gets in, whatever becomes of the content.
+    // The token comes first: whatever becomes of the content, no older token gets in.
     register.set(token)?;
-    // A new register is on the disk before the content can be: its name is synced with the folder.
+    // Syncs the folder, so that a new register is on the disk before the content.
     place.sync()?;
     draft.file.write_all(content)?;
     draft.file.sync_all()?;
@@ -52,7 +51,7 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
     Ok(true)
 }
 
-/// The file with the highest token seen. Only one process has it at a time.
+/// The file with the highest token seen, locked by one process at a time.
 struct TokenRegister {
     file: File,
     name: OsString,
@@ -71,14 +70,13 @@ impl TokenRegister {
     fn seen(&mut self) -> io::Result<u64> {
         let mut seen = String::new();
         (&self.file).take(LONGEST_TOKEN).read_to_string(&mut seen)?;
-        // Zero bytes: made, and cut off by a crash before it was first written.
+        // Zero bytes: a crash came before the first write.
         match seen.trim_matches(['\0', ' ', '\n']) {
             "" => Ok(0),
             seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
         }
     }
 
-    /// Gives a new register the permissions of the file: the same users may write both.
     fn suit(&self, old: Option<&OldFile>) -> io::Result<()> {
         old.filter(|_| self.is_new).map_or(Ok(()), |old| old.suit_register(&self.file))
     }
@@ -89,16 +87,16 @@ impl TokenRegister {
         self.file.sync_all()
     }
 
-    /// Leaves no register of this user's beside a file that it may not write.
+    /// Leaves no register beside a file that this user may not write.
     fn take_back(&self, place: &FileLocation) {
         if self.is_new {
-            // At worst a register without a token stays.
+            // If this fails, a register without a token stays, which does no harm.
             place.remove(&self.name).unwrap_or_default();
         }
     }
 }
 
-/// Removed again unless it takes its place.
+/// Removed on drop unless renamed into its place.
 struct TemporaryFile<'a> {
     place: &'a FileLocation,
     name: OsString,
@@ -109,7 +107,7 @@ struct TemporaryFile<'a> {
 impl TemporaryFile<'_> {
     /// A new file in the same folder, with the old one's mode and owner.
     fn instead_of<'a>(old: Option<&OldFile>, place: &'a FileLocation) -> io::Result<TemporaryFile<'a>> {
-        // Not to be foreseen, so that nobody can be there first.
+        // Unpredictable, so that no one can create it first.
         let name = OsString::from(format!(".leasehold-{}", Uuid::new_v4().simple()));
         let file = place.create(&name, old)?;
         let draft = TemporaryFile { place, name, file, is_in_place: false };
@@ -127,7 +125,7 @@ impl TemporaryFile<'_> {
 impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if !self.is_in_place {
-            // It is nobody's, and never read.
+            // Nobody reads a leftover.
             self.place.remove(&self.name).unwrap_or_default();
         }
     }

@@ -1,16 +1,16 @@
-//! Breadth first through all states that can be reached, each once.
+//! Visits all reachable states once, breadth first.
 
 use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// A world that is explored.
+/// A world to explore.
 pub trait World: Clone {
-    /// One thing that may happen.
+    /// A possible event.
     type Action: Clone + Debug;
 
-    /// All that may happen now.
+    /// All events possible now.
     fn actions(&self) -> Vec<Self::Action>;
 
     /// Why a state must not be, if it must not.
@@ -19,11 +19,10 @@ pub trait World: Clone {
     /// The fault of this state, in words.
     fn wrong(&self) -> Option<String>;
 
-    /// The text that distinguishes this state from others: times count from now.
+    /// The text that distinguishes this state from others; times count from now.
     fn key(&self) -> String;
 }
 
-/// The findings of an exploration.
 #[derive(Debug)]
 pub struct Explored {
     pub states: usize,
@@ -31,7 +30,7 @@ pub struct Explored {
     pub deepest: usize,
     /// The fault of the first bad state, and the steps that led to it.
     pub wrong: Option<(String, Vec<String>)>,
-    /// Not all states were seen: there were more than was allowed.
+    /// The limit was reached before all states were seen.
     pub is_cut: bool,
 }
 
@@ -45,10 +44,10 @@ fn digest(key: &str) -> u128 {
     half(1) << 64 | half(2)
 }
 
-/// Sees all states that can be reached from this one, up to `most`; stops at the first that is wrong.
+/// Visits all states that this one leads to, up to `most`; stops at the first wrong one.
 pub fn explore<W: World>(start: W, most: usize) -> Explored {
     let mut seen = HashSet::from([digest(&start.key())]);
-    // How each state was come by: from which, and by what.
+    // How each state was reached: from which state, and by which action.
     let mut ways: Vec<(usize, Option<W::Action>)> = vec![(0, None)];
     let mut explored = Explored { states: 1, steps: 0, deepest: 0, wrong: None, is_cut: false };
     let mut queue = VecDeque::from([(start, 0, 0)]);

@@ -1,18 +1,18 @@
-//! Redisson as one more client: what it sends, with gaps for what differs from one request to the next, and
-//! what it makes of the answers. Nothing that it sends is written down here: tests overhear it.
+//! Redisson as another client: its requests, with gaps for what differs between requests, and its reading of
+//! the answers. Tests overhear the requests; none is written here.
 
 use std::collections::BTreeMap;
 
 use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
 use crate::server::Reply;
 
-/// How long it would wait for a fair lock: longer than these worlds last, since it forgets those who wait
-/// longer.
+/// How long Redisson would wait for a fair lock: longer than these worlds last, since it removes waiters
+/// after that.
 const WAIT_MS: u64 = 10_000;
 /// How long the outcome of a release is remembered.
 const LASTS_MS: u64 = 5000;
 
-/// Words that stand in a template for what differs.
+/// Gaps in a template.
 pub const OWNER: &str = "<owner>";
 pub const LEASE: &str = "<lease>";
 pub const WAIT: &str = "<wait>";
@@ -20,7 +20,7 @@ pub const NOW: &str = "<now>";
 pub const LASTS: &str = "<lasts>";
 pub const UNLOCK: &str = "<unlock>";
 
-/// The parts of locks that it has scripts of their own for.
+/// The parts of locks for which Redisson has scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     Plain,
@@ -32,22 +32,21 @@ pub enum Part {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
-    /// A level more, whether it has one or not.
+    /// One more level.
     Acquire,
-    /// A level less.
+    /// One level less.
     Release,
     Renew,
-    /// Gives up a place in the queue of a fair lock.
+    /// Leaves the queue of a fair lock.
     Leave,
-    /// Deletes what remembers the outcome of a release.
+    /// Deletes the record of a release's outcome.
     Forget,
-    /// Takes a fair lock if it is free, and does not wait. No client in the worlds does.
+    /// Takes a free fair lock without waiting. No client in the worlds does.
     Try,
-    /// Ends whatever hold there is. No client in the worlds does.
+    /// Ends any hold. No client in the worlds does.
     Force,
 }
 
-/// A request with gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pub script: String,
@@ -55,24 +54,23 @@ pub struct Template {
     pub arguments: Vec<String>,
 }
 
-/// The requests that were overheard.
+/// The overheard requests.
 #[derive(Debug, Default)]
 pub struct Foreign {
-    /// The scripts, by the names that templates have for them.
+    /// The scripts, by their names in templates.
     pub scripts: BTreeMap<String, String>,
     pub requests: BTreeMap<(Part, Verb), Template>,
-    /// The channels that its waiters listen to.
+    /// The channels of its waiters.
     pub channels: BTreeMap<Part, String>,
 }
 
-/// The values for the gaps of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling<'a> {
     pub owner: &'a str,
     pub lease_ms: u64,
     pub wait_ms: u64,
     pub now_ms: u64,
-    /// The number of the release of its owner that this is, or is about.
+    /// The number of the owner's release that this request is, or is about.
     pub unlock: u8,
 }
 
@@ -87,7 +85,7 @@ impl Filling<'_> {
     }
 }
 
-/// The end of the key that remembers the outcome of a release.
+/// The suffix of the key that remembers a release's outcome.
 #[must_use]
 pub fn unlock_id(unlock: u8) -> String {
     format!("{unlock:032x}")
@@ -115,7 +113,7 @@ impl Part {
 impl Foreign {
     /// # Panics
     ///
-    /// If it was not overheard.
+    /// If no test overheard the request.
     #[must_use]
     pub fn request(&self, part: Part, verb: Verb, filling: &Filling) -> Call {
         let template =
@@ -128,7 +126,7 @@ impl Foreign {
         }
     }
 
-    /// The request that it sends at this time.
+    /// The request, as sent at this time.
     #[must_use]
     pub(crate) fn call(&self, kind: Kind, op: Op, who: &Who, now_ms: u64, unlock: u8) -> Call {
         let verb = match op {
@@ -148,7 +146,7 @@ impl Foreign {
         self.channels[&Part::of(kind, who)].replace(OWNER, &who.id())
     }
 
-    /// The meaning that an answer has to it.
+    /// What Redisson takes an answer for.
     pub(crate) fn read(part: Part, op: Op, reply: &Reply) -> Result<Answer, String> {
         let wait = |ms: i64| Answer::Busy(u64::try_from(ms).ok());
         Ok(match (op, reply) {
@@ -165,7 +163,7 @@ impl Foreign {
                 _ => return Err(format!("{op:?}: {reply:?}")),
             },
             (Op::Release(_), Reply::Nil) => Answer::Lost,
-            // Others read still.
+            // Others still read.
             (Op::Release(0), Reply::Number(0)) if part == Part::Read => Answer::Freed,
             (Op::Release(_), Reply::Number(0)) => Answer::StillHeld,
             (Op::Release(_), Reply::Number(1)) => Answer::Freed,

@@ -1,8 +1,8 @@
-//! The kinds of lock: which script is sent with what, what its answer means, and who may hold at once.
+//! The kinds of lock: the script of each request, the meaning of its answer, and who may hold together.
 
 use crate::server::{Reply, Server, Value};
 
-/// How long a lease is, and a place in the queue of a fair lock.
+/// The length of a lease, and of a place in a fair lock's queue.
 pub const LEASE_MS: u64 = 1000;
 pub const ALIVE_MS: u64 = 600;
 /// How long the outcome of a semaphore's request is remembered.
@@ -10,21 +10,20 @@ const LASTS_MS: u64 = 5000;
 
 const LOCK: &str = "{l}";
 
-/// A request of one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// With this count, by the line in this way.
+    /// With this count, in this queue mode.
     Acquire(u8, Turn),
     Renew,
     /// Leaves this number of levels.
     Release(u8),
-    /// To this owner under that number.
+    /// To this owner with that number.
     HandOff(usize, u32),
-    /// Gives up a place.
+    /// Leaves the queue.
     Leave,
     /// Undoes an acquire of unknown outcome.
     Undo,
-    /// Redisson's alone: the outcome of a release need not be remembered any more.
+    /// Redisson's only: forgets the outcome of a release.
     Forget,
 }
 
@@ -35,11 +34,10 @@ pub enum Turn {
     Next,
 }
 
-/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Answer {
     Granted(Option<u64>),
-    /// And for how long still; `None`: nothing says.
+    /// With the remaining time, if known.
     Busy(Option<u64>),
     InLine(Option<u64>, Why),
     /// The owner has nothing.
@@ -48,7 +46,7 @@ pub enum Answer {
     StillHeld,
     Renewed,
     Left,
-    /// The user may not do that, or not all of it; memory is full; or nobody has set the semaphore up.
+    /// The user lacks a permission, memory is full, or nobody has set the semaphore up.
     Refused,
 }
 
@@ -80,14 +78,14 @@ pub struct Call {
 /// The client that is Redisson.
 pub const FOREIGN: usize = 9;
 
-/// A UUID of version 8, by which others know that releases tell the line; Redisson's are of version 4.
+/// A UUID of version 8: releases notify the queue. Redisson's have version 4.
 #[must_use]
 pub fn client_id(client: usize) -> String {
     let version = if client == FOREIGN { 4 } else { 8 };
     format!("00000000-0000-{version}000-8000-00000000000{client}")
 }
 
-/// An owner by its client and its number, which is new when something may still come under the last.
+/// An owner: a client and its number, which changes if an earlier request may still arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Who {
     pub owner: usize,
@@ -116,14 +114,14 @@ fn request(who: &Who) -> String {
 }
 
 impl Kind {
-    /// The keys that are there before anybody asks.
+    /// The keys that exist at the start.
     pub fn prepare(self, server: &mut Server) {
         if let Kind::Semaphore(permits) = self {
             server.call(&texts(&["set", LOCK, &permits.to_string()]));
         }
     }
 
-    /// Whether the threads of a client stand in a queue of its own, of which only the first asks.
+    /// Whether a client's threads have a local queue, of which only the head asks.
     #[must_use]
     pub fn queues_here(self) -> bool {
         matches!(self, Kind::Plain | Kind::Fenced)
@@ -138,7 +136,7 @@ impl Kind {
         who.owner.is_multiple_of(2)
     }
 
-    /// Whether these two may not hold at once.
+    /// Whether these two must not hold together.
     #[must_use]
     pub fn excludes(self, one: usize, other: usize) -> bool {
         match self {
@@ -153,7 +151,7 @@ impl Kind {
         !matches!(self, Kind::Semaphore(_))
     }
 
-    /// The messages that a waiter listens for: its own turn, or all releases.
+    /// The messages that wake a waiter: its own turn, or all releases.
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {
@@ -167,7 +165,7 @@ impl Kind {
         }
     }
 
-    /// The call that is sent for a request. `to`: who is to have the lock by a hand-off.
+    /// The call for a request. `to`: the new owner of a hand-off.
     #[must_use]
     pub fn call(self, op: Op, who: &Who, to: Option<&Who>) -> Call {
         let id = who.id();
@@ -268,7 +266,6 @@ impl Kind {
         }
     }
 
-    /// The scripts that are sent for this kind.
     #[must_use]
     pub fn scripts(self) -> &'static [&'static str] {
         match self {
@@ -283,7 +280,7 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// The answer, if it is none that the library would understand.
+    /// If the library would not understand the answer.
     pub fn read(self, op: Op, reply: &Reply) -> Result<Answer, String> {
         let text = |reply: &Reply| match reply {
             Reply::Text(text) => Some(text.clone()),
@@ -318,7 +315,7 @@ impl Kind {
                 Answer::Granted(fence)
             }
             (Op::Acquire(..), "busy") => Answer::Busy(ttl()?),
-            // The server has lost the semaphore: that is an error.
+            // The server has lost the semaphore, which is an error.
             (Op::Acquire(..), "none") if matches!(self, Kind::Semaphore(_)) => Answer::Refused,
             (Op::Acquire(..), "in_line") => {
                 let why = match rest.get(1).and_then(text).as_deref() {
@@ -339,7 +336,7 @@ impl Kind {
         })
     }
 
-    /// How many levels the server says that an owner has.
+    /// The owner's number of levels on the server.
     #[must_use]
     pub fn count(self, server: &Server, who: &Who) -> u8 {
         if let Kind::Semaphore(_) = self {
@@ -359,8 +356,8 @@ impl Kind {
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether no call fails for a user that may not use this command: it is for the line of waiting clients,
-    /// to say who holds the lock, or to wake.
+    /// Whether no call fails for a user without this command, which only serves the wait queue, names
+    /// holders, or wakes.
     #[must_use]
     pub fn does_without(self, command: &str) -> bool {
         let for_line = ["zadd", "zcard", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
@@ -371,41 +368,40 @@ impl Kind {
         }
     }
 
-    /// Whether a key may be without an end: counters, a semaphore itself, and the queue of a fair lock, which
-    /// is Redisson's. Those who stand in that have an end each.
+    /// Whether a key may have no end: counters, a semaphore itself, and Redisson's fair queue, whose places
+    /// have ends.
     #[must_use]
     pub fn may_stay(self, key: &str) -> bool {
         let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");
         is_queue || self.may_be_left(key) && !key.starts_with("leasehold_request:")
     }
 
-    /// Whether a key may be there when all are done: what remembers a semaphore's requests ends by itself.
+    /// Whether a key may remain when all are done: the records of a semaphore's requests end by themselves.
     #[must_use]
     pub fn may_be_left(self, key: &str) -> bool {
         let is_semaphore = matches!(self, Kind::Semaphore(_)) && key == LOCK;
         is_semaphore || key.starts_with("redisson_lock_token:") || key.starts_with("leasehold_request:")
     }
 
-    /// How many permits there are.
     #[must_use]
     pub fn permits(self, server: &Server) -> Option<i64> {
         let Value::Text(text) = &server.keys.get(LOCK)?.value else { return None };
         text.parse().ok()
     }
 
-    /// Whether nobody has it, of what one at a time has.
+    /// Whether an exclusive lock is free.
     #[must_use]
     pub fn is_free(server: &Server) -> bool {
         !server.keys.contains_key(LOCK)
     }
 
-    /// Whether this owner would be granted the lock if it asked.
+    /// Whether this owner's request would be granted.
     #[must_use]
     pub fn is_free_for(self, server: &Server, who: &Who) -> bool {
         let is_absent = Kind::is_free(server);
         match self {
             Kind::Plain | Kind::Fenced => {
-                // Redisson does not know that a lock is kept for others.
+                // Redisson does not know reservations.
                 is_absent && (who.is_foreign() || !server.keys.contains_key("leasehold_lock_next:{l}"))
             }
             Kind::Fair => {
@@ -416,7 +412,7 @@ impl Kind {
                 is_absent
                     && match value("redisson_lock_queue:{l}") {
                         Some(Value::List(queue)) => queue.front() == Some(&who.id()),
-                        // Redisson may have taken one out that keeps its place alive.
+                        // Redisson may have removed a waiter that keeps its place alive.
                         _ => match value("leasehold_lock_heartbeat:{l}") {
                             Some(Value::Sorted(heartbeats)) => {
                                 heartbeats.iter().any(lives) || who.is_foreign()

@@ -1,10 +1,9 @@
-//! Proof that the scripts do what they are for, in every state that a small world can get into.
+//! Proof that the scripts keep their promises in every state of small worlds.
 //!
-//! `server` is a model of the Redis commands that the scripts call, `lua` runs the shipped files over it,
-//! `scripts` puts them together as the library does. `kinds` says what is sent for each kind of lock and what
-//! an answer means. `foreign` has the same of Redisson, as far as a test has overheard it. `world` has
-//! clients, their requests on the way, and time, and says what must hold in each state; `explore` goes
-//! through all that can happen in it, and `worlds` are those that it goes through.
+//! `server` models the Redis commands that the scripts call, `lua` runs the shipped files on it, and
+//! `scripts` joins them as the library does. `kinds` has each kind's requests and the meaning of answers;
+//! `foreign` has Redisson's, as overheard by a test. `world` has clients, requests on the way, and time, and
+//! says what must hold in each state; `explore` visits all states of the `worlds`.
 
 pub mod explore;
 pub mod foreign;

@@ -1,4 +1,4 @@
-//! Runs scripts in Lua 5.1 over the model of the server, as a server runs them.
+//! Runs scripts in Lua 5.1 on the model of the server.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,6 @@ use mlua::{Function, Lua, MultiValue, Table, Value as LuaValue};
 
 use crate::server::{Reply, Server};
 
-/// An interpreter, the scripts by name, and the server that they run on.
 pub struct Scripts {
     lua: Lua,
     functions: BTreeMap<String, Function>,
@@ -16,7 +15,7 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// `knows_acl`: whether scripts can ask what the user may do, as since Redis 7.0.
+    /// `knows_acl`: whether scripts can ask for the user's permissions, as since Redis 7.0.
     ///
     /// # Panics
     ///
@@ -52,7 +51,6 @@ impl Scripts {
         Scripts { lua, functions, server }
     }
 
-    /// Runs a script on `server`, which is changed by it.
     ///
     /// # Panics
     ///
@@ -76,7 +74,7 @@ impl Scripts {
     }
 }
 
-/// A word of a command. A number is written as Lua writes it: up to 14 digits.
+/// A command's argument. Lua writes a number with up to 14 digits.
 fn word(value: &LuaValue) -> mlua::Result<String> {
     match value {
         LuaValue::String(text) => Ok(text.to_str()?.to_owned()),
@@ -86,7 +84,7 @@ fn word(value: &LuaValue) -> mlua::Result<String> {
     }
 }
 
-/// The server's text of a number: with 17 digits, whole ones without a point.
+/// The server's text of a number: 17 digits, and no point in whole ones.
 fn lua_number(number: f64) -> String {
     if number.fract() == 0.0 && number.abs() < 1e17 { format!("{number:.0}") } else { number.to_string() }
 }
@@ -115,7 +113,7 @@ fn one(lua: &Lua, field: &str, text: &str) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// The server's answer to a script's result: a list ends at its first nil.
+/// The server's answer for a script's result: a list ends at its first nil.
 fn from_lua(value: &LuaValue) -> Reply {
     match value {
         LuaValue::String(text) => Reply::Text(text.to_string_lossy()),

@@ -1,4 +1,4 @@
-//! The scripts of the library, put together from their files as `src/stores/redis/script.rs` lists them.
+//! The library's scripts, joined as `src/stores/redis/script.rs` lists them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,12 +8,11 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/stores/redis")
 }
 
-/// The texts by name, such as `ACQUIRE`. `change` may alter a file, by its name and text: that is how mutants
-/// are made.
+/// The texts by name, such as `ACQUIRE`. `change` may alter a file, by its name and text, to make a mutant.
 ///
 /// # Panics
 ///
-/// If the list is not written as it was.
+/// If the list has another form.
 #[must_use]
 pub fn load(change: &dyn Fn(&str, String) -> String) -> BTreeMap<String, String> {
     let list = fs::read_to_string(folder().join("script.rs")).expect("the list of scripts");

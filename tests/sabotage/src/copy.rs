@@ -1,4 +1,4 @@
-//! A copy of the sources in which each mutation stands beside the text that it replaces.
+//! A copy of the sources with each mutation beside the text that it replaces.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use crate::Result;
 use crate::hooks::HOOKS;
 use crate::list::Mutation;
 
-/// The switch. Without the variable nothing is on, and the copy is the library.
+/// The switch. Without the variable the copy is the library.
 const SWITCH: &str = r#"
 use std::sync::LazyLock;
 
@@ -26,7 +26,7 @@ pub(crate) fn is_on(number: usize) -> bool {
     is_on
 }
 
-/// Once: a test that fails although the broken place was never reached has failed by itself.
+/// Noted once: a test that fails without reaching the broken place has failed by itself.
 fn note_reached() {
     static REACHED: std::sync::Once = std::sync::Once::new();
     REACHED.call_once(|| {
@@ -38,7 +38,7 @@ fn note_reached() {
 
 "#;
 
-/// The same for scripts and statements, which the library alone has.
+/// The same for scripts and statements, which only the library has.
 const TEXT_SWITCH: &str = r#"
 pub(crate) fn text(original: &str) -> String {
     match TEXTS.iter().find(|(number, file, ..)| *number == *ON && original.contains(file)) {
@@ -63,12 +63,11 @@ impl std::ops::Deref for Text {
 }
 "#;
 
-/// Writes the copy to `folder`. Files that are as they were keep their time, so that cargo builds what
-/// changed.
+/// Writes the copy to `folder`. Unchanged files keep their time, so that cargo builds only changes.
 pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathBuf> {
     let mut broken: BTreeMap<&str, String> = BTreeMap::new();
     let mut texts = String::from("static TEXTS: &[(usize, &str, &str, &str)] = &[\n");
-    // The longest first: a shorter one may be within it.
+    // The longest first: a shorter mutation may lie within it.
     let mut sorted: Vec<&Mutation> = mutations.iter().collect();
     sorted.sort_by_key(|one| std::cmp::Reverse(one.old.len()));
     for one in sorted {
@@ -121,7 +120,7 @@ pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathB
     Ok(folder.to_owned())
 }
 
-/// The text of both, and which one it is.
+/// Both texts, and which one is on.
 fn switched(one: &Mutation) -> String {
     let Mutation { number, old, new, .. } = one;
     let is_statement = old.ends_with([';', '}']);
@@ -129,7 +128,7 @@ fn switched(one: &Mutation) -> String {
     if is_statement { both } else { format!("({both})") }
 }
 
-/// The files of the repository, also those that are not committed yet, without this package.
+/// The files of the repository, uncommitted ones included, without this package.
 fn listed(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

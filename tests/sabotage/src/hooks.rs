@@ -1,13 +1,13 @@
-//! The parts that the copy has beside the mutations. `tests/meta/mutations.rs` reads this too, since the gate
-//! makes no copy.
+//! What the copy has beside the mutations. `tests/meta/mutations.rs` reads this too, since the gate makes no
+//! copy.
 
-/// File, text, and the text in its place: the module that knows which mutation is on, and the places where
-/// scripts and statements are read.
+/// File, text, and replacement: the module that knows which mutation is on, and the places that read scripts
+/// and statements.
 pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
-    // Of two texts one may leave a name unused.
+    // One of two texts may leave a name unused.
     ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
-    // The program `leasehold` has the switch for itself.
+    // The program `leasehold` has a switch of its own.
     (
         "cli/src/main.rs",
         "mod run;\n#[cfg(windows)]\n",

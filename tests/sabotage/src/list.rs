@@ -1,11 +1,11 @@
 //! The list of mutations, as it is written in `mutations/*.txt`.
 //!
-//! `# PATH` names the file that the following are in. A mutation is a paragraph: what it breaks; `suite:`,
-//! the test program (`lib` and `program` are the unit tests) and the names, or parts of names, of its tests;
-//! lines that begin with `-`, a text that is in the file exactly once; lines that begin with `+`, the text in
-//! its place. Of a first text with `«` and `»` only what is between them is replaced. In Rust that is an
-//! expression, or statements that end with a semicolon or a brace. A line `equivalent:` says why no test can
-//! tell the two apart; it then has no suite.
+//! `# PATH` names the file of the following mutations. A mutation is a paragraph: a description; `suite:`,
+//! with the test program (`lib` and `program` are the unit tests) and its tests, by names or parts of names;
+//! lines with `-`, a text that the file has exactly once; lines with `+`, its replacement. Of a first text
+//! with `«` and `»` only the part between is replaced. In Rust that is an expression, or statements that end
+//! with a semicolon or a brace. A line `equivalent:` says why no test can tell the two apart; then there is
+//! no suite.
 
 use std::fs;
 use std::path::Path;
@@ -38,12 +38,12 @@ impl Mutation {
         }
     }
 
-    /// The text that is in the file exactly once.
+    /// The text that the file has exactly once.
     pub fn found_by(&self) -> String {
         self.place.replace(['«', '»'], "")
     }
 
-    /// The same with something else where the old text is.
+    /// That text with a replacement for the old text.
     pub fn replaced_by(&self, text: &str) -> String {
         match self.place.split_once('«').zip(self.place.split_once('»')) {
             Some(((before, _), (_, behind))) => [before, text, behind].concat(),

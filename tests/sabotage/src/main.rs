@@ -1,16 +1,15 @@
-//! Breaks the library in one place after another, and runs for each the cheapest tests that must notice.
+//! Breaks the library in one place after another, and runs the cheapest tests that must notice each.
 //!
-//! The mutations are in `mutations/*.txt`. One copy of the sources holds all of them and is built once; the
-//! environment variable `SABOTAGE` of a test program says which one is on: a name that tests of the program
-//! `leasehold` do not clear away, as they do what is set for it. See
-//! docs/decisions/0033-sabotage-in-a-copy.md.
+//! `mutations/*.txt` has the mutations. One copy of the sources has all of them and is built once; the
+//! environment variable `SABOTAGE` of a test program turns one on. Tests of the program `leasehold` do not
+//! clear that name. See docs/decisions/0033-sabotage-in-a-copy.md.
 //!
 //! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a
-//! mutation's file or description. `--resume` leaves out those that have been caught already. `--copy` writes
-//! the copy and `--build` builds it, and that is all; `--page` only counts what was run.
+//! mutation's file or description. `--resume` skips mutations that were caught. `--copy` only writes the
+//! copy, `--build` builds it, and `--page` only counts.
 //!
-//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/figures/sabotage.md; `LEASEHOLD_SABOTAGE_JOBS` is how many
-//! mutations run at a time (2).
+//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/figures/sabotage.md;
+//! `LEASEHOLD_SABOTAGE_JOBS` (2) is the number of mutations at a time.
 
 mod copy;
 mod hooks;
@@ -35,7 +34,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder that cargo builds in, which the copy shares: dependencies are built once.
+/// Cargo's build folder, which the copy shares, so that dependencies are built once.
 fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     root().join(target)
@@ -91,12 +90,12 @@ fn work() -> Result<()> {
         println!("{:3} {verdict:?} in {seconds} s: {}: {}", mutation.number, mutation.file, mutation.what);
         record.note(mutation, verdict)
     });
-    // The verdicts that there are stand on the page, whatever else failed.
+    // The page has the verdicts so far, whatever else failed.
     page::write(&root(), &mutations, &record)?;
     judged.and(unbroken)
 }
 
-/// Does the work for each, a few at a time. A failure keeps none of the others from being done.
+/// Does the work for each, a few at a time. One failure does not stop the others.
 fn side_by_side<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     let jobs = std::env::var("LEASEHOLD_SABOTAGE_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2);
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

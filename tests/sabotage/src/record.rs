@@ -1,5 +1,4 @@
-//! The verdict on each mutation, kept from run to run. A mutation that was changed, or has another suite, is
-//! a new one.
+//! The verdicts, kept between runs. A mutation with another text or suite is a new one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +14,7 @@ use crate::list::Mutation;
 pub enum Verdict {
     Caught,
     Survived,
-    /// The suite passed, and never came to the broken place.
+    /// The suite passed without reaching the broken place.
     NotReached,
 }
 
@@ -60,7 +59,7 @@ impl Record {
         self.verdicts.lock().expect("nobody panics with it").get(&key(one)).map(|(verdict, _)| *verdict)
     }
 
-    /// The commit at which it was last run.
+    /// The commit of the last run.
     pub fn commit(&self, one: &Mutation) -> Option<String> {
         self.verdicts.lock().expect("nobody panics with it").get(&key(one)).map(|(_, commit)| commit.clone())
     }

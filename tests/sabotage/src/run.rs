@@ -12,24 +12,24 @@ use crate::Result;
 use crate::list::{Mutation, Suite};
 use crate::record::Verdict;
 
-/// No suite is slow: the cheapest was chosen.
+/// Each suite is the cheapest, so none is slow.
 const LEAST_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Programs {
     package: PathBuf,
     logs: PathBuf,
     by_name: BTreeMap<String, PathBuf>,
-    /// How long each suite takes when nothing is broken.
+    /// Each suite's time when nothing is broken.
     times: Mutex<BTreeMap<Suite, Duration>>,
 }
 
 impl Programs {
-    /// Those that these mutations need.
+    /// Builds the programs that these mutations need.
     pub fn build(package: &Path, target: &Path, mutations: &[&Mutation]) -> Result<Programs> {
         let suites = mutations.iter().map(|one| &one.suite);
         let names: BTreeSet<&str> = suites.map(|suite| suite.program.as_str()).collect();
         let mut cargo = Command::new("cargo");
-        // The same features as the tests are built with, so that dependencies are built once.
+        // The tests' features, so that dependencies are built once.
         cargo.args([
             "test",
             "--workspace",
@@ -45,7 +45,7 @@ impl Programs {
                 name => cargo.args(["--test", name]),
             };
         }
-        // Both texts of a place are there, and one of them may leave a name unused.
+        // One of a place's two texts may leave a name unused.
         cargo
             .current_dir(package)
             .env("CARGO_TARGET_DIR", target)
@@ -73,7 +73,7 @@ impl Programs {
                 let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
                 let name = match name {
                     _ if is("lib") => "lib",
-                    // The programs that its other tests start are built too.
+                    // The programs that other tests start are built too.
                     _ if is("bin") && !profile.contains("\"test\":true") => continue,
                     _ if is("bin") => "program",
                     name => name,
@@ -90,7 +90,7 @@ impl Programs {
         Ok(Programs { package: package.to_owned(), logs, by_name, times: Mutex::default() })
     }
 
-    /// Nothing is broken: the suite must pass, or it would catch everything.
+    /// The unbroken library must pass, or the suite would catch everything.
     pub fn judge_unbroken(&self, suite: &Suite) -> Result<()> {
         let log = self.logs.join(format!("unbroken-{}.log", suite.to_string().replace([' ', ':'], "-")));
         let log = if log.as_os_str().len() > 200 {
@@ -132,7 +132,7 @@ impl Programs {
         Ok((verdict, seconds))
     }
 
-    /// Whether the tests pass within the limit. They and all that they started end with it.
+    /// Whether the tests pass within the limit, after which they and their children end.
     fn run(
         &self,
         suite: &Suite,

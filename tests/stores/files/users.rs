@@ -1,4 +1,4 @@
-//! Modes, owners and links, also in a folder that others write to.
+//! Modes, owners and links, also in a folder to which others write.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
@@ -13,7 +13,7 @@ use crate::support::as_other_user::prefix;
 use crate::support::{LONG, missing, now, run, test_name};
 
 const NEEDS_ROOT: &str = "only root can act for two users";
-/// Nobody's, as far as these tests know.
+/// An id that no user has, as far as these tests know.
 const STRANGER: u32 = 54_321;
 
 fn shared() -> TempDir {
@@ -48,7 +48,7 @@ fn a_file_that_is_replaced_keeps_its_mode_and_owner() {
         fs::remove_file(&path).unwrap();
         fs::remove_file(beside(&path, ".fence")).unwrap();
     }
-    // A new content is not to run as somebody else.
+    // New content must not run as another user.
     fs::write(&path, "old").unwrap();
     set_mode(&path, 0o6755);
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
@@ -87,7 +87,7 @@ fn a_file_whose_owner_cannot_be_kept_is_refused_before_anything_is_written() {
         return missing(NEEDS_ROOT);
     }
     let folder = tempfile::tempdir().unwrap();
-    // The other user may read and run no file of this checkout, but those here.
+    // The other user may only read and run files here.
     let program = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     set_mode(&program, 0o755);
@@ -113,7 +113,7 @@ fn a_file_whose_owner_cannot_be_kept_is_refused_before_anything_is_written() {
     assert!(good && text.contains("1 passed"), "{text}");
     assert_eq!(fs::read(folder.path().join("root's")).unwrap(), b"old");
     assert_eq!(fs::read(folder.path().join("own")).unwrap(), b"new");
-    // Root is not kept out by what that user tried.
+    // Root is not affected by that user's attempts.
     assert_eq!(names(folder.path()), ["group's", "own", "own.fence", "root's", "test"]);
     assert!(fencing::write_file(&folder.path().join("root's"), fence, b"new").unwrap());
 }
@@ -130,7 +130,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
         symlink(&victim, beside(&path, ending)).unwrap();
         path
     };
-    // A name beside it that is nobody's.
+    // An unknown name beside the file.
     let path = planted("by its draft", ".draft");
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
     assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), vec![]));
@@ -193,7 +193,7 @@ fn a_link_that_comes_and_goes_leads_no_write_away() {
                 fs::rename(&link, &path).unwrap();
             }
         });
-        // However the two threads get their processors.
+        // However the two threads are scheduled.
         let (mut wrote, mut did_not, begun) = (0, 0, now());
         while wrote < 50 || did_not < 50 {
             let has_written = fencing::write_file(&path, fence, b"new").is_ok();
@@ -212,7 +212,7 @@ fn a_path_through_a_link_is_held_to_the_same_tokens() {
     fs::create_dir(&inner).unwrap();
     let path = inner.join("report");
     let (old, new) = fences();
-    // Links to the file, to a link, through a folder; and one whose file is not there yet.
+    // Links to the file, to a link, through a folder, and to a missing file.
     let links = ["one", "two", "folder", "absolute"].map(|name| folder.path().join(name));
     symlink("inner/report", &links[0]).unwrap();
     symlink("one", &links[1]).unwrap();
@@ -228,7 +228,6 @@ fn a_path_through_a_link_is_held_to_the_same_tokens() {
     assert!(links[..2].iter().all(|link| link.is_symlink()), "a link stays a link");
     assert_eq!(names(&inner), ["report", "report.fence"]);
     assert_eq!(names(folder.path()), ["absolute", "folder", "inner", "one", "two"]);
-    // Links in a circle end.
     symlink("circle", folder.path().join("circle")).unwrap();
     assert!(fencing::write_file(&folder.path().join("circle"), new, b"x").is_err());
 }

@@ -1,4 +1,4 @@
-//! Members fail, or change places, while locks are used.
+//! Members fail or change places while locks are used.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ enum Fault {
 struct Figures {
     /// Until the replica takes writes.
     failover: Vec<Duration>,
-    /// The longest time without a grant, of the locks concerned.
+    /// The longest time without a grant of the affected locks.
     gap: Vec<Duration>,
-    /// From a release after the failover to the waiter of another client.
+    /// From a release after the failover to another client's waiter.
     woken: Vec<Duration>,
-    /// From a key's loss to its holder being told.
+    /// From a key's loss to its holder's notification.
     told: Vec<Duration>,
 }
 
@@ -45,7 +45,7 @@ fn failovers(fault: Fault, what: &str) {
         stalled_since(now());
         let Some(mut cluster) = Cluster::start() else { return };
         let names: Vec<String> = (0..6).map(|at| cluster.name_on(at / 2, "load")).collect();
-        // A planned one pauses the primary for a moment, and costs nobody an answer.
+        // A planned failover pauses the primary briefly, and loses no answer.
         let load = Load::start(&cluster, &names, if fault == Fault::Planned { T * 6 } else { T });
         let mut figures = Figures::default();
         for round in 0..rounds() {
@@ -55,8 +55,8 @@ fn failovers(fault: Fault, what: &str) {
         let lost = load.seen.losses();
         let Total { grants, unknown } = load.end();
         assert_eq!(lost, 0, "no hold of the load lasted longer than its window");
-        // A hand-off whose answer was lost with its member can be neither read nor repeated; its unlock says
-        // so.
+        // A hand-off whose answer was lost with its member can be neither read nor repeated, and its unlock
+        // says so.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
         shout(&format!(
@@ -76,12 +76,10 @@ fn spread(all: &[Duration]) -> String {
     format!("{}–{} ms", millis(all.iter().min()), millis(all.iter().max()))
 }
 
-/// One failover of the primary that has these two locks.
 fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], figures: &mut Figures) {
     let primary = cluster.primary_of(&names[0]);
     let replica = cluster.replica_of(primary);
-    // Beside the load: a hold that lasts throughout, a client that waits for it, and a hold whose key gets
-    // lost.
+    // Beside the load: a hold that lasts throughout, a waiter for it, and a hold whose key gets lost.
     let (holder, waiter) = (builder(cluster).build().unwrap(), builder(cluster).build().unwrap());
     let name = cluster.name_on(primary, "held");
     let held = holder.get_fenced_lock(&name).acquire().unwrap();
@@ -94,7 +92,6 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         lock.unlock().unwrap();
         at
     });
-    // Until the replica has all of this.
     let has = |key: &str| {
         let acknowledged: i64 = cluster.ask(primary, &["WAIT", "1", "1000"]);
         acknowledged == 1 && cluster.ask::<i64>(primary, &["EXISTS", key]) == 1
@@ -113,7 +110,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     let takes_writes = || {
         let mut admin = cluster.members[replica].admin();
         let takes = redis::cmd("SET").arg(&probe).arg(1).exec(&mut admin).is_ok();
-        // The servers give one up that takes them longer than 5 s, and say so to nobody.
+        // The servers abandon a failover after 5 s, and report that to nobody.
         if fault == Fault::Planned && !takes && asked.elapsed() > ms(6_000) {
             asked = now();
             redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut admin).ok(); // it may be promoted by now
@@ -130,7 +127,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         assert!(gap <= failover + POLL + stalled_since(begun), "no grant for {gap:?}, failover {failover:?}");
     }
 
-    // It was replicated, and is renewed at the new primary.
+    // Replicated, and renewed at the new primary.
     held.check().unwrap();
     let released = now();
     held.unlock().unwrap();
@@ -177,7 +174,7 @@ fn without_enough_members_calls_wait_for_them_and_end_in_time() {
         let replica = cluster.replica_of(1);
         cluster.members[1].kill();
         cluster.members[replica].kill();
-        // A third of the slots is nobody's, so the others refuse too.
+        // A third of the slots has no owner, so the other members refuse too.
         let refused = || client.get_lock(&here).try_acquire().is_err_and(|error| error.is_retryable());
         assert!(eventually(LONG, refused), "CLUSTERDOWN");
         for name in [&here, &gone] {

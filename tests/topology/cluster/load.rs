@@ -1,4 +1,4 @@
-//! Several clients of one process that use a few locks as fast as they can, and write down what they had.
+//! Several clients of one process that use a few locks as fast as they can, and record their holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::support::history::History;
 use crate::support::observer::{Seen, texts};
 use crate::support::{LONG, alone_within, eventually, ms, now, random, start, watch_for_stalls};
 
-/// Connecting takes its time on a busy machine, and no longer than this while a member stands still.
+/// Connecting takes time on a busy machine, but no longer than this while a member stands still.
 const CONNECT: Duration = ms(2000);
 /// Lease, command time-out, safety poll with slack. The lease outlasts a failover on a busy machine.
 pub(crate) const L: Duration = ms(12_000);
 pub(crate) const T: Duration = ms(500);
 pub(crate) const POLL: Duration = ms(1450);
-/// By this name the library's connections are told from the tests' own.
+/// The name tells the library's connections from the tests'.
 const NAME: &str = "cluster-load";
 
 pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
@@ -34,12 +34,11 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .client_name(NAME)
 }
 
-/// How many rounds of each fault: 3, and in a soak more.
 pub(crate) fn rounds() -> usize {
     std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
 }
 
-/// One lock's history, and a store that refuses writes with an older fence than it has seen.
+/// One lock's history, and a resource that refuses writes with an older fence.
 struct Record {
     history: History,
     grants: Mutex<Vec<Instant>>,
@@ -62,8 +61,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Three clients with three threads each; the locks are of each kind in turn. A request without an answer
-    /// in `command_timeout` is one of unknown outcome.
+    /// Three clients with three threads each; locks of all kinds in turn. A request without an answer in
+    /// `command_timeout` has an unknown outcome.
     pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> Load {
         let record = || Record {
             history: History::new(),
@@ -103,7 +102,6 @@ impl Load {
         load
     }
 
-    /// The longest time without a grant of this lock since `from`, until the latest.
     pub(crate) fn longest_gap(&self, name: &str, from: Instant) -> Duration {
         let grants = self.records[name].grants.lock();
         let since: Vec<Instant> = grants.iter().copied().filter(|at| *at >= from).collect();
@@ -119,8 +117,8 @@ impl Load {
         assert!(eventually(LONG, granted), "nobody gets {name} any more: {:?}", self.errors.lock());
     }
 
-    /// Ends the load; panics if a lock was held twice, a fence did not grow, or a call failed. Unlocks
-    /// of unknown outcome are counted.
+    /// Ends the load; panics if a lock was held twice, a fence did not grow, or a call failed. Returns the
+    /// number of unlocks of unknown outcome.
     #[track_caller]
     pub(crate) fn end(mut self) -> Total {
         self.stop.store(true, Ordering::SeqCst);
@@ -161,7 +159,7 @@ fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
     let pause = Duration::from_micros(random() % 3000);
     let _never: bool = eventually(pause, || false);
     record.history.ends(open, now().min(at + remaining));
-    // Half of them without waiting for the answer.
+    // Half of the guards are dropped, which does not wait.
     if random().is_multiple_of(2) {
         drop(guard);
         return Ok(());
@@ -169,7 +167,7 @@ fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Runs `body` alone in a process, with a cluster; then nothing is left.
+/// Runs `body` in a process with a cluster; nothing may be left.
 pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     alone_within(LONG * 6, || {
         watch_for_stalls();
@@ -179,8 +177,7 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its
-/// lease.
+/// The same where each hold was released and no answer lost: no key may have to expire.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {
@@ -191,8 +188,8 @@ pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     assert_nothing_is_left(cluster);
 }
 
-/// Panics if something of the library's is left in this process or on a member when all clients are gone.
-/// After a fault a key may stay until its lease ends.
+/// Panics if this process or a member has something of the library's when all clients are gone. After a fault
+/// a key may stay until its lease ends.
 #[track_caller]
 pub(crate) fn assert_nothing_is_left(cluster: &Cluster) {
     let mut left = Vec::new();

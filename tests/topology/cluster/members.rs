@@ -1,4 +1,4 @@
-//! The members that are asked, those that are refused, and how often.
+//! Members that are asked and refused, and the number of requests.
 
 use leasehold::{ClusterPubSub, ErrorKind, LockClient};
 
@@ -15,7 +15,7 @@ use crate::support::{
 fn one_member_that_answers_is_enough_to_begin_with() {
     on_cluster(|cluster| {
         let replica = cluster.members[cluster.replica_of(0)].port();
-        // Nobody listens at the first one, and the second one is a replica.
+        // Nobody listens at the first address, and the second is a replica.
         let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
         let client = builder(cluster).url(&url).build().unwrap();
         for primary in 0..3 {
@@ -59,7 +59,7 @@ fn names_that_would_leave_their_slot_are_refused_with_the_reason() {
         for name in ["plain", "a{b}c", "{a}", "a}b{c}", "x{y}{}"] {
             client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         }
-        // Nothing is kept beside a token lock.
+        // A token lock has no other keys.
         client.get_token_lock("a}b").acquire().unwrap().unlock().unwrap();
     });
 }
@@ -87,7 +87,7 @@ fn members_that_speak_tls_are_all_verified() {
             held.unlock().unwrap();
             waiting.outcome();
         }
-        // The system's authorities did not sign them.
+        // The system's authorities did not sign the certificates.
         let error = super::load::builder(&cluster).build().unwrap_err();
         assert!(!error.is_retryable(), "{error}");
         drop((holder, waiter));
@@ -95,16 +95,16 @@ fn members_that_speak_tls_are_all_verified() {
     });
 }
 
-/// The redis crate's own cluster client sends a script up to 17 times.
+/// The redis crate's cluster client sends a script up to 17 times.
 #[test]
 fn each_call_is_one_script_on_one_member() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
-        // A request that is late is not to be sent again.
+        // A late request is not repeated.
         let client = builder(&cluster).command_timeout(LONG).connect_timeout(LONG).build().unwrap();
         for primary in 0..3 {
             let lock = client.get_fenced_lock(cluster.name_on(primary, "once"));
-            // All scripts are known after this.
+            // Loads all scripts.
             lock.acquire().unwrap().unlock().unwrap();
             let before = scripts_run(&cluster);
             lock.lock().unwrap();
@@ -115,7 +115,7 @@ fn each_call_is_one_script_on_one_member() {
     });
 }
 
-/// The user of docs/permissions.md with what a cluster needs besides, on locks of each kind, with a waiter.
+/// The user of docs/permissions.md with a cluster's additional rights, on locks of each kind, with a waiter.
 #[test]
 fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
     alone_within(LONG * 6, || {

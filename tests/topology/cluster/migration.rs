@@ -1,4 +1,4 @@
-//! Slots move from member to member while their locks are used.
+//! Slots move between members while their locks are used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,8 @@ use crate::support::{
     stalled_since, start,
 };
 
-/// In a fair line of 48 threads each holds the lock for about a millisecond; some seconds are for a busy machine.
+/// In a fair queue of 48 threads each holds the lock for about a millisecond; a busy machine needs some
+/// seconds.
 const SOON: Duration = ms(8_000);
 
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -24,8 +25,8 @@ fn is_failure(event: &Event, names: &[&String]) -> bool {
     }
 }
 
-/// Moves a slot with all that is in it, as `redis-cli --cluster reshard` does it. `between` runs when half is
-/// done: the members know, and the keys are still where they were.
+/// Moves a slot with its content, as `redis-cli --cluster reshard` does. `between` runs half-way: the members
+/// know, and the keys have not moved.
 fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
     let from = cluster.primary_seen_by(to, key);
     let slot = cluster.slot(key).to_string();
@@ -37,7 +38,7 @@ fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
     loop {
         let keys: Vec<String> = cluster.ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
         let Some(key) = keys.first() else { break };
-        // NOKEY: it ended since.
+        // NOKEY: the key has ended.
         cluster.on(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
     cluster.on(to, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
@@ -49,7 +50,7 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
-        // All in one slot, which is never still, but for one.
+        // All but one in one slot, which moves all the time.
         let tag = fresh("slot");
         let mut names: Vec<String> = (0..4).map(|at| format!("{at}{{{tag}}}")).collect();
         names.push(fresh("elsewhere"));
@@ -66,8 +67,8 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
             load.await_grant(name);
         }
         let longest = names.iter().map(|name| load.longest_gap(name, begun)).max().unwrap();
-        // A fair lock and a read-write lock have several keys: a release that finds them apart is told to
-        // have failed, and repeated.
+        // Fair and read-write locks have several keys: a release that finds them on two members is reported
+        // as failed, and repeated.
         let single = [&names[0], &names[1], &names[4]];
         let failures: Vec<_> =
             load.seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
@@ -83,7 +84,7 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
     });
 }
 
-/// Counts each waiter: of the grants of all together nothing shows that some get none.
+/// Counts grants per waiter: the sum would not show a waiter without any.
 #[test]
 fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
     const THREADS: usize = 8;
@@ -117,7 +118,7 @@ fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
             move_slot(cluster, &name, (round + 1) % 3, || {
                 let_pass(ms(20), "requests are to meet the keys on either side");
             });
-            // Twice, so that each has waited from its beginning to its end since the slot moved.
+            // Twice, so that each waited from begin to end after the move.
             for _ in 0..2 {
                 let (before, begun) = (counts(), now());
                 let all = all_get_it(SOON);
@@ -152,24 +153,23 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
                 |member: usize| listening_clients(&name, count, |command| cluster.ask(member, command)) > 0;
             assert!(eventually(LONG, || listens(0)));
             move_slot(cluster, &name, 1, || ());
-            // Unsubscribed by the member, it asks for the lock, and so learns where to listen. From a plain
-            // channel it is not, and need not be: its messages go to all members.
+            // Unsubscribed by the member, the client asks for the lock, and so learns where to listen. Plain
+            // channels reach all members, and stay.
             assert!(way == Plain || eventually(LONG, || listens(1)), "it does not listen at the new member");
             let released = now();
             held.unlock().unwrap();
             let (woken, _) = waiting.outcome();
             let took = woken.saturating_duration_since(released);
-            // A message that was lost would cost the rest of a poll of a second.
+            // A lost message would cost the rest of a poll of a second.
             assert!(took < ms(500) + stalled_since(released), "round {number}: woken after {took:?}");
             drop((holder, waiter));
         }
-        // Nor was the connection given up, which may carry others' messages.
+        // The connection, which may carry others' messages, was kept.
         assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
     });
 }
 
-/// While a slot is moving for long, the keys that have come ahead of it are found there, and new ones are
-/// made there.
+/// While a slot moves for long, keys that moved ahead are found there, and new keys are made there.
 #[test]
 fn locks_are_used_in_the_middle_of_a_move() {
     on_cluster(|cluster| {
@@ -187,8 +187,8 @@ fn locks_are_used_in_the_middle_of_a_move() {
         for what in ["before", "dropped", "token"] {
             cluster.on(0, &["MIGRATE", "127.0.0.1", &port, &name(what), "0", "5000"]);
         }
-        // Renewed, released and taken anew where they are now; and still one lock.
-        // A renewal puts the end off for as long as it comes after the one before.
+        // Keys are renewed, released and re-acquired where they are, and remain one lock. A renewal extends
+        // the end by the time since the one before.
         let end = || now() + before.remaining();
         let so_far = end();
         assert!(eventually(LONG, || end() > so_far + ms(100)), "not renewed");
@@ -214,8 +214,8 @@ fn locks_are_used_in_the_middle_of_a_move() {
     });
 }
 
-/// The line has come ahead of the lock: nobody is told then, no call fails, and nothing is concluded about
-/// rights.
+/// The queue has moved ahead of the lock: nobody is notified, no call fails, and the client concludes nothing
+/// about permissions.
 #[test]
 fn a_lock_is_used_while_its_line_is_elsewhere() {
     on_cluster(|cluster| {
@@ -254,8 +254,7 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
     });
 }
 
-/// A fence's counter and its lock are two keys: between the moves of the one and the other nobody can take
-/// the lock.
+/// A fence's counter and its lock are two keys: while they are on two members nobody can take the lock.
 #[test]
 fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
     on_cluster(|cluster| {

@@ -1,4 +1,4 @@
-//! A Redis Cluster: its members fail, change places and pass slots on while locks are used.
+//! A Redis Cluster whose members fail, change places and pass on slots.
 
 mod failover;
 mod load;

@@ -23,7 +23,7 @@ fn listeners(cluster: &Cluster, name: &str, command: &str, channel: &str) -> i64
     count
 }
 
-/// How long after a release by `from` a waiter at `to` has the lock.
+/// The time from a release by `from` to the grant to a waiter at `to`.
 fn woken(cluster: &Cluster, from: &LockClient, to: &LockClient, ways: &[&str]) -> Duration {
     let name = crate::support::fresh("wake");
     let held = from.get_lock(&name).acquire().unwrap();
@@ -66,14 +66,14 @@ fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
             ));
             assert!(took[5] <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
         }
-        // Waiters of the other mode get no message, and find out by polling.
+        // Waiters of the other mode get no message, and poll.
         let took = woken(cluster, &client(cluster, Plain), &client(cluster, Sharded), &sharded);
         assert!(took <= POLL + stalled_since(begun), "{took:?}");
     });
 }
 
-/// Two writers of other clients stand in line, behind a writer or a reader. The message that wakes one is the
-/// release before it; the poll would come a second after they began to listen.
+/// Two writers of other clients wait behind a writer or a reader. A release wakes one; the poll would come a
+/// second after they began to listen.
 #[test]
 fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
     on_cluster(|cluster| {

@@ -1,4 +1,4 @@
-//! Answers that must not be believed, what a failover may forget, and who may ask.
+//! Wrong answers of Sentinels, losses by a failover, and permissions.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone, comes_within, eventually, ms, now, throughout, within};
 
-/// A lease whose holder is told well before its end.
+/// A lease whose holder is notified well before its end.
 const L: Duration = ms(6000);
 const R: Duration = ms(2000);
 const PASSWORD: &str = "S3CR3T-of-the-data";
@@ -31,7 +31,7 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     let careful = options(&set).require_replicas(1, ms(100)).build().unwrap();
     set.cut_off_the_master();
     let guard = client.get_fenced_lock("forgotten").acquire().unwrap();
-    // A client that requires a replica is not granted a lock that one could lose.
+    // A client that requires a replica gets no lock that a failover could lose.
     let refused = careful.get_lock("refused").try_lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     set.servers[old].kill();
@@ -70,13 +70,13 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
         set.servers[old].kill();
         set.await_switch(old);
         set.servers[old].restart();
-        // It is a master again, for all that it knows, and the first Sentinel says so.
+        // The old master believes that it is master again, and the first Sentinel says so.
         assert!(is_master(&set.servers[old]));
         let after = options(&set).url(&url).build().unwrap();
         for (client, name) in [(&before, "one"), (&after, "two")] {
             assert!(client.get_lock(name).try_lock_for(LONG).unwrap());
             client.get_lock(name).unlock().unwrap();
-            // Each of its connections anew, again and again.
+            // Each of its connections anew, repeatedly.
             for round in 0..5 {
                 let new = set.named_by(0);
                 query::<i64>(&set.servers[new], &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -84,8 +84,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
                 assert!(client.get_lock(&name).try_lock_for(LONG).unwrap());
                 let holds = query::<i64>(&set.servers[new], &["EXISTS", &name]);
                 let unlocked = client.get_lock(&name).unlock();
-                // On a busy machine the Sentinels may have made one more switch meanwhile, and it may have
-                // lost the lock.
+                // On a busy machine the Sentinels may have switched once more, which may have lost the lock.
                 let is_at_master = holds == 1 && unlocked.is_ok();
                 assert!(
                     is_at_master || set.named_by(0) != new,
@@ -113,7 +112,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed_before_the_client_has_heard
         let url = format!("redis-sentinel://{}/{MASTER}", places.join(","));
         let client = LockClient::builder().url(&url).build().unwrap();
         for epoch in 2..12 {
-            // They are asked each second; this is sooner, nearly always.
+            // Sentinels are asked each second; this is nearly always sooner.
             let (from, to) = if epoch % 2 == 0 { (&old, &new) } else { (&new, &old) };
             sentinels[1..].iter().for_each(|sentinel| sentinel.says(epoch, to.port()));
             query::<i64>(from, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -121,7 +120,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed_before_the_client_has_heard
             let held_at = [to, from].map(|server| query::<i64>(server, &["EXISTS", "switched"]));
             assert_eq!(held_at, [1, 0], "at the new master and at the old one");
             guard.unlock().unwrap();
-            // The one that missed it heard of it later.
+            // The client that missed the switch heard of it later.
             sentinels[0].says(epoch, to.port());
         }
     });
@@ -138,7 +137,7 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
         let build =
             || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(ms(2_000)).build();
-        // A Sentinel that falls silent meanwhile hides nothing of what was met.
+        // A Sentinel that falls silent hides no earlier switch.
         let mut admin = replica.admin();
         let mut connects = || {
             let info: redis::InfoDict = redis::cmd("INFO").arg("stats").query(&mut admin).unwrap();
@@ -160,7 +159,7 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
             assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
         }
         fake.says(1, replica.port());
-        // Named while a connect is under way.
+        // Named during a connect.
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| LockClient::builder().url(&url).connect_timeout(LONG).build());
             throughout(ms(200), || !connecting.is_finished());
@@ -219,7 +218,7 @@ fn sentinels_have_credentials_of_their_own() {
             assert!(!texts(&error).contains("S3CR3T"), "{}", texts(&error));
         }
         drop(client);
-        // With no more rights than docs/permissions.md names.
+        // With the permissions of docs/permissions.md alone.
         let options = LockClient::builder().url(&login).client_name("topology").lease(L);
         let client =
             options.sentinel_username("locks").sentinel_password("S3CR3T-of-a-user").build().unwrap();

@@ -12,14 +12,12 @@ use crate::support::{
     LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, throughout, within,
 };
 
-/// Longer than any failover takes, so that what is held outlasts it.
+/// Longer than any failover, so that holds outlast it.
 const LEASE: Duration = Duration::from_secs(60);
-/// Of the load's locks: what the old master granted and nobody heard of is free again before a failover is
-/// over.
+/// For the load's locks: an unheard grant of the old master ends before the failover does.
 const SHORT: Duration = ms(1500);
-/// The same where no grant is forgotten and each hold is to outlast the failover.
+/// The same where no grant is forgotten, and each hold must outlast the failover.
 const OUTLASTING: Duration = ms(12_000);
-/// The clients' name for their connections.
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);
 const P: Duration = ms(1200);
@@ -31,22 +29,21 @@ fn rounds() -> u32 {
 
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
-    // Longer than a failover takes on a machine so busy that the Sentinels stand still for a while.
+    // Longer than a failover on a machine whose Sentinels stand still for a while.
     options.retry_timeout(LIMIT + LONG).unsubscribe_delay(Duration::ZERO).client_name(NAME).url(set.url())
 }
 
 struct Round {
     /// From the fault until all Sentinels named the new master.
     failover: Duration,
-    /// The longest that one of them went without being granted.
+    /// The longest time without a grant to one of the workers.
     gap: Duration,
-    /// Until a waiter had a lock that was released after the switch.
+    /// From a release after the switch to a waiter's grant.
     handed: Duration,
 }
 
-/// Runs rounds of `fault` under load. `fault` gets the set and the master, and returns when the trouble
-/// began; `after` looks at the server that was the master, before all is healed. The load's locks have this
-/// lease.
+/// Runs rounds of `fault` under load. `fault` gets the set and the master, and returns the begin of the
+/// trouble; `after` checks the former master before all is healed. The load's locks have this lease.
 fn under_load(
     what: &str,
     lease: Duration,
@@ -75,7 +72,7 @@ fn under_load(
         let failover = switched - begun;
         load.await_grants(switched);
         within(switched, P, "serving everyone after the switch");
-        // Earlier holds are held, and go on being renewed, on the new master.
+        // Earlier holds stand, and are renewed on the new master.
         held.check().unwrap();
         let owner: Option<u32> = query(&set.servers[new], &["HGET", held.name(), &held.owner().to_string()]);
         assert_eq!(owner, Some(1));
@@ -97,7 +94,7 @@ fn under_load(
             assert_every_hash_has_a_ttl(server);
         }
         set.heal();
-        // Through the time in which the one that came back may have been used.
+        // The time in which the returned server may have been used.
         throughout(ms(300), || true);
     }
     let outcome = load.stop();
@@ -119,8 +116,8 @@ fn under_load(
         outcome.errors,
     ));
     drop((short, holder, waiting));
-    // On a machine that stood still the Sentinels may have replaced the last master too: then releases may be
-    // forgotten.
+    // On a machine that stood still the Sentinels may have replaced the last master too, which may lose
+    // releases.
     let limit = if set.master() == last { 2 * OUTLASTING } else { LEASE };
     assert_nothing_is_left_within(&set, limit + SLACK);
     Some(outcome)
@@ -139,8 +136,7 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its
-/// lease.
+/// The same where each hold was released and no answer lost: no key may have to expire.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
@@ -210,10 +206,10 @@ fn a_master_that_was_paused_comes_back_and_nobody_asks_it() {
         let back = |set: &SentinelSet, old: usize| {
             let old = &set.servers[old];
             old.cont();
-            // It takes writes, as it always did.
+            // The old master takes writes, as before.
             assert!(is_master(old));
             query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
-            // Requests in its sockets are carried out; after that nobody asks it.
+            // Buffered requests are carried out; after that nobody asks this server.
             assert!(eventually(LONG, || connections(old) == 0), "{} connections", connections(old));
             let scripts = || {
                 let stats: String = query(old, &["INFO", "commandstats"]);

@@ -1,4 +1,4 @@
-//! Unix: everything is done inside the folder that was opened, by names that are refused if they are links.
+//! Unix: all work happens inside the folder that was opened, by names that must not be links.
 
 use std::ffi::OsStr;
 use std::ffi::OsString;
@@ -15,24 +15,22 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The number of links that are followed, as by Linux.
+/// The maximum number of links followed, as on Linux.
 const LINKS: usize = 40;
-/// Of a file that takes nobody's place: as the process's umask has it.
+/// The mode of a file that replaces none, less the process's umask.
 const OPEN_TO_ALL: RawMode = 0o666;
 const FOR_THE_OWNER: RawMode = 0o600;
 
-/// A name in an open folder.
 pub(super) struct FileLocation {
     folder: File,
     pub(super) name: OsString,
 }
 
-/// A file that is to be replaced.
 pub(super) struct OldFile(Stat);
 
 impl FileLocation {
-    /// The location that the path leads to. A link at its end is followed if it is this user's or root's:
-    /// another's could name any file that this user may write to.
+    /// Resolves the path. A link at its end is followed only if this user or root owns it: another user's
+    /// link could name any file that this user may write.
     pub(super) fn of(path: &Path) -> io::Result<FileLocation> {
         let mut place = FileLocation::from(CWD, path)?;
         for _ in 0..LINKS {
@@ -43,7 +41,7 @@ impl FileLocation {
                 return Err(refused("the path is another user's link, which is not followed"));
             }
             let target = readlinkat(&place.folder, &place.name, Vec::new())?;
-            // The link that was read is the one that was judged.
+            // The link that was read is the one that was checked.
             let again = place.stat(&place.name)?;
             if again.is_none_or(|again| !is_unchanged(&again, &link)) {
                 return Err(refused("the path was changed while it was resolved"));
@@ -70,7 +68,6 @@ impl FileLocation {
         }
     }
 
-    /// The file that is to be replaced, if there is one.
     pub(super) fn old(&self) -> io::Result<Option<OldFile>> {
         let old = self.stat(&self.name)?;
         if old.is_some_and(|old| !is(&old, FileType::RegularFile)) {
@@ -79,9 +76,9 @@ impl FileLocation {
         Ok(old.map(OldFile))
     }
 
-    /// Opens and locks the register of this name; made if it is not there, and whether it was.
+    /// Opens and locks the register; says whether this call created it.
     pub(super) fn open_register(&self, name: &OsStr) -> io::Result<(File, bool)> {
-        // Something that is no file is not waited for.
+        // Does not block if the name is a pipe or a device.
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         loop {
             let old = self.old()?;
@@ -104,27 +101,26 @@ impl FileLocation {
             };
             let file = File::from(file);
             let opened = fstat(&file)?;
-            // A planted one could hold any number, be locked for ever, or be a second name of any file.
+            // A planted register could hold any number, be locked for ever, or be a hard link to any file.
             let is_owned = is_trusted(opened.st_uid) || old.is_some_and(|old| old.0.st_uid == opened.st_uid);
             if !is(&opened, FileType::RegularFile) || opened.st_nlink > 1 || !is_owned {
                 return Err(refused("what lies at the register's name is no register of this file's owner"));
             }
             file.lock()?; // ends with the file
-            // One that was taken away meanwhile keeps nobody out.
+            // A register that was replaced meanwhile excludes nobody.
             if self.stat(name)?.is_some_and(|there| is_same(&there, &opened)) {
                 return Ok((file, is_new));
             }
         }
     }
 
-    /// A new file of this name, which nobody else may read if it is to take another's place.
+    /// Readable by nobody else if it is to replace a file.
     pub(super) fn create(&self, name: &OsStr, old: Option<&OldFile>) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = if old.is_some() { FOR_THE_OWNER } else { OPEN_TO_ALL };
         Ok(File::from(openat(&self.folder, name, flags, Mode::from_raw_mode(mode))?))
     }
 
-    /// Puts the file of another name in this place.
     pub(super) fn replace_by(&self, name: &OsStr) -> io::Result<()> {
         Ok(renameat(&self.folder, name, &self.folder, &self.name)?)
     }
@@ -133,26 +129,24 @@ impl FileLocation {
         Ok(unlinkat(&self.folder, name, AtFlags::empty())?)
     }
 
-    /// Returns when the names in the folder are on the disk.
+    /// Returns once the folder's names are on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.folder.sync_all()
     }
 }
 
 impl OldFile {
-    /// Gives the new file the mode and the owner of the old one.
     pub(super) fn suit_new(&self, file: &File) -> io::Result<()> {
         suit(file, &self.0, self.0.st_mode)
     }
 
-    /// Gives a new register the permissions of the file: the same users may write both.
+    /// The same users may write the register and the file.
     pub(super) fn suit_register(&self, file: &File) -> io::Result<()> {
         suit(file, &self.0, self.0.st_mode & OPEN_TO_ALL | FOR_THE_OWNER)
     }
 }
 
-/// Gives a file of this user's the owner of another, and a mode without what makes programs run as somebody
-/// else.
+/// Gives the file that owner, and the mode without set-user-id and set-group-id bits.
 fn suit(file: &File, old: &Stat, mode: RawMode) -> io::Result<()> {
     let made = fstat(file)?;
     let owner = (made.st_uid != old.st_uid).then(|| Uid::from_raw(old.st_uid));
@@ -174,7 +168,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// A name that was given to something else and back has another time.
+/// A name that was replaced and restored has another time.
 fn is_unchanged(now: &Stat, before: &Stat) -> bool {
     let is_as_old = (now.st_ctime, now.st_ctime_nsec) == (before.st_ctime, before.st_ctime_nsec);
     is_same(now, before) && is_as_old

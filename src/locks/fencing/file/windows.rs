@@ -1,5 +1,5 @@
-//! Windows: the folder is held open, so that nobody can put another in its place, and a name that is a
-//! reparse point (a link, a junction) is refused.
+//! Windows: the folder is held open, so that nobody can replace it, and a name that is a reparse point (a
+//! link, a junction) is refused.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -15,26 +15,24 @@ const REPARSE_POINT: u32 = 0x0400;
 const OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 const BACKUP_SEMANTICS: u32 = 0x0200_0000; // folders too
 const LIST_DIRECTORY: u32 = 1;
-/// Others may read and write, and not delete or rename.
+/// Others may read and write, but not delete or rename.
 const SHARE_READ_AND_WRITE: u32 = 1 | 2;
 
-/// A name in a folder that stays where it is.
 pub(super) struct FileLocation {
-    /// With a prefix by which each name is taken as it is: `NUL` or a dot at the end means nothing else.
+    /// With the prefix that takes each name literally: `NUL` or a final dot means nothing else.
     folder: PathBuf,
     pub(super) name: OsString,
     _held: File,
 }
 
-/// A file that is to be replaced.
 pub(super) struct OldFile;
 
 impl FileLocation {
-    /// The location that the path leads to. A link at its end is not followed: nothing says here whose it is.
+    /// Resolves the path. A link at its end is not followed: Windows does not say whose it is.
     pub(super) fn of(path: &Path) -> io::Result<FileLocation> {
         let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
         let name = path.file_name().ok_or_else(unusable)?.to_owned();
-        // Behind a colon is the name of a stream within a file.
+        // A colon precedes the name of a stream within a file.
         if name.to_string_lossy().contains(':') {
             return Err(unusable());
         }
@@ -45,7 +43,7 @@ impl FileLocation {
             .share_mode(SHARE_READ_AND_WRITE)
             .custom_flags(BACKUP_SEMANTICS | OPEN_REPARSE_POINT)
             .open(&folder)?;
-        // Another may have been put there between the two lines above.
+        // The folder may have been replaced between the two lines above.
         if !is_plain(&held.metadata()?) || !held.metadata()?.is_dir() {
             return Err(refused("the path was changed while it was resolved"));
         }
@@ -56,7 +54,6 @@ impl FileLocation {
         self.folder.join(name)
     }
 
-    /// The file that is to be replaced, if there is one.
     pub(super) fn old(&self) -> io::Result<Option<OldFile>> {
         match fs::symlink_metadata(self.at(&self.name)) {
             Ok(old) if !is_plain(&old) || !old.is_file() => {
@@ -69,7 +66,7 @@ impl FileLocation {
         }
     }
 
-    /// Opens and locks the register of this name; made if it is not there, and whether it was.
+    /// Opens and locks the register; says whether this call created it.
     pub(super) fn open_register(&self, name: &OsStr) -> io::Result<(File, bool)> {
         let path = self.at(name);
         loop {
@@ -90,24 +87,22 @@ impl FileLocation {
                 Err(error) => return Err(error),
             };
             let opened = file.metadata()?;
-            // A planted one could be a link to any file, or a second name of one.
+            // A planted register could be a link, or a hard link, to any file.
             if !is_plain(&opened) || !opened.is_file() || information(&file)?.number_of_links() > 1 {
                 return Err(refused("what lies at the register's name is no register"));
             }
             file.lock()?; // ends with the file
-            // One that was taken away meanwhile keeps nobody out.
+            // A register that was replaced meanwhile excludes nobody.
             if id_of(&file).is_some_and(|opened| file_id(&path) == Some(opened)) {
                 return Ok((file, is_new));
             }
         }
     }
 
-    /// A new file of this name.
     pub(super) fn create(&self, name: &OsStr, _old: Option<&OldFile>) -> io::Result<File> {
         OpenOptions::new().write(true).create_new(true).open(self.at(name))
     }
 
-    /// Puts the file of another name in this place.
     pub(super) fn replace_by(&self, name: &OsStr) -> io::Result<()> {
         fs::rename(self.at(name), self.at(&self.name))
     }
@@ -116,14 +111,14 @@ impl FileLocation {
         fs::remove_file(self.at(name))
     }
 
-    /// Nothing: a folder cannot be synced here, and NTFS has its names in a journal.
+    /// Does nothing: a folder cannot be synced, and NTFS journals its names.
     #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "it can fail on Unix")]
     pub(super) fn sync(&self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Owner and permissions are those that the folder gives to each new file.
+/// A new file has the owner and the permissions that its folder gives.
 #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "they can fail on Unix")]
 impl OldFile {
     pub(super) fn suit_new(&self, _file: &File) -> io::Result<()> {

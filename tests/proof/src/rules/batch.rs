@@ -1,6 +1,5 @@
-//! Renewals in batches: each request has a deadline of its own, and those whose leases end first are asked
-//! for first (docs/decisions/0022-renewals-in-order.md). A server that answers each request in its time loses
-//! no hold.
+//! Renewals in batches: each request has its own deadline, and the leases that end first go first
+//! (docs/decisions/0022-renewals-in-order.md). A server that answers each request in time loses no hold.
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -15,7 +14,7 @@ pub const RULE: Rule = Rule {
 const HOLDS: usize = 4;
 const LEASE: u8 = 12;
 const TIMEOUT: u8 = 3;
-/// Renewed when so much is left.
+/// A hold is renewed when this much is left.
 const DUE: u8 = 9;
 
 const ONE_DEADLINE: &str = "one deadline for a batch";
@@ -24,9 +23,9 @@ const ONE_DEADLINE: &str = "one deadline for a batch";
 struct Batch {
     broken: &'static str,
     left: [u8; HOLDS],
-    /// The owners that are asked for, and for how long already.
+    /// The requested owners, and since when.
     asked: Option<(usize, u8)>,
-    /// Only with one deadline for a batch: who comes after that, and for how long the batch has gone on.
+    /// Only with one deadline for a batch: the next owner, and the batch's age.
     batch: (usize, u8),
 }
 
@@ -45,7 +44,7 @@ impl Batch {
     fn next(&self) -> Option<usize> {
         let is_due = |at: &usize| self.left[*at] <= DUE;
         match self.broken {
-            // All that there are, in their order, as soon as one of them is due.
+            // All holds in order, once one is due.
             ONE_DEADLINE => (self.batch.0 > 0 || (0..HOLDS).any(|at| is_due(&at))).then_some(self.batch.0),
             "never by the end of the lease" => (0..HOLDS).find(is_due),
             _ => (0..HOLDS).filter(is_due).min_by_key(|at| self.left[*at]),
@@ -76,7 +75,7 @@ impl World for Batch {
                     next.left[at] = LEASE - age;
                     next.batch.0 = (at + 1) % HOLDS;
                 } else {
-                    // A request that is still to be answered is given up with it, and asked for anew.
+                    // An unanswered request is abandoned with the batch, and sent anew.
                     next.batch.0 = 0;
                 }
                 if next.batch.0 == 0 || self.broken != ONE_DEADLINE {

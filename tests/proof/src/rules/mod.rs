@@ -1,6 +1,5 @@
-//! The rules that are in no script, each as a specification of its own: a small world of those who keep it,
-//! explored whole, and what must hold in each state. A rule can be broken on purpose, by name; each break
-//! must be found.
+//! Rules that no script has, each as a specification: a small world whose states are all explored, and what
+//! must hold in each. A rule can be broken by name, and each break must be found.
 
 pub mod batch;
 pub mod numbers;
@@ -12,21 +11,19 @@ pub mod window;
 
 use crate::explore::{Explored, World, explore};
 
-/// More states than any of them has.
+/// More states than any rule has.
 const MOST: usize = 12_000_000;
 
-/// One rule.
 pub struct Rule {
     pub name: &'static str,
-    /// The contents of its world.
     pub words: &'static str,
-    /// The ways in which it can be broken, and what is then seen.
+    /// The ways to break the rule, and what each leads to.
     pub breaks: &'static [(&'static str, &'static str)],
     explored: fn(&'static str) -> Explored,
 }
 
 impl Rule {
-    /// All states, with the rule kept (`""`) or broken so.
+    /// All states, with the rule intact (`""`) or broken.
     pub fn explored(&self, broken: &'static str) -> Explored {
         assert!(broken.is_empty() || self.breaks.iter().any(|(name, _)| *name == broken), "{broken}");
         (self.explored)(broken)

@@ -1,5 +1,5 @@
-//! After a request without an answer the thread goes on under a fresh owner number, and the old one is
-//! cleaned up until it is certain that it holds nothing (docs/decisions/0005-unknown-outcomes.md).
+//! After a request without an answer the thread uses a fresh owner number, and the old one is cleaned up
+//! until it certainly holds nothing (docs/decisions/0005-unknown-outcomes.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -34,14 +34,13 @@ enum Doing {
 #[derive(Clone, Debug)]
 struct Numbers {
     broken: &'static str,
-    /// The number of the thread that has the lock; 255 is the other client.
+    /// The thread's number that has the lock; 255 is the other client.
     server: Option<u8>,
     doing: Doing,
     number: u8,
     tries: u8,
-    /// The requests of the thread that have not arrived, its own waiting one last.
+    /// The thread's requests that have not arrived, the awaited one last.
     on_the_way: Vec<(What, u8)>,
-    /// The numbers to be cleaned up.
     cleanups: Vec<u8>,
 }
 
@@ -51,12 +50,12 @@ const OTHER: u8 = 255;
 enum Action {
     Acquire,
     Release,
-    /// One that was sent earlier arrives; nobody waits for its answer.
+    /// An earlier request arrives; nobody waits for its answer.
     Stray(usize),
     Answered,
-    /// The thread's request arrives, and its answer does not.
+    /// The request arrives, but its answer does not.
     Unanswered,
-    /// The thread waits no more for what has not arrived.
+    /// The thread stops waiting for a request that has not arrived.
     GivesUp,
     Clean(u8),
     OtherTakes,
@@ -81,7 +80,7 @@ impl Numbers {
         match what {
             What::Acquire if self.server.is_none() => self.server = Some(number),
             What::Release if self.server == Some(number) => self.server = None,
-            // An owner that has it is granted it again.
+            // The owner of the lock is granted it again.
             What::Acquire => return self.server == Some(number),
             What::Release => return false,
         }
@@ -157,13 +156,13 @@ impl World for Numbers {
                         next.server = None;
                         true
                     }
-                    // It may yet arrive: until it could do no harm. Here, until it has.
+                    // The request may still arrive: cleaned up until harmless, here until it has arrived.
                     false => {
                         self.broken == "the clean-up ends at the first nothing there"
                             || next.on_the_way.iter().all(|(_, other)| *other != number)
                     }
                 };
-                // One that was freed is not done as long as another request under the number is on its way.
+                // A freed number is not done while another of its requests is on the way.
                 let is_done = is_done
                     && (self.broken == "the clean-up ends at the first nothing there"
                         || next.on_the_way.iter().all(|(_, other)| *other != number));

@@ -1,4 +1,4 @@
-//! A lock on a majority of three servers that do not know each other: what a vote is worth, and for how long
+//! A lock on a majority of three independent servers: the value of a vote, and its duration
 //! (docs/decisions/0012-redlock-over-the-seam.md; Antirez, "Distributed locks with Redis").
 
 use super::{Rule, all_of};
@@ -19,10 +19,9 @@ pub const RULE: Rule = Rule {
 const SERVERS: usize = 3;
 const LEASE: u8 = 3;
 const SHARE: u8 = 1;
-/// How often each client tries.
 const TRIES: [u8; 2] = [2, 1];
 
-/// A client's number: the client, and how many it had before.
+/// The client, and its number of earlier owners.
 type Owner = (usize, u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +40,7 @@ enum Vote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// For how long, and what each server said.
+    /// The age, and each server's answer.
     Votes(u8, [Vote; SERVERS]),
     /// For this time.
     Holds(u8),
@@ -59,7 +58,7 @@ struct Redlock {
     broken: &'static str,
     servers: [Option<(Owner, u8)>; SERVERS],
     clients: [Client; 2],
-    /// A request that was given up before it arrived; at most one at a time.
+    /// A request that was abandoned before it arrived; at most one at a time.
     late: Option<(Late, Owner, usize)>,
     lates: u8,
     is_ahead: bool,
@@ -70,10 +69,10 @@ enum Action {
     Begin(usize),
     /// The request to that server arrives, and is answered.
     Vote(usize, usize),
-    /// Its answer is not waited for.
+    /// Nobody waits for its answer.
     GivesUp(usize, usize),
     Count(usize),
-    /// The release reaches all, but may come late to one.
+    /// The release reaches all servers, but perhaps one of them late.
     Release(usize, Option<usize>),
     Late,
     Tick,
@@ -131,7 +130,7 @@ impl World for Redlock {
             all.push(Action::Late);
         }
         if !self.is_ahead {
-            // Servers are alike, so one will do.
+            // Servers are alike, so one suffices.
             all.extend(self.servers[0].map(|_| Action::Ahead(0)));
         }
         for (client, Client { doing, tries, .. }) in self.clients.iter().enumerate() {
@@ -193,7 +192,7 @@ impl World for Redlock {
                     next.clients[client].doing = Doing::Holds(left);
                 } else {
                     next.give_back(client, None);
-                    // A request that was given up may still be granted there, to a number that is spent.
+                    // An abandoned request may still be granted to a spent number.
                     next.clients[client].number += u8::from(self.late.is_some());
                 }
             }
@@ -212,7 +211,7 @@ impl World for Redlock {
                 for client in &mut next.clients {
                     client.doing = match client.doing {
                         Doing::Votes(age, votes) => Doing::Votes((age + 1).min(LEASE), votes),
-                        // Told to be lost; what is left of it ends by itself, under a number that is spent.
+                        // Reported as lost; the rest ends by itself under a spent number.
                         Doing::Holds(1) => {
                             client.number += 1;
                             Doing::Nothing

@@ -1,5 +1,5 @@
-//! A hold that a server has lost is given back to it: when it counts there, and when it must not be there any
-//! more (docs/decisions/0038-a-hold-is-given-back.md).
+//! A hold that a server lost is restored there: when it counts, and when it must not be there
+//! (docs/decisions/0038-a-hold-is-given-back.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -22,7 +22,7 @@ const SERVERS: usize = 3;
 const MAJORITY: usize = 2;
 const LEASE: u8 = 3;
 const SHARE: u8 = 1;
-/// An operator who frees a majority costs as much as two servers that forget.
+/// An operator who frees a majority counts as two forgetful servers.
 const FAULTS: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ enum Vote {
     Silent,
 }
 
-/// How the holder sees a server; the first number is for how long the hold may be there.
+/// The holder's view of a server; the first number is how long the hold may be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
@@ -54,19 +54,18 @@ enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tries {
     Not,
-    /// For this time, and what each server said.
+    /// The age, and each server's answer.
     Votes(u8, [Vote; SERVERS]),
     Holds(u8),
     Done,
 }
 
-/// A renewal: for how long it has gone on, what each server said, and whether another had had the lock when
-/// it began.
+/// A renewal: its age, each server's answer, and whether another had had the lock when it began.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     age: u8,
     votes: [Vote; SERVERS],
-    /// Those that counted when it began.
+    /// The servers that counted at its begin.
     counted: [bool; SERVERS],
     had_begun_doomed: bool,
 }
@@ -75,21 +74,21 @@ struct Round {
 struct GivenBack {
     broken: &'static str,
     servers: [Option<(Client, u8)>; SERVERS],
-    /// For how long the holder counts on it; none: it is released, or told to be lost.
+    /// How long the holder counts on the lock; zero: released, or reported as lost.
     holds: u8,
     is_released: bool,
     round: Option<Round>,
     seen: [Seen; SERVERS],
-    /// The renewal that was counted last is to look whether the hold has ended meanwhile.
+    /// The last counted renewal must check whether the hold has ended.
     must_look: bool,
     other: Tries,
-    /// The server to which a request to give back is still to come, and how long what it makes lasts.
+    /// The server that a restoring request may still reach, and the lease of what it makes.
     late: Option<(usize, u8)>,
     lates: u8,
     faults: u8,
-    /// Another had the lock while the holder counted on it, or an operator has freed it.
+    /// Another had the lock meanwhile, or an operator freed it.
     is_doomed: bool,
-    /// A confirmation came all the same, by a renewal that began after that.
+    /// A renewal that began later was confirmed all the same.
     is_confirmed_doomed: bool,
 }
 
@@ -102,7 +101,7 @@ enum Action {
     Look,
     /// The request arrives, and the answer is read.
     Gives(usize),
-    /// The answer is not waited for.
+    /// Nobody waits for the answer.
     GivesUp(usize),
     Late,
     Forgotten(usize),
@@ -153,7 +152,7 @@ impl GivenBack {
         }
     }
 
-    /// Nothing is given back any more; what was asked for is to be forgotten there.
+    /// Nothing is restored any more, and what was requested must be forgotten.
     fn is_over(&mut self, or_given_back: bool) {
         for at in 0..SERVERS {
             self.seen[at] = match self.seen[at] {
@@ -209,8 +208,7 @@ impl World for GivenBack {
     type Action = Action;
 
     fn actions(&self) -> Vec<Action> {
-        // Of a hold that was told to be lost, nothing more is asked; of one that was released, what stays of
-        // it.
+        // A lost hold causes no more requests; of a released one the remains do.
         if self.holds == 0 && !self.is_released {
             return Vec::new();
         }
@@ -218,7 +216,7 @@ impl World for GivenBack {
         match &self.round {
             Some(round) => {
                 let open = (0..SERVERS).filter(|at| round.votes[*at] == Vote::OnTheWay);
-                // One after the other, in their order.
+                // In order.
                 match open.min() {
                     Some(at) => all.extend([Action::Vote(at), Action::Silent(at)]),
                     None => all.push(Action::Count),
@@ -249,7 +247,7 @@ impl World for GivenBack {
         if self.is_released {
             return all;
         }
-        // One that is refused changes nothing.
+        // A refused hold changes nothing.
         let is_free = |at: &usize| self.servers[*at].is_none();
         match &self.other {
             Tries::Not => all.extend((0..SERVERS).filter(is_free).map(Action::OtherAsks)),
@@ -341,7 +339,7 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // It goes on as long as something may come.
+                // Goes on while a request may arrive.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }

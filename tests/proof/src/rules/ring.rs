@@ -1,4 +1,4 @@
-//! A name that moves from node to node: marks, and who must be asked before a grant
+//! A name that moves between nodes: marks, and the nodes to ask before a grant
 //! (docs/decisions/0013-a-ring-of-servers.md).
 
 use super::{Rule, all_of};
@@ -19,7 +19,7 @@ pub const RULE: Rule = Rule {
 
 const NODES: usize = 3;
 
-/// Of the list with that epoch, which the process of that number goes by.
+/// The name's node in the list with that epoch, which the process of that number uses.
 fn home(epoch: usize) -> usize {
     epoch - 1
 }
@@ -27,14 +27,14 @@ fn home(epoch: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// The number of the name's homes that have been asked.
+    /// How many of the name's nodes have been asked.
     Asks(usize),
     Holds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Node {
-    /// The highest epoch that it was told of.
+    /// The highest epoch that the node has heard of.
     mark: usize,
     holder: Option<usize>,
     is_away: bool,
@@ -45,7 +45,7 @@ struct Ring {
     broken: &'static str,
     nodes: [Node; NODES],
     processes: [Doing; NODES],
-    /// Each process has told all nodes that it could reach, when it took up its list.
+    /// Which processes have told their list to all nodes in reach.
     joined: [bool; NODES],
     has_lost: bool,
     has_been_away: bool,
@@ -69,7 +69,7 @@ impl Ring {
         Ring { broken, nodes, processes, joined: [false; NODES], has_lost: false, has_been_away: false }
     }
 
-    /// The epochs whose homes are asked before a grant by that one, the newest first.
+    /// The epochs whose nodes are asked before a grant, the newest first.
     fn before(&self, epoch: usize) -> Vec<usize> {
         let all = (1..epoch).rev();
         match self.broken {
@@ -79,13 +79,13 @@ impl Ring {
         }
     }
 
-    /// Has the node bear the epoch, if it may; whether it does.
+    /// Sets the node's epoch, if allowed; returns whether it was.
     fn mark(&mut self, at: usize, epoch: usize) -> bool {
         let node = self.nodes[at];
         if node.mark > epoch && self.broken != "an older mark is no reason to refuse" {
             return false;
         }
-        // A new node, or one that lost its data: the others may know better.
+        // A new or emptied node: the others may know a later epoch.
         let known = self.nodes.iter().filter(|node| !node.is_away).map(|node| node.mark).max();
         if node.mark == 0 && known > Some(epoch) && self.broken != "a node without a mark is believed" {
             return false;
@@ -102,7 +102,7 @@ impl World for Ring {
         let mut all = Vec::new();
         for process in 0..NODES {
             match self.processes[process] {
-                // Lists come one after the other.
+                // Lists follow each other.
                 _ if !self.joined[process] => {
                     if process == 0 || self.joined[process - 1] {
                         all.push(Action::Join(process));
@@ -175,7 +175,7 @@ impl World for Ring {
             }
             Action::Back(at) => next.nodes[at].is_away = false,
             Action::LosesData(at) => {
-                // A lock that was held there is lost, as on any server, and its holder is told.
+                // A lock on that node is lost, as on any server, and its holder notified.
                 if let Some(process) = next.nodes[at].holder {
                     next.processes[process] = Doing::Nothing;
                 }

@@ -1,9 +1,9 @@
-//! A session of ZooKeeper: of which request the leader has heard for certain, and until when a hold counts on
-//! that (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
+//! A session of ZooKeeper: which request the leader has certainly heard of, and how long a hold counts
+//! (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
 //!
-//! A client asks a follower, which notes that the client lives, and passes the question on to the leader; the
-//! leader's answers go back by the follower. The leader pings the follower, which then hands in what it has
-//! noted. Both directions between them keep their order.
+//! A client asks a follower, which notes the sign of life and passes the question to the leader; answers
+//! return by the follower. The leader pings the follower, which then reports its notes. Each direction keeps
+//! its order.
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -23,16 +23,16 @@ pub const RULE: Rule = Rule {
 const GOES_ON: &str = "the window that has ended goes on";
 
 const SESSION: u8 = 10;
-/// The longest time after which the leader pings; a client waits for longer than that between two answers.
+/// The leader's maximum ping interval; a client waits longer than that between two answers.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
-/// The client asks no more often than it needs for this.
+/// The client asks no more than this needs.
 const ASKED: usize = 3;
 
-/// The most pings, with their replies, that are under way.
+/// The maximum number of pings and replies on the way.
 const UNDER_WAY: usize = 2;
 
-/// One way of messages: the oldest first.
+/// Messages in one direction, the oldest first.
 type Way<T> = Vec<T>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ enum ToFollower {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ToLeader {
     Ask,
-    /// The reply to a ping, and whether the client's life was noted since the last.
+    /// The reply to a ping, and whether a sign of life was noted since the last.
     Noted(bool),
 }
 
-/// A question on this connection: how long ago it was sent and, if it was, answered.
+/// A question: how long ago it was sent and, perhaps, answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     sent: u8,
@@ -58,14 +58,13 @@ struct Asked {
 #[derive(Clone, Debug)]
 struct Session {
     broken: &'static str,
-    /// How long the leader still keeps the session; none: it was ended, and another has the lock.
+    /// How long the leader still keeps the session; `None`: ended, and another has the lock.
     kept: Option<u8>,
     since_ping: u8,
     follower_noted: bool,
     to_leader: Way<ToLeader>,
     to_follower: Way<ToFollower>,
     asked: Way<Asked>,
-    /// For how long the client counts on it.
     window: u8,
     told: bool,
     is_connected: bool,
@@ -103,7 +102,7 @@ impl Session {
         }
     }
 
-    /// The leader has heard of the session for certain `ago`.
+    /// The leader certainly heard of the session `ago`.
     fn counts(&mut self, ago: u8) {
         let left = (SESSION - 1).saturating_sub(ago);
         if self.window > 0 {
@@ -113,7 +112,7 @@ impl Session {
         }
     }
 
-    /// An answer has come to the client: what follows from it and those before it.
+    /// Concludes from the client's answers so far.
     fn learn(&mut self) {
         let Some(at) = self.asked.iter().position(|asked| asked.answered.is_none()) else { return };
         self.asked[at].answered = Some(0);
@@ -124,8 +123,7 @@ impl Session {
                 first.answered.filter(|ago| *ago >= last.sent + LONGER).map(|_| first.sent)
             }
             (_, [first, second, third]) => {
-                // The second left a ping after the first was answered, the third after the second was
-                // answered.
+                // The second question left a ping after the first answer, the third after the second answer.
                 let wait = if self.broken == "no ping need have passed" { 0 } else { LONGER };
                 let is_behind = |earlier: &Asked, later: &Asked, by: u8| {
                     earlier.answered.is_some_and(|ago| ago >= later.sent + by)
@@ -148,7 +146,7 @@ impl World for Session {
 
     fn actions(&self) -> Vec<Action> {
         let mut all = Vec::new();
-        // The leader is in time with its pings; whatever else may take any time.
+        // The leader pings in time; everything else may take any time.
         if self.since_ping < PING || !self.is_connected {
             all.push(Action::Tick);
         }

@@ -1,6 +1,5 @@
-//! Until when a client counts on a lock that it was granted: the lease less a share for clocks that differ,
-//! counted from before the request was sent. A hold that was told to be lost stays lost (`src/time.rs`,
-//! `src/engine/hold`, `src/engine/acquire/reentry.rs`).
+//! How long a client counts on a granted lock: the lease less a share for differing clocks, from before the
+//! request. A lost hold stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/reentry.rs`).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -34,25 +33,25 @@ enum Hold {
     None,
     /// For this time.
     Held(u8),
-    /// Its holder was told so; it is still to give up what may be left.
+    /// The holder was notified, and still has to release the remains.
     Lost,
 }
 
 #[derive(Clone, Debug)]
 struct Client {
     hold: Hold,
-    /// Of this hold it was told that it is lost.
+    /// The loss of this hold was reported.
     told: bool,
-    /// A request, its age, and the server's act on it.
+    /// A request, its age, and the server's action.
     asked: Option<(What, u8, Option<bool>)>,
 }
 
 #[derive(Clone, Debug)]
 struct Window {
     broken: &'static str,
-    /// The owner that has the lock, and for how long.
+    /// The lock's owner, and its remaining time.
     server: Option<(usize, u8)>,
-    /// Its clock has been ahead in this lease.
+    /// The server's clock has run ahead in this lease.
     is_ahead: bool,
     clients: [Client; 2],
 }
@@ -147,7 +146,7 @@ impl World for Window {
         let mut next = self.clone();
         match *action {
             Action::Send(at, what) => {
-                // An owner that releases counts on it no more.
+                // A releasing owner no longer counts on the lock.
                 if what == What::Release {
                     next.clients[at].hold = Hold::Lost;
                 }

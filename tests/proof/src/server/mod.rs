@@ -1,12 +1,10 @@
-//! A model of a Redis server: the commands that the scripts call, ours and those of Redisson, and no more.
-//!
-//! `tests/commands.rs` sends the same random sequences to a real server, and compares all that comes back.
+//! A model of a Redis server with the commands that our scripts and Redisson's call. `tests/commands.rs`
+//! sends random sequences to it and to a real server, and compares all answers.
 
 mod collections;
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The answer of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     Nil,
@@ -20,7 +18,7 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Value {
     Text(String),
-    /// In the order in which they were set first, as a small hash keeps them.
+    /// In the order of insertion, as in a small hash.
     Hash(Vec<(String, String)>),
     List(VecDeque<String>),
     /// By score, then by member. All scores of the scripts are whole numbers.
@@ -33,24 +31,22 @@ pub struct Entry {
     pub ends_ms: Option<u64>,
 }
 
-/// A server and its clock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Server {
     pub now_us: u64,
     pub keys: BTreeMap<String, Entry>,
-    /// How many listen to a channel.
+    /// The number of listeners of each channel.
     pub listeners: BTreeMap<String, i64>,
-    /// The messages that were published since they were last taken.
+    /// The messages published since the last reading.
     pub published: Vec<(String, String)>,
     /// A command that the user may not use.
     pub refused: Option<String>,
-    /// Its memory is full.
+    /// The memory is full.
     pub is_full: bool,
-    /// The script that runs has called a command that writes.
+    /// The running script has called a command that writes.
     pub has_written: bool,
 }
 
-/// The commands that are modelled.
 pub const COMMANDS: [&str; 33] = [
     "time",
     "publish",
@@ -87,7 +83,7 @@ pub const COMMANDS: [&str; 33] = [
     "zremrangebyscore",
 ];
 
-/// Those that write, first the ones that may take memory.
+/// The writing commands, those that may take memory first.
 const TAKES_MEMORY: [&str; 9] =
     ["set", "incr", "incrby", "decrby", "hset", "hincrby", "rpush", "zadd", "zincrby"];
 const WRITES: [&str; 8] = ["del", "pexpire", "hdel", "lpop", "lrem", "zrem", "zpopmin", "zremrangebyscore"];
