@@ -104,8 +104,8 @@ impl Connections {
     }
 
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
-    pub(crate) fn lasting(self, limits: crate::stores::redis::conn::ledger::Limits) -> Connections {
-        let ledger = Arc::new(Ledger::limited(limits));
+    pub(crate) fn lasting(self, lifetime: crate::hosts::Lifetime) -> Connections {
+        let ledger = Arc::new(Ledger::lasting(lifetime));
         let count = u32::try_from(self.shared_connections.len()).unwrap_or(1);
         Connections { shared_connections: share(count, &ledger), ledger, ..self }
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Lifetime;
 use crate::refused;
 use crate::seam::hub::{HubState, WakeupProtocol};
 use crate::seam::subscription::Channel;
 use crate::stores::redis::conn::connection::unread;
-use crate::stores::redis::conn::ledger::some_age;
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::pubsub::subscriber::{Awaited, PubSubState, RedisPubSub, Subscriber};
@@ -82,7 +82,7 @@ impl RedisPubSub {
         let mut last_word = Clock::System.now();
         let mut asked = false;
         let mut next_sweep = Clock::System.after(tick);
-        let mut replace_at = Clock::System.after(some_age());
+        let mut replace_at = Clock::System.after(Lifetime::default().some_age());
         loop {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);
