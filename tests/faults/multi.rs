@@ -205,38 +205,6 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
 }
 
 #[test]
-fn the_late_release_of_a_dropped_guard_does_not_free_the_groups_hold() {
-    scenario(|world| {
-        let client = world.builder().lease(LEASE).build().unwrap();
-        let mut met = 0;
-        // Some of them are on another connection than the first, over which the group's request goes.
-        for number in 1..8 {
-            let late = format!("late-{number}");
-            let multi = client.get_multi_lock([client.get_lock("late-0"), client.get_lock(&late)]);
-            multi.acquire().unwrap().unlock().unwrap();
-            let single = client.get_lock(&late).acquire().unwrap();
-            let release = world.proxy.next(releases(&late), Do::HoldRequest);
-            drop(single);
-            release.wait_for(1, LONG);
-            world.does(&["DEL", &late]); // its lease is over, say
-            // On the thread that dropped the guard, whose owner number the release is about.
-            if multi.try_lock().is_ok_and(|is_taken| is_taken) {
-                met += 1;
-                let before = world.scripts_run();
-                release.release();
-                assert!(eventually(LONG, || world.scripts_run() > before), "the release has come");
-                assert_eq!(world.fields(&late).len(), 1, "the group holds it");
-                multi.unlock().unwrap();
-            } else {
-                release.release();
-            }
-            world.all_are_given_back(LONG);
-        }
-        assert!(met > 0, "all of them are on one connection");
-    });
-}
-
-#[test]
 fn a_group_times_out_in_time_on_a_server_that_does_not_answer() {
     scenario(|world| {
         let client = world.client();

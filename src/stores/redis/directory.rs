@@ -206,21 +206,21 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 }
 
 impl Directory for RedisStore {
-    /// Over an open connection other than that for renewals, which must not wait for this.
+    /// Not over the connection for renewals, which must not wait for this.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
         let command = put(client, text, lease);
         let take = |outcome: Answer<Value>| done(answered(outcome.and_then(refused).map(drop)));
-        self.server.connections.post_anywhere(&command, deadline, Box::new(take));
+        self.server.connections.post(command, deadline, None, take);
     }
 
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let command = put(client, text, lease);
-        answered(self.server.connections.call_anywhere(&command, deadline).and_then(refused).map(drop))
+        answered(self.server.connections.call(&command, deadline).and_then(refused).map(drop))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let command = Command::new("DEL").arg(entry(client));
-        answered(self.server.connections.call_anywhere(&command, deadline).and_then(refused).map(drop))
+        answered(self.server.connections.call(&command, deadline).and_then(refused).map(drop))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {

@@ -156,8 +156,7 @@ impl Script {
     /// them. A channel is no key: a server refuses a script that names a missing key while its slot moves,
     /// and a user would need a permission for it as well (docs/decisions/0051).
     pub(super) fn on(&'static self, keys: &[&str]) -> Command {
-        let about = keys.first().map_or(0, |lock| hash(lock));
-        let command = Command { script: Some(self), about, ..Command::empty() }.arg(keys.len());
+        let command = Command { script: Some(self), ..Command::empty() }.arg(keys.len());
         keys.iter().fold(command, |command, key| command.arg(*key))
     }
 }
@@ -171,8 +170,6 @@ pub(super) struct Command {
     script: Option<&'static Script>,
     /// The words include the script's body, and its hash is not sent.
     has_body: bool,
-    /// The hash of the lock's name.
-    about: u64,
 }
 
 /// A type that a word of a command may be made of.
@@ -285,16 +282,10 @@ fn digits<T>(number: impl TryInto<u64>, then: impl FnOnce(&[u8]) -> T) -> T {
     then(digits.get(first..).unwrap_or_default())
 }
 
-/// FNV-1a: requests about one lock must only end up together, and cheaply.
-fn hash(key: &str) -> u64 {
-    key.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 impl Command {
     fn empty() -> Command {
         // Enough for a lock of a usual name.
-        Command { packed: Vec::with_capacity(256), words: 0, script: None, has_body: false, about: 0 }
+        Command { packed: Vec::with_capacity(256), words: 0, script: None, has_body: false }
     }
 
     pub(super) fn new(name: &str) -> Command {
@@ -323,10 +314,6 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    pub(super) fn about(&self) -> u64 {
-        self.about
-    }
-
     pub(super) fn script(&self) -> Option<&'static Script> {
         self.script
     }
@@ -341,7 +328,6 @@ impl Command {
             words: self.words,
             script: Some(script),
             has_body: false,
-            about: self.about,
         })
     }
 
@@ -356,7 +342,7 @@ impl Command {
         let whole = Command::new("EVAL").arg(&*script.body);
         let packed = [whole.packed.as_slice(), &self.packed].concat();
         let words = whole.words + self.words;
-        Some(Command { packed, words, script: self.script, has_body: true, about: self.about })
+        Some(Command { packed, words, script: self.script, has_body: true })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests and their replies: which connection carries a request, and what is known when one fails.
 //!
-//! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the
-//! pool; renewals have their own.
+//! Scripts about locks go over the shared connection; a request that needs a connection alone gets one from
+//! the pool; renewals have their own.
 //!
 //! Long because which connection carries a request, and what serves in its place, is one decision.
 
@@ -35,16 +35,13 @@ const CHUNK: usize = 512;
 /// Slots made in advance, so that a thread seldom waits for r2d2's. Making thousands takes seconds.
 const READY: u32 = 16;
 
-/// With more, each write carries fewer requests.
-const MOST_SHARED: u32 = 4;
-
 pub(crate) struct Connections {
     address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// Every connection except that for renewals has a slot here, a shared one for as long as it is open.
+    /// Every connection except that for renewals has a slot here, the shared one for as long as it is open.
     /// `None` when closed: the pool has a thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
-    shared_connections: Arc<[SharedConnection]>,
+    shared: Arc<SharedConnection>,
     ledger: Arc<Ledger>,
     /// Renewals have their own connection: nothing that delays other requests may cost a lease.
     renewals: Mutex<Option<Connection>>,
@@ -69,8 +66,8 @@ impl Connections {
         command_timeout: Duration,
         threads: Arc<ScheduledThreadPool>,
     ) -> Result<Connections> {
-        let (shared_count, ledger) = (pool_size.min(MOST_SHARED), Arc::<Ledger>::default());
-        let size = pool_size.max(shared_count + 1);
+        let ledger = Arc::<Ledger>::default();
+        let size = pool_size.max(2);
         let pool = Pool::builder()
             .max_size(size)
             .min_idle(Some(size.min(READY)))
@@ -84,7 +81,7 @@ impl Connections {
             address,
             command_timeout,
             pool: Mutex::new(Some(pool)),
-            shared_connections: share(shared_count, &ledger),
+            shared: Arc::new(SharedConnection::noted_in(Arc::clone(&ledger))),
             ledger,
             renewals: Mutex::new(None),
             gate: Mutex::new(None),
@@ -106,8 +103,7 @@ impl Connections {
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn lasting(self, lifetime: crate::hosts::Lifetime) -> Connections {
         let ledger = Arc::new(Ledger::lasting(lifetime));
-        let count = u32::try_from(self.shared_connections.len()).unwrap_or(1);
-        Connections { shared_connections: share(count, &ledger), ledger, ..self }
+        Connections { shared: Arc::new(SharedConnection::noted_in(Arc::clone(&ledger))), ledger, ..self }
     }
 
     /// Has `act` called when the server turns out to be demoted.
@@ -141,10 +137,9 @@ impl Connections {
             let replies = self.dialog(deadline, |dialog| dialog.say(std::slice::from_ref(command)))?;
             return replies.into_iter().next().ok_or_else(no_reply);
         }
-        let shared = self.shared(command);
         let send = |command: &Command| {
             let sent = self.send(command, Body::IfForgotten, deadline, None);
-            shared.wait(&*sent.map_err(|(failure, _)| failure)?)
+            self.shared.wait(&*sent.map_err(|(failure, _)| failure)?)
         };
         let reply = send(command)?;
         // The server did not know the script, so ran nothing: sent once more with its body.
@@ -157,8 +152,7 @@ impl Connections {
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let reply = self.send(&command, Body::UnlessKnown, deadline, None).map_err(|(failure, _)| failure)?;
         Ok(Started {
-            shared_connections: Arc::clone(&self.shared_connections),
-            shared: self.shared_number(&command),
+            shared: Arc::clone(&self.shared),
             reply,
             command,
             deadline,
@@ -179,14 +173,10 @@ impl Connections {
     ) {
         let command = Arc::new(self.as_published(command));
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let (shared_connections, number) =
-            (Arc::clone(&self.shared_connections), self.shared_number(&command));
-        let sent = Arc::clone(&command);
+        let (shared, sent) = (Arc::clone(&self.shared), Arc::clone(&command));
         let take: ReplySink = Box::new(move |outcome| {
             let again = outcome.as_ref().ok().and_then(|reply| sent.again_after(reply));
-            if let (Some(whole), Some(releasing)) = (again, releasing)
-                && let Some(shared) = shared_connections.get(number)
-            {
+            if let (Some(whole), Some(releasing)) = (again, releasing) {
                 releasing.overtaken();
                 let pack = |to: &mut Vec<u8>| whole.pack_into(to);
                 let sent = shared.send_if_open(whole.script(), pack, deadline, Some(Box::new(take)));
@@ -202,31 +192,6 @@ impl Connections {
         }
     }
 
-    /// As [`post`](Self::post), for a plain command in no order with others: over any open shared connection.
-    pub(crate) fn post_anywhere(&self, command: &Command, deadline: Moment, take: ReplySink) {
-        let shared = self.any(command);
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        if let Err((failure, Some(take))) =
-            self.send_over(shared, command, Body::IfForgotten, deadline, Some(take))
-        {
-            take(Err(failure));
-        }
-    }
-
-    /// The same, but waits for the reply, which comes behind what was posted so before unless the connection
-    /// broke.
-    pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Answer<Value> {
-        let shared = self.any(command);
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let sent = self.send_over(shared, command, Body::IfForgotten, deadline, None);
-        shared.wait(&*sent.map_err(|(failure, _)| failure)?)
-    }
-
-    fn any(&self, command: &Command) -> &SharedConnection {
-        let open = self.shared_connections.iter().find(|shared| shared.is_open());
-        open.unwrap_or_else(|| self.shared(command))
-    }
-
     /// As [`post`](Self::post). If `take` returns true, `then` is sent over the same connection; its outcome
     /// is ignored.
     pub(crate) fn post_then(
@@ -237,12 +202,9 @@ impl Connections {
         releasing: Option<Arc<dyn Releasing>>,
         take: impl FnOnce(Answer<Value>) -> bool + Send + 'static,
     ) {
-        let (shared_connections, shared) =
-            (Arc::clone(&self.shared_connections), self.shared_number(&command));
+        let shared = Arc::clone(&self.shared);
         let take = move |outcome| {
-            if take(outcome)
-                && let Some(shared) = shared_connections.get(shared)
-            {
+            if take(outcome) {
                 drop(shared.send_if_open(None, |to| then.pack_into(to), deadline, Some(Box::new(drop))));
             }
         };
@@ -251,7 +213,7 @@ impl Connections {
 
     /// Reads replies that no thread waits for; returns whether some are still to come.
     pub(crate) fn poll_completions(&self) -> bool {
-        self.shared_connections.iter().filter(|shared| shared.poll_completions()).count() > 0
+        self.shared.poll_completions()
     }
 
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
@@ -259,10 +221,10 @@ impl Connections {
         self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
     }
 
-    /// Whether a connection was hung up since the last call: a shared one, or that for renewals.
+    /// Whether a connection was hung up since the last call: the shared one, or that for renewals.
     pub(crate) fn hung_up(&self) -> bool {
-        // All are asked: each forgets what it has reported.
-        let is_one_shared = self.shared_connections.iter().filter(|shared| shared.hung_up()).count() > 0;
+        // Both are asked: each forgets what it has reported.
+        let is_shared = self.shared.hung_up();
         // The thread that uses it notices.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
             let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
@@ -271,7 +233,7 @@ impl Connections {
             }
             is_hung_up
         });
-        is_one_shared || renewals
+        is_shared || renewals
     }
 
     /// The request with this server's way of notifying waiters.
@@ -279,29 +241,8 @@ impl Connections {
         command.told(self.publish_mode).unwrap_or(command)
     }
 
-    fn shared_number(&self, command: &Command) -> usize {
-        let count = u64::try_from(self.shared_connections.len()).unwrap_or(1).max(1);
-        usize::try_from(command.about() % count).unwrap_or(0)
-    }
-
-    #[expect(clippy::indexing_slicing, reason = "the number is a remainder by the length, which is not zero")]
-    fn shared(&self, command: &Command) -> &SharedConnection {
-        &self.shared_connections[self.shared_number(command)]
-    }
-
     fn send(
         &self,
-        command: &Command,
-        body: Body,
-        deadline: Moment,
-        take: Option<ReplySink>,
-    ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
-        self.send_over(self.shared(command), command, body, deadline, take)
-    }
-
-    fn send_over(
-        &self,
-        shared: &SharedConnection,
         command: &Command,
         body: Body,
         deadline: Moment,
@@ -315,7 +256,7 @@ impl Connections {
             };
             Ok((slot, connection))
         };
-        shared.send(
+        self.shared.send(
             command.script(),
             |to, is_known| body.pack(command, is_known, to),
             deadline,
@@ -347,7 +288,7 @@ impl Connections {
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
         // Not gated: the watchdog must not be kept out by other threads' failures. Another open connection
         // may serve instead, so connecting has half of the time.
-        let has_other = self.shared_connections.iter().any(SharedConnection::is_open);
+        let has_other = self.shared.is_open();
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, |deadline| self.connect(connects_by(deadline)), talk)
     }
@@ -390,7 +331,7 @@ impl Connections {
         answers
     }
 
-    /// Sends requests over an open shared connection; `None`: none is open. A server at its limit of clients
+    /// Sends requests over the shared connection if it is open, else `None`. A server at its limit of clients
     /// still serves existing connections. One that ends meanwhile is not replaced; the caller keeps its own
     /// connection's error.
     fn batch_over_open(
@@ -401,22 +342,22 @@ impl Connections {
     ) -> Option<Vec<Answer<Value>>> {
         let none = |_by| Err(why.copy());
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let start = |number: usize, command: &Command| {
-            let shared = self.shared_connections.get(number)?;
+        let start = |command: &Command| {
             let pack = |to: &mut Vec<u8>, is_known| Body::UnlessKnown.pack(command, is_known, to);
-            let sent = shared.send(command.script(), pack, deadline, None, none);
-            Some(sent.map_err(|(failure, _)| failure).map(|reply| Started {
-                shared_connections: Arc::clone(&self.shared_connections),
-                shared: number,
+            let sent = self.shared.send(command.script(), pack, deadline, None, none);
+            sent.map_err(|(failure, _)| failure).map(|reply| Started {
+                shared: Arc::clone(&self.shared),
                 reply,
                 command: command.clone(),
                 deadline,
-            }))
+            })
         };
-        let open = (0..self.shared_connections.len())
-            .find(|number| self.shared_connections.get(*number).is_some_and(SharedConnection::is_open))?;
-        let started: Option<Vec<_>> = commands.iter().map(|command| start(open, command)).collect();
-        Some(started?.into_iter().map(|started| started.and_then(Started::wait)).collect())
+        if !self.shared.is_open() {
+            return None;
+        }
+        // All are sent before the first reply is waited for.
+        let started: Vec<_> = commands.iter().map(start).collect();
+        Some(started.into_iter().map(|started| started.and_then(Started::wait)).collect())
     }
 
     /// As [`batch`](Self::batch), for requests that undo what is in doubt. Returns also whether no earlier
@@ -514,7 +455,7 @@ impl Connections {
     pub(crate) fn close(&self, deadline: Moment) {
         self.closed.store(true, Ordering::SeqCst);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        self.shared_connections.iter().for_each(|shared| shared.close(deadline));
+        self.shared.close(deadline);
         // All at once: a slot that is given back is the next to be handed out.
         let Some(pool) = self.pool.lock().take() else { return };
         let mut idle: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
@@ -523,10 +464,6 @@ impl Connections {
             *connection = None;
         }
     }
-}
-
-fn share(count: u32, ledger: &Arc<Ledger>) -> Arc<[SharedConnection]> {
-    (0..count).map(|_| SharedConnection::noted_in(Arc::clone(ledger))).collect()
 }
 
 /// The thread for r2d2's pools; one serves many.
@@ -553,8 +490,7 @@ impl Body {
 }
 
 pub(crate) struct Started {
-    shared_connections: Arc<[SharedConnection]>,
-    shared: usize,
+    shared: Arc<SharedConnection>,
     reply: Arc<Reply>,
     command: Command,
     deadline: Moment,
@@ -562,13 +498,12 @@ pub(crate) struct Started {
 
 impl Started {
     pub(crate) fn wait(self) -> Answer<Value> {
-        let Some(shared) = self.shared_connections.get(self.shared) else { return Err(no_reply()) };
-        let outcome = shared.wait(&self.reply);
+        let outcome = self.shared.wait(&self.reply);
         // As in `call`, but only while the connection stands.
         let again = outcome.as_ref().ok().and_then(|reply| self.command.again_after(reply));
         let Some(whole) = again else { return outcome };
-        let sent = shared.send_if_open(whole.script(), |to| whole.pack_into(to), self.deadline, None);
-        shared.wait(&*sent.map_err(|(failure, _)| failure)?)
+        let sent = self.shared.send_if_open(whole.script(), |to| whole.pack_into(to), self.deadline, None);
+        self.shared.wait(&*sent.map_err(|(failure, _)| failure)?)
     }
 }
 
