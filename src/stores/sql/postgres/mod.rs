@@ -16,8 +16,6 @@ use std::time::Duration;
 
 use tokio_postgres::CancelToken;
 
-use self::check::Place;
-use self::line::LineUse;
 use self::link::{Dial, PostgresConnection, STAYS};
 use self::listener::{NotificationListener, listener};
 use self::refusal::{is_of_table, or_done_unheard, read_only_now};
@@ -71,7 +69,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
     let queries = Queries::new(table.unwrap_or_default());
-    let (line, notes, command_timeout) = (LineUse::default(), Notes::default(), options.command_timeout);
+    let (line, notes, command_timeout) =
+        (line::LineUse::default(), Notes::default(), options.command_timeout);
     let database = Postgres {
         dial,
         setup,
@@ -120,10 +119,10 @@ struct Postgres {
     setup: String,
     queries: Queries,
     listener: Arc<NotificationListener>,
-    line: LineUse,
+    line: line::LineUse,
     notes: Notes,
     command_timeout: Duration,
-    place: Option<Place>,
+    place: Option<check::Place>,
     /// Sessions whose connections were given up, to be cancelled.
     given_up: Mutex<Vec<CancelToken>>,
 }
