@@ -98,9 +98,8 @@ const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod refused {
     use crate::error::ErrorKind::{
-        self, Authentication, Busy, InvalidInput, NoPermission, OutOfMemory, Refused,
+        self, Authentication, Busy, InvalidInput, NoPermission, OutOfMemory, Refused, Unsupported,
     };
-    use crate::error::ErrorKind::{TimedOut, Unsupported};
 
     pub(super) type Words = (ErrorKind, &'static str);
 
@@ -111,7 +110,6 @@ mod refused {
     pub(super) const CONNECTION: Words = (Busy, "the server has reached its limit of connections");
     pub(super) const DISK: Words = (OutOfMemory, "the server's disk is full");
     pub(super) const MEMORY: Words = (OutOfMemory, "the server is out of memory");
-    pub(super) const STATEMENT: Words = (TimedOut, "the server ended the statement");
     pub(super) const COLUMNS: Words = (Unsupported, super::OTHER_COLUMNS);
     pub(super) const TABLE: Words = (
         Unsupported,

@@ -154,7 +154,7 @@ const CODES: &[(&[u16], Words)] = &[
     (&[1213], (ErrorKind::Deadlock, "the server broke a deadlock by ending this transaction")),
     (&[1021, 1114], refused::DISK),
     (&[1037, 1038, 1041], refused::MEMORY),
-    (&[1317, 1969, 3024], refused::STATEMENT),
+    (&[1317, 1969, 3024], (ErrorKind::TimedOut, "the server ended the statement")),
     (&[1053, 1927, 3169, WAS_IDLE], (ErrorKind::Unreachable, ENDED)),
 ];
 
