@@ -31,6 +31,8 @@ pub(crate) struct Origin {
     /// From the handshake's write to its first reply.
     pub(crate) round_trip: Duration,
     replace_at: Moment,
+    /// When the server ends it, as the provider of credentials says.
+    pub(crate) ends: Option<Moment>,
     /// Since when the server has refused for a passing reason.
     unfit_since: Option<Moment>,
     is_unfit: bool,
@@ -67,6 +69,27 @@ struct Doubts {
     refused: Refused,
 }
 
+/// The least time before a connection's end at which it is replaced, unless that is more than half of its
+/// life.
+const BEFORE_END: Duration = Duration::from_secs(30);
+
+/// When to replace a connection: at this age at most, and before it ends.
+fn replaced_at(origin: &Origin, age: Duration) -> Moment {
+    let until_end = origin.ends.map_or(Duration::MAX, |ends| {
+        let life = ends.since(origin.opened);
+        life.saturating_sub((life / 5).max(BEFORE_END)).max(life / 2)
+    });
+    let lifetime = Lifetime { age: age.min(until_end), ..Lifetime::default() };
+    origin.opened.plus(lifetime.some_age())
+}
+
+impl Origin {
+    /// When to replace a connection that is used alone.
+    pub(crate) fn replaced_at(&self) -> Moment {
+        replaced_at(self, Lifetime::default().age)
+    }
+}
+
 impl Origin {
     pub(crate) fn new(id: Option<i64>) -> Origin {
         let now = Clock::System.now();
@@ -77,6 +100,7 @@ impl Origin {
             opened: now,
             round_trip: Duration::ZERO,
             replace_at,
+            ends: None,
             unfit_since: None,
             is_unfit: false,
             known: KnownScripts::default(),
@@ -100,7 +124,7 @@ impl Ledger {
         let round_trip = u64::try_from(origin.round_trip.as_micros()).unwrap_or(u64::MAX);
         before.store(last.swap(round_trip, Ordering::SeqCst), Ordering::SeqCst);
         origin.generation = generation;
-        origin.replace_at = origin.opened.plus(self.lifetime.some_age());
+        origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
     /// The [link](hosts::link) to the server. The shorter of the last two handshakes counts, since one may
@@ -128,7 +152,8 @@ impl Ledger {
 
     /// A replacement failed.
     pub(crate) fn keep(&self, origin: &mut Origin, now: Moment) {
-        origin.replace_at = now.plus(REPLACE_AGAIN.min(self.lifetime.age));
+        let soon = origin.ends.map_or(REPLACE_AGAIN, |ends| (ends.since(now) / 4).max(PASSES_WITHIN));
+        origin.replace_at = now.plus(REPLACE_AGAIN.min(self.lifetime.age).min(soon));
     }
 
     /// Notes what a reply says about the server. A demotion concerns all connections: the next request over

@@ -43,8 +43,9 @@ use crate::time::{Clock, Moment};
 const IDLE: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
-    let (opts, mut dial) = url::opts(options)?;
-    dial.renewal = Some(Renewable::new(options, |options| url::opts(options).map(|(opts, _)| opts))?);
+    let (renewal, made) = Renewable::new(options, url::opts)?;
+    let (opts, mut dial) = <(OptsBuilder, Dial)>::clone(&made);
+    dial.renewal = Some(renewal);
     let queries = Queries::new(&options.table.name);
     let turnstiles = options
         .table

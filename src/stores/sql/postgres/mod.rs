@@ -53,8 +53,8 @@ fn longest_wait(command_timeout: Duration) -> Duration {
 }
 
 pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
-    let renewal = Some(Renewable::new(options, url::dial)?);
-    let (dial, setup) = (Dial { renewal, ..url::dial(options)? }, setup(options));
+    let (renewal, dial) = Renewable::new(options, url::dial)?;
+    let (dial, setup) = (Dial { renewal: Some(renewal), ..Dial::clone(&dial) }, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = PostgresConnection::open(Vec::new(), &dial, &setup, deadline)?;
     let failed = |failure: Failure| failure.into_error().during("connect");
