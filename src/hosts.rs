@@ -26,7 +26,7 @@ use crate::inquiry::{Cause, Inquiry};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
-use crate::time::{Clock, Moment};
+use crate::time::{Clock, Moment, random_between};
 
 /// The time for which an answer is used without asking again: for connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
@@ -132,6 +132,51 @@ impl Rounds {
         (!left.is_zero()).then(|| self.limit.min(left))
     }
 }
+
+/// How long a connection is used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lifetime {
+    /// From its making on, or up to a tenth less, so that a fleet does not connect at once. A name or a proxy
+    /// may lead elsewhere by now, a password may be revoked, and a server that was taken out of use keeps its
+    /// connections.
+    pub(crate) age: Duration,
+    /// Without a request. Routers and load balancers silently forget connections that are idle for four
+    /// minutes or more, and the next request would time out.
+    pub(crate) idle: Duration,
+}
+
+impl Default for Lifetime {
+    fn default() -> Lifetime {
+        Lifetime { age: Duration::from_secs(30 * 60), idle: Duration::from_secs(3 * 60) }
+    }
+}
+
+impl Lifetime {
+    pub(crate) fn some_age(&self) -> Duration {
+        random_between((self.age - self.age / 10, self.age))
+    }
+
+    /// Whether a connection that was last used then is to be replaced, if another can be had.
+    pub(crate) fn is_over(&self, replace_at: Moment, used: Moment, now: Moment) -> bool {
+        now >= replace_at || now.since(used) >= self.idle
+    }
+}
+
+/// The longest reservation of a lock is for this link; `lua/line.lua` has the same bound.
+const FARTHEST_LINK: u32 = 6;
+
+/// How far a server is: how often 10 ms must be doubled to make two round trips and 8 ms for threads.
+pub(crate) fn link(round_trip: Duration) -> u32 {
+    let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
+    (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
+}
+
+/// The time after which the replacement of an old connection is tried again; the old one serves meanwhile.
+pub(crate) const REPLACE_AGAIN: Duration = Duration::from_secs(60);
+
+/// A younger connection is kept although its server takes no writes: else a server that stays read-only would
+/// cost a connect for each request.
+pub(crate) const LEAST_AGE: Duration = Duration::from_millis(250);
 
 impl Default for Hosts {
     fn default() -> Hosts {

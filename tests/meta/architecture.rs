@@ -62,14 +62,7 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("tokio_postgres", &["src/stores/sql/postgres/"]),
     ("postgres", &["src/stores/sql/postgres/"]),
     ("mysql", &["src/stores/sql/mysql"]),
-    (
-        "rusqlite",
-        &[
-            "src/stores/sql/sqlite.rs",
-            "src/stores/sql/sqlite/connection.rs",
-            "src/stores/sql/sqlite/refusal.rs",
-        ],
-    ),
+    ("rusqlite", &["src/stores/sql/sqlite.rs", "src/stores/sql/sqlite/connection.rs"]),
     ("httparse", &["src/stores/etcd/http.rs"]),
     ("percent_encoding", &["src/hosts/"]),
     ("rustix", &["src/system/", "src/locks/fencing/file/unix.rs"]),

@@ -71,3 +71,17 @@ mod tracing;
 mod turnstile;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
+
+/// A statement of a database as it runs: with its parts in the places of their names.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+fn statement(database: &str, name: &str) -> String {
+    let folder = format!("{}/src/stores/sql/query/{database}", env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}.sql")).unwrap();
+    let mut text = read(name);
+    for part in read("parts").split("\n-- {").skip(1) {
+        let (name, part) = part.split_once("}\n").unwrap();
+        let part: Vec<_> = part.trim_end().lines().filter(|line| !line.starts_with("--")).collect();
+        text = text.replace(&format!("{{{name}}}"), &part.join("\n"));
+    }
+    text
+}

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::databases::{
     Database, Exhausted, connect_session, too_many_connections_are_busy, urls_are_refused,
 };
+use crate::statement;
 use crate::support::mysql::MysqlServer;
 use crate::support::processes::LEASE;
 use crate::support::relay::{Act, Direction, Relay};
@@ -99,18 +100,9 @@ fn every_statement_finds_its_row_by_the_key() {
     admin.exec_batch(fill, (0..3_000).map(|number| (number,))).unwrap();
     NameTable::new("planned_names").unwrap().create(&mut admin).unwrap();
     admin.query_drop("ANALYZE TABLE planned").unwrap();
-    for text in [
-        include_str!("../../src/stores/sql/query/mysql/take.sql"),
-        include_str!("../../src/stores/sql/query/mysql/retake.sql"),
-        include_str!("../../src/stores/sql/query/mysql/leave.sql"),
-        include_str!("../../src/stores/sql/query/mysql/renew.sql"),
-        include_str!("../../src/stores/sql/query/mysql/expire.sql"),
-        include_str!("../../src/stores/sql/query/mysql/look.sql"),
-        include_str!("../../src/stores/sql/query/mysql/force.sql"),
-        include_str!("../../src/stores/sql/query/mysql/forget.sql"),
-    ] {
-        let mut text = text.replace("leasehold_locks", "planned");
-        // Values replace the parameters; an id stays.
+    for name in ["take", "retake", "leave", "renew", "expire", "look", "force", "forget"] {
+        let mut text = statement("mysql", name).replace("leasehold_locks", "planned");
+        // Values in place of the parameters, and an id as it is.
         text = text.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
         text = text.replace(":id", "UNHEX(SHA2('7', 256))").replace(":name", "'7'");
         for parameter in [
@@ -137,8 +129,8 @@ fn every_statement_finds_its_row_by_the_key() {
         let rows: Option<u64> = plan[0].get("rows").unwrap();
         assert_eq!(rows, Some(1), "{text}");
     }
-    let text =
-        include_str!("../../src/stores/sql/query/mysql/turn_look.sql").replace("leasehold_locks", "planned");
+    // Of several ids at a time.
+    let text = statement("mysql", "turn_look").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
     assert_eq!(plan.get::<Option<String>, _>("key").unwrap().as_deref(), Some("PRIMARY"));

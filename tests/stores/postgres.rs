@@ -95,53 +95,31 @@ fn every_statement_finds_its_row_by_the_key() {
         FROM generate_series(1, 20000) AS n; ANALYZE planned_line";
     admin.batch_execute(fill).unwrap();
     let name = "'\\x61'";
-    for (text, arguments) in [
-        (
-            include_str!("../../src/stores/sql/query/postgres/take.sql"),
-            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', NULL"),
-        ),
-        (
-            include_str!("../../src/stores/sql/query/postgres/retake.sql"),
-            format!("{name}, false, 'o', 1000, true, 2"),
-        ),
-        (
-            include_str!("../../src/stores/sql/query/postgres/leave.sql"),
-            format!("{name}, false, 'o', 0, 'c'"),
-        ),
-        (
-            include_str!("../../src/stores/sql/query/postgres/renew.sql"),
-            format!("{name}, false, 'o', 1000, 1"),
-        ),
-        (
-            include_str!("../../src/stores/sql/query/postgres/renew_free.sql"),
-            format!("{name}, false, 'o', 1000"),
-        ),
-        (include_str!("../../src/stores/sql/query/postgres/expire.sql"), format!("{name}, false, 'o', 1000")),
-        (include_str!("../../src/stores/sql/query/postgres/look.sql"), name.to_owned()),
-        (include_str!("../../src/stores/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
-        (
-            include_str!("../../src/stores/sql/query/postgres/take_in_line.sql"),
-            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', 'd', NULL"),
-        ),
-        (
-            include_str!("../../src/stores/sql/query/postgres/take_kept.sql"),
-            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', NULL"),
-        ),
-        (
-            include_str!("../../src/stores/sql/query/postgres/free_unawaited.sql"),
-            format!("{name}, false, 'o', 'c'"),
-        ),
-        (include_str!("../../src/stores/sql/query/postgres/tell.sql"), format!("{name}, 'c'")),
-        (include_str!("../../src/stores/sql/query/postgres/leave_line.sql"), format!("{name}, 'c'")),
-        (include_str!("../../src/stores/sql/query/postgres/is_line_full.sql"), name.to_owned()),
-        (include_str!("../../src/stores/sql/query/postgres/recall.sql"), format!("{name}, 'c'")),
-        (
-            include_str!("../../src/stores/sql/query/postgres/look_kept.sql"),
-            format!("ARRAY[{name}::bytea], ARRAY[false], ARRAY['o'], 'c'"),
-        ),
+    let taken = format!("{name}, false, 'o', 1000, true, 'h', 1, 't', NULL");
+    for (statement, arguments) in [
+        ("take", taken.clone()),
+        ("retake", format!("{name}, false, 'o', 1000, true, 2")),
+        ("leave", format!("{name}, false, 'o', 0, 'c'")),
+        ("renew", format!("{name}, false, 'o', 1000, 1")),
+        ("renew_free", format!("{name}, false, 'o', 1000")),
+        ("expire", format!("{name}, false, 'o', 1000")),
+        ("look", name.to_owned()),
+        ("force", format!("{name}, false, 'c'")),
+        ("take_in_line", format!("{taken}, 'c', 'd', 10")),
+        ("take_kept", format!("{taken}, 'c'")),
+        ("free_unawaited", format!("{name}, false, 'o', 'c'")),
+        ("tell", format!("{name}, 'c'")),
+        ("leave_line", format!("{name}, 'c'")),
+        ("is_line_full", name.to_owned()),
+        ("recall", format!("{name}, 'c'")),
+        ("look_kept", "'61', 'false', 'o', 'c'".to_owned()),
         // On the caller's own transaction.
-        ("SELECT 1 FROM leasehold_names WHERE id = sha256($1) FOR UPDATE", name.to_owned()),
+        ("", name.to_owned()),
     ] {
+        let text = match statement {
+            "" => "SELECT 1 FROM leasehold_names WHERE id = sha256($1) FOR UPDATE".to_owned(),
+            name => crate::statement("postgres", name),
+        };
         let text = text.replace("leasehold_locks", "planned").replace("leasehold_names", "planned");
         // Both plans: for these values, and for any.
         for mode in ["force_custom_plan", "force_generic_plan"] {

@@ -2,25 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::{Event, LockClient, Observer};
 use postgres::{Client, Row};
 
 use crate::databases::Database;
+use crate::statement;
 use crate::support::postgres::PostgresServer;
 use crate::support::stalls::own_time_since;
 use crate::support::{
     LONG, eventually, fresh, let_pass, median, ms, now, stalled_since, start, watch_for_stalls,
 };
 
-const TAKE: &str = include_str!("../../src/stores/sql/query/postgres/take.sql");
-const TAKE_IN_LINE: &str = include_str!("../../src/stores/sql/query/postgres/take_in_line.sql");
-const FREE_UNAWAITED: &str = include_str!("../../src/stores/sql/query/postgres/free_unawaited.sql");
-const LEAVE: &str = include_str!("../../src/stores/sql/query/postgres/leave.sql");
-const TELL: &str = include_str!("../../src/stores/sql/query/postgres/tell.sql");
-const LEAVE_LINE: &str = include_str!("../../src/stores/sql/query/postgres/leave_line.sql");
-/// An owner whose client notifies the queue: the client's id is a UUID of version 8.
+/// An owner of a client that tells the line: its client's id is a UUID of version 8.
 const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
 /// A message takes no time; polls are a second apart.
@@ -103,10 +98,10 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
     let before = server.log().len();
     held.unlock().unwrap();
     let log = server.log();
-    let head = |statement: &'static str| statement.lines().next().unwrap();
-    let releases = [FREE_UNAWAITED, LEAVE, TELL].map(head);
-    let sent = log[before..].lines().filter_map(|line| releases.iter().find(|head| line.contains(**head)));
-    assert_eq!(sent.collect::<Vec<_>>(), [&head(FREE_UNAWAITED)]);
+    let head = |name: &str| statement("postgres", name).lines().next().unwrap().to_owned();
+    let releases = ["free_unawaited", "leave", "tell"].map(head);
+    let sent = log[before..].lines().filter_map(|line| releases.iter().find(|head| line.contains(&***head)));
+    assert_eq!(sent.collect::<Vec<_>>(), [&head("free_unawaited")]);
     let held = holder.get_lock(&name).acquire().unwrap();
     let asked = Arc::new(AtomicU32::new(0));
     let begun = now();
@@ -191,7 +186,7 @@ fn nothing_is_left_of_clients_that_wait_no_more() {
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
         .query_one(
-            TAKE,
+            &statement("postgres", "take"),
             &[
                 &name.as_bytes(),
                 &false,
@@ -310,7 +305,7 @@ fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
     let owner = format!("{client}:1");
     connection
         .query_one(
-            TAKE_IN_LINE,
+            &statement("postgres", "take_in_line"),
             &[
                 &name.as_bytes(),
                 &false,
@@ -320,9 +315,10 @@ fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
                 &"host",
                 &1_i64,
                 &"thread",
-                &client,
-                &client,
                 &None::<String>,
+                &client,
+                &client,
+                &320_i64,
             ],
         )
         .unwrap()
@@ -344,12 +340,14 @@ fn has_blocked(admin: &mut Client, session: i32) {
 
 fn leave(connection: &mut Client, name: &str, client: &str) {
     let owner = format!("{client}:1");
-    let row = connection.query_one(LEAVE, &[&name.as_bytes(), &false, &owner, &0_i32, &""]).unwrap();
+    let row = connection
+        .query_one(&statement("postgres", "leave"), &[&name.as_bytes(), &false, &owner, &0_i32, &""])
+        .unwrap();
     assert!(row.get::<_, Option<i64>>(0).is_some());
 }
 
 fn tell(connection: &mut Client, name: &str) -> Option<String> {
-    connection.query_one(TELL, &[&name.as_bytes(), &channel(name)]).unwrap().get(0)
+    connection.query_one(&statement("postgres", "tell"), &[&name.as_bytes(), &channel(name)]).unwrap().get(0)
 }
 
 #[test]
@@ -380,7 +378,7 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     }
     // A leaving client says whether it was notified, so that the next one is.
     for (client, was_told) in [("c", true), ("b", false)] {
-        let gone = admin.query(LEAVE_LINE, &[&name.as_bytes(), &client]).unwrap();
+        let gone = admin.query(&statement("postgres", "leave_line"), &[&name.as_bytes(), &client]).unwrap();
         assert_eq!(gone[0].get::<_, bool>(0), was_told, "{client}");
     }
     assert_eq!(tell(&mut admin, &name), None);
@@ -417,7 +415,28 @@ fn a_free_lock_is_kept_for_the_one_that_was_told_and_not_for_long() {
     assert!(ask(&mut admin, &name, "other").0);
 }
 
-/// The release began before the client's commit, and does not see the client.
+/// The client knows its link to the server.
+#[test]
+fn a_freed_lock_is_reserved_for_as_long_as_the_first_in_line_asked_for() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = (fresh("reserved"), server.admin());
+    assert!(ask(&mut admin, &name, "a").0);
+    assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));
+    let mut time =
+        |text: &str| -> SystemTime { admin.query_one(&text.replace("NAME", &name), &[]).unwrap().get(0) };
+    // On a busy machine it counts as gone before it is told.
+    time(
+        "UPDATE leasehold_locks_line SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
+        RETURNING seen",
+    );
+    let begun = time("SELECT clock_timestamp()");
+    assert_eq!(tell(&mut server.admin(), &name).as_deref(), Some("b"));
+    let ended = time("SELECT clock_timestamp()");
+    let until = time("SELECT kept_until FROM leasehold_locks_line WHERE id = sha256('NAME')");
+    assert!(begun + ms(320) <= until && until <= ended + ms(320), "{begun:?} {until:?} {ended:?}");
+}
+
+/// The release does not see the client yet: it began before that is committed.
 #[test]
 fn a_release_tells_a_client_that_joins_meanwhile() {
     let Some(server) = shared() else { return };
@@ -449,8 +468,12 @@ fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
     let releases = session(&mut releasing);
     take(&mut releasing, &name, OWNER, 30_000);
     releasing.batch_execute("BEGIN").unwrap();
-    let freed =
-        releasing.query_one(FREE_UNAWAITED, &[&name.as_bytes(), &false, &OWNER, &channel(&name)]).unwrap();
+    let freed = releasing
+        .query_one(
+            &statement("postgres", "free_unawaited"),
+            &[&name.as_bytes(), &false, &OWNER, &channel(&name)],
+        )
+        .unwrap();
     assert!(freed.get::<_, Option<i64>>(0).is_some());
     let asked = Arc::new(AtomicU32::new(0));
     let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();

@@ -6,6 +6,7 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use crate::statement;
 use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
 };
@@ -62,15 +63,8 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
 fn every_statement_finds_its_row_by_the_key() {
     let file = File::new();
     let raw = file.raw();
-    for text in [
-        include_str!("../../src/stores/sql/query/sqlite/take.sql"),
-        include_str!("../../src/stores/sql/query/sqlite/retake.sql"),
-        include_str!("../../src/stores/sql/query/sqlite/leave.sql"),
-        include_str!("../../src/stores/sql/query/sqlite/renew.sql"),
-        include_str!("../../src/stores/sql/query/sqlite/expire.sql"),
-        include_str!("../../src/stores/sql/query/sqlite/look.sql"),
-        include_str!("../../src/stores/sql/query/sqlite/force.sql"),
-    ] {
+    for name in ["take", "retake", "leave", "renew", "expire", "look", "force"] {
+        let text = statement("sqlite", name);
         let mut plan = raw.prepare(&format!("EXPLAIN QUERY PLAN {text}")).unwrap();
         let parameters = plan.parameter_count();
         let nothing = rusqlite::params_from_iter((0..parameters).map(|_| 0));

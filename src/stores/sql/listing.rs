@@ -1,8 +1,7 @@
 //! The list of the locks in a table, a page of rows at a time, and the directory of clients in a table of its
 //! own.
 //!
-//! A table without that one beside it keeps locks all the same: then a lock's own row is all that is known of
-//! its holder.
+//! Without the directory's table, a lock's own row is all that is known of its holder.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,22 +12,20 @@ use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure};
+use crate::stores::sql::database::Link;
+use crate::stores::sql::hex;
 use crate::stores::sql::row_store::RowStore;
 use crate::stores::sql::rows::{Rows, described, milliseconds};
 use crate::stores::sql::statement::{Args, Record};
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn bytes(hex: &str) -> Vec<u8> {
     let pairs = hex.as_bytes().chunks(2);
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// The same entry for a database without a place for other characters, which stand in its texts alone.
+/// The entry with other characters escaped: a database may have no place for them.
 fn in_ascii(entry: &str) -> Cow<'_, str> {
     if entry.is_ascii() {
         return entry.into();
@@ -44,28 +41,25 @@ fn in_ascii(entry: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// The columns of a list by which the table is in order, and of the name.
 const ID: usize = 9;
 const NAME: usize = 10;
 
-/// The entries on one page, as the statements return them.
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
     fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.pool().with_another(deadline, |database, link| {
+        self.pool.with_another(deadline, |database, link| {
             if !self.has_tidied.load(Ordering::Relaxed) {
-                // Nobody else would.
-                database.run(link, &database.statements().tidy, &Args::none(), deadline)?;
+                link.run(&database.statements().tidy, &Args::none())?;
                 self.has_tidied.store(true, Ordering::Relaxed);
             }
             let args = Args::one("client", client).and("entry", &*in_ascii(text)).and("lease_ms", lease);
-            database.run(link, &database.statements().post, &args, deadline).map(drop)
+            link.run(&database.statements().post, &args).map(drop)
         })
     }
 }
 
-/// A client's entry, from its client, text and rest; `None` if another program made the client.
+/// `None`: another program made the client.
 fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
     let posted = Posted { text: record.text(1)?, remaining: milliseconds(record.int(2)?) };
     Ok(ClientId::read(&record.text(0)?).map(|client| (client, posted)))
@@ -78,16 +72,16 @@ impl<D: Rows> Directory for RowStore<D> {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let args = Args::one("client", client.to_string());
-        answered(self.pool().with_another(deadline, |database, link| {
-            database.run(link, &database.statements().unpost, &args, deadline).map(drop)
+        answered(self.pool.with_another(deadline, |database, link| {
+            link.run(&database.statements().unpost, &args).map(drop)
         }))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        let found = self.pool().with(deadline, |database, link| {
+        let found = self.pool.with(deadline, |database, link| {
             let one = |client: &ClientId| {
                 let args = Args::one("client", client.to_string());
-                let records = database.run(link, &database.statements().entry, &args, deadline)?;
+                let records = link.run(&database.statements().entry, &args)?;
                 let entry = records.first().map(read).transpose()?.flatten();
                 Ok(entry.map(|(_, posted)| posted))
             };
@@ -99,13 +93,8 @@ impl<D: Rows> Directory for RowStore<D> {
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         let read_all = |records: Vec<Record>| {
-            let last =
-                records.last().filter(|_| records.len() >= PAGE).map(|last| last.text(0)).transpose()?;
-            let next = last.map(|cursor| Place { servers: None, cursor });
-            let looked_at = u64::try_from(records.len()).unwrap_or(u64::MAX);
-            let found =
-                records.iter().filter_map(|record| read(record).transpose()).collect::<Answer<_>>()?;
-            Ok(Page { found, next, requests: 1, looked_at })
+            let last = records.last().filter(|_| records.len() >= PAGE);
+            page(&records, last.map(|last| last.text(0)).transpose()?, read)
         };
         let args = Args::one("after", &*from.cursor);
         answered(self.run(deadline, &args, |all| &all.entries).and_then(read_all))
@@ -115,20 +104,28 @@ impl<D: Rows> Directory for RowStore<D> {
 impl<D: Rows> Listing for RowStore<D> {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let args = Args::one("after", &*bytes(&from.cursor));
+        let one = |record: &Record| {
+            let key = String::from_utf8(record.bytes(NAME)?).ok();
+            let name = key.and_then(|key| LockName::new(&Arc::from(wanted.name(&key)?), key).ok());
+            let seen = name.map(|name| described(&name, record)).transpose()?;
+            Ok(seen.filter(|seen| !seen.holders.is_empty()))
+        };
         let read_all = |records: Vec<Record>| {
-            let looked_at = u64::try_from(records.len()).unwrap_or(u64::MAX);
             let last = records.last().map(|last| last.bytes(ID)).transpose()?;
-            let next = last.map(|id| Place { servers: None, cursor: hex(&id) });
-            let one = |record: &Record| {
-                let key = String::from_utf8(record.bytes(NAME)?).ok();
-                let name = key.and_then(|key| LockName::new(&Arc::from(wanted.name(&key)?), key).ok());
-                let seen = name.map(|name| described(&name, record)).transpose()?;
-                Ok(seen.filter(|seen| !seen.holders.is_empty()))
-            };
-            let found = records.iter().filter_map(|record| one(record).transpose()).collect::<Answer<_>>()?;
-            Ok(Page { found, next, requests: 1, looked_at })
+            page(&records, last.map(|id| hex(&id)), one)
         };
         let page = self.run(deadline, &args, |all| &all.list).and_then(read_all);
         page.map_err(|failure| Failure::Refused(failure.into_error()))
     }
+}
+
+/// A page of what `read` makes of the records; `cursor` is where the next begins.
+fn page<T>(
+    records: &[Record],
+    cursor: Option<String>,
+    read: impl Fn(&Record) -> Answer<Option<T>>,
+) -> Answer<Page<T>> {
+    let found = records.iter().filter_map(|record| read(record).transpose()).collect::<Answer<_>>()?;
+    let next = cursor.map(|cursor| Place { servers: None, cursor });
+    Ok(Page { found, next, requests: 1, looked_at: u64::try_from(records.len()).unwrap_or(u64::MAX) })
 }

@@ -8,6 +8,25 @@
 #[macro_use]
 mod statement;
 
+/// The questions of `Store` that the pool answers for each of its stores.
+macro_rules! answered_by_pool {
+    () => {
+        fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+            self.pool.database().listen(claim, waker)
+        }
+
+        fn message_count(&self, claim: &Claim) -> Option<u64> {
+            self.pool.database().message_count(claim)
+        }
+
+        /// No answer is ever left to be read.
+        fn poll_completions(&self) -> bool {
+            self.pool.tidy();
+            false
+        }
+    };
+}
+
 mod database;
 mod listing;
 #[cfg(feature = "mysql")]
@@ -23,6 +42,8 @@ mod rows;
 mod sessions;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod url;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::Duration;
@@ -34,8 +55,8 @@ use crate::error::{Error, ErrorKind};
 /// The table's name in the queries; the configured one is put in its place.
 const TABLE: &str = "leasehold_locks";
 
-/// A query with the name of the table in use, and of those beside it. The name is a plain identifier, as
-/// `ServerOptions::checked_for_database` has found, or a database's own with its quotes.
+/// A query with the name of the table in use: a plain identifier, as `ServerOptions::checked_for_database`
+/// has found, or a database's own with its quotes.
 fn query(text: &str, table: &str) -> String {
     let mut parts = text.split(TABLE);
     let mut query = parts.next().unwrap_or_default().to_owned();
@@ -56,21 +77,43 @@ fn beside(table: &str, suffix: &str) -> String {
     }
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn timed_out(detail: &str) -> Error {
     Error::new(ErrorKind::TimedOut, "request", detail)
 }
 
-/// The page with the statements that make the tables.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
-/// The advice about a table that is not there any more.
+/// Refusals that servers have in common: the kind, and the words.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-const TABLE_IS_GONE: &str = "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
+mod refused {
+    use crate::error::ErrorKind::{
+        self, Authentication, Busy, InvalidInput, NoPermission, OutOfMemory, Refused, Unsupported,
+    };
+
+    pub(super) type Words = (ErrorKind, &'static str);
+
+    pub(super) const LOGIN: Words =
+        (Authentication, "the server rejected the user name, the password or the client certificate");
+    pub(super) const RIGHT: Words = (NoPermission, "permission denied for this user");
+    pub(super) const DATABASE: Words = (InvalidInput, "there is no such database");
+    pub(super) const CONNECTION: Words = (Busy, "the server has reached its limit of connections");
+    pub(super) const DISK: Words = (OutOfMemory, "the server's disk is full");
+    pub(super) const MEMORY: Words = (OutOfMemory, "the server is out of memory");
+    pub(super) const COLUMNS: Words = (Unsupported, super::OTHER_COLUMNS);
+    pub(super) const TABLE: Words = (
+        Unsupported,
+        "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration",
+    );
+    pub(super) const ANYTHING: Words = (Refused, "the server refused");
+}
 
 const OTHER_COLUMNS: &str = "the table is not the one of docs/stores.md: its columns differ";
 
-/// The same, and what to do about it.
 fn other_table(table: &str) -> String {
     format!(
         "{OTHER_COLUMNS}; if an earlier version of leasehold made it, end all its clients and run DROP TABLE {table}, then \
@@ -87,17 +130,6 @@ fn no_table(options: &ServerOptions) -> Error {
     Error::new(ErrorKind::Unsupported, "connect", words)
 }
 
-/// A server elsewhere is not spoken to in the clear by accident.
-#[cfg(all(any(feature = "postgres", feature = "mysql"), not(feature = "tls")))]
-fn no_tls(without: &str) -> Error {
-    let words = format!(
-        "TLS to a database needs leasehold's feature \"tls\", which this build does not have; to do without it, say \
-         {without} in the URL"
-    );
-    Error::new(ErrorKind::Unsupported, "connect", words)
-}
-
-/// Whole milliseconds as the databases take them.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn lease_ms(lease: Duration) -> i64 {
     i64::try_from(lease.as_millis()).unwrap_or(i64::MAX)

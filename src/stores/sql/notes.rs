@@ -7,16 +7,14 @@ use crate::seam::{Answer, Failure};
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::time::Clock;
 
-/// How much a row says. A database may have no place for a character, or a table none for a text of that
-/// length; after a while the client tries to say all of it again.
+/// How much a row says: a database may have no place for a character, or for a text of that length. After a
+/// while the client tries again to say all.
 #[derive(Default)]
 pub(super) struct Notes {
     level: AtomicU8,
-    /// More than the level was refused.
     refused: Refused,
 }
 
-/// All of it, as it is.
 const FULL: u8 = 0;
 /// Other characters than ASCII are a question mark each.
 const PLAIN: u8 = 1;
@@ -47,8 +45,7 @@ impl Notes {
         }
     }
 
-    /// Asks for what is not about words: says nothing meanwhile. For a client that is being made, which
-    /// nobody else uses.
+    /// Says nothing meanwhile. For a client that is being made, which nobody else uses.
     pub(super) fn without<T>(&self, ask: impl FnOnce() -> T) -> T {
         self.say(NOTHING);
         let answer = ask();
@@ -56,8 +53,8 @@ impl Notes {
         answer
     }
 
-    /// Asks for a lock, and says less and less `here` for as long as the server refuses without a reason that
-    /// is known. A client keeps to the first that is taken, for a while.
+    /// Says less and less `here` while the server refuses for no known reason. A client keeps to the first
+    /// level that the server takes, for a while.
     pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
         let known = self.level();
         let mut outcome = ask();
@@ -76,7 +73,6 @@ impl Notes {
     }
 }
 
-/// Errors that are known to be about something else have kinds of their own.
 fn may_be_of_notes(error: &Error) -> bool {
     error.kind() == ErrorKind::Refused
 }

@@ -1,32 +1,25 @@
 //! Connections to one database: a pool for requests, and one connection for renewals that no crowd can take.
 //!
 //! A connection ends with a request in doubt; when it has shown that its server takes no writes any more,
-//! with all that are as old; when it is old, or has been idle for long (`Limits`). One that a hold of a
-//! session lock has is not in the pool: the lock ends with it, so it is neither too old nor idle for too
-//! long.
+//! with all that are as old; when its `Lifetime` is over. A session lock's connection is not in the pool, and
+//! has no age: the lock ends with it.
 //!
-//! If no new connection can be had, those that are open do for all: a request waits for one of them, and a
+//! If no new connection can be had, all share those that are open: a request waits for one of them, and a
 //! renewal gets the next that is free. Source: docs/decisions/0035.
 
 use std::fmt;
-use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::database::{Database, LIMITS, Limits, PooledLink, Shown};
+use crate::stores::sql::database::{Database, Link, Outcome, PooledLink, Shown};
 use crate::stores::sql::timed_out;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::time::{Clock, Moment, random_between};
-
-/// The time for which a connection that is too old goes on after a new one could not be had for it.
-const AGED_GOES_ON: Duration = Duration::from_secs(60);
-/// A connection that is younger stays, also when its server takes no writes: another look for the one that
-/// does comes no sooner. So a client of a server that stays read-only connects a few times a second at most.
-const LOOKS_APART: Duration = Duration::from_millis(250);
+use crate::time::{Clock, Moment};
 
 struct PoolState<L> {
     is_closed: bool,
-    /// The last that was used comes last, and is the next to be used.
+    /// The last is the next to be used.
     idle: Vec<PooledLink<L>>,
     /// Requests that have a place, `size` at most.
     placed: u32,
@@ -38,75 +31,57 @@ struct PoolState<L> {
     stale_before: Moment,
 }
 
-type OwnLink<'a, D> = MutexGuard<'a, Option<PooledLink<<D as Database>::Link>>>;
+type OwnPlace<'a, D> = MutexGuard<'a, Option<PooledLink<<D as Database>::Link>>>;
 
 pub(super) struct Pool<D: Database> {
     database: D,
     size: u32,
-    limits: Limits,
+    lifetime: Lifetime,
     state: Mutex<PoolState<D::Link>>,
-    /// Notifies those who wait that there is a place, that a connection is idle, or that none in use is left.
+    /// There is a place, a connection is idle, or none in use is left.
     changed: Condvar,
     renewals: Mutex<Option<PooledLink<D::Link>>>,
-    /// For what has less time than the driver would wait for an answer over the others.
+    /// For requests that have less time than the driver would wait for an answer over the others.
     brief: Mutex<Option<PooledLink<D::Link>>>,
 }
 
 impl<D: Database> Pool<D> {
-    /// `first` is a connection that stands already.
     pub(super) fn new(database: D, size: u32, first: D::Link) -> Pool<D> {
-        Pool::within(LIMITS, database, size, first)
+        Pool::within(Lifetime::default(), database, size, first)
     }
 
-    fn within(limits: Limits, database: D, size: u32, first: D::Link) -> Pool<D> {
+    fn within(lifetime: Lifetime, database: D, size: u32, first: D::Link) -> Pool<D> {
         let now = Clock::System.now();
-        let replace_at = now.plus(random_between(limits.age));
-        let first = PooledLink { link: first, made: now, replace_at, used: now };
-        let state = PoolState {
-            is_closed: false,
-            idle: vec![first],
-            placed: 0,
-            busy: 0,
-            urgent: 0,
-            stale_before: Moment::from_nanos(0),
-        };
+        let first =
+            PooledLink { link: first, made: now, replace_at: now.plus(lifetime.some_age()), used: now };
+        let (idle, stale_before) = (vec![first], Moment::from_nanos(0));
+        let state = PoolState { is_closed: false, idle, placed: 0, busy: 0, urgent: 0, stale_before };
         let (state, changed, renewals) = (Mutex::new(state), Condvar::new(), Mutex::new(None));
-        Pool { database, size, limits, state, changed, renewals, brief: Mutex::new(None) }
+        Pool { database, size, lifetime, state, changed, renewals, brief: Mutex::new(None) }
     }
 
     pub(super) fn database(&self) -> &D {
         &self.database
     }
 
-    /// Has `talk` use one connection alone.
     pub(super) fn with<T>(
         &self,
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
     ) -> Answer<T> {
+        let (mut place, link) = self.lend(deadline)?;
+        self.over(&mut place.link, link, deadline, talk)
+    }
+
+    /// A connection for one request, which may keep it, and the place to which it goes back.
+    pub(super) fn lend(&self, deadline: Moment) -> Answer<(Place<'_, D>, PooledLink<D::Link>)> {
         let mut place = self.place(deadline)?;
         let mut link = place.standing(deadline)?;
-        let outcome = talk(&self.database, &mut link);
-        place.link = self.kept(link, Shown::by(&outcome));
-        outcome
+        *link.deadline() = deadline;
+        Ok((place, link))
     }
 
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    /// Has `talk` use one connection alone, which it may keep. One that it leaves in its place is used again.
-    pub(super) fn lend<T>(
-        &self,
-        deadline: Moment,
-        talk: impl FnOnce(&D, &mut Option<PooledLink<D::Link>>) -> Answer<T>,
-    ) -> Answer<T> {
-        let mut place = self.place(deadline)?;
-        let mut lent = Some(place.standing(deadline)?);
-        let outcome = talk(&self.database, &mut lent);
-        place.link = lent.and_then(|link| self.kept(link, Shown::by(&outcome)));
-        outcome
-    }
-
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
-    /// Takes a connection that nobody needs any more, if there is room for it.
     pub(super) fn give(&self, link: PooledLink<D::Link>) {
         let Some(link) = self.kept(link, Shown::Sound) else { return };
         let mut state = self.state.lock();
@@ -117,49 +92,39 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk`, for the directory and the records of runs, use the connection for renewals, which it may
-    /// open; or, where a request over that might take longer than renewals can wait, one of its own. While
-    /// there is none for renewals, one of the requests' does that is idle and stands, if a request that comes
-    /// meanwhile has a place, too: a client that only waits needs no session more. Otherwise callers are not
-    /// to find theirs in use by what they do not know of: of those it takes one only if it is idle, and no
-    /// other can be had.
+    /// Has `talk` use a connection that no request waits for: for the directory and the records of runs.
+    ///
+    /// While there is none for renewals, an idle one of the requests' does, if the next request finds a place
+    /// all the same: a client that only waits needs no session more. Else the one for renewals, which this
+    /// may open; or, where renewals cannot wait as long as a request over it may take, one of its own.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
     ) -> Answer<T> {
-        let left = deadline.since(Clock::System.now());
-        if !self.database.ends_within(left) {
-            let mut own = self.brief.try_lock_for(left).ok_or_else(in_use)?;
-            let now = Clock::System.now(); // another thread may have used it until then
-            let left = deadline.since(now);
-            let is_fit = |link: &PooledLink<D::Link>| {
-                let is_young = now < link.replace_at && now.since(link.used) < self.limits.idle;
-                is_young && self.database.is_brief(link, left)
-            };
-            let standing = own.take().filter(is_fit).and_then(|link| self.alive(link));
-            let mut link = match standing {
-                Some(link) => link,
-                None => self.connected(|| self.database.connect_briefly(deadline))?,
-            };
-            let outcome = talk(&self.database, &mut link);
-            self.put_back(own, link, Shown::by(&outcome));
-            return outcome;
+        if !self.database.ends_within(deadline.since(Clock::System.now())) {
+            return self.with_brief(deadline, talk);
         }
         let has_none_for_renewals = || self.renewals.try_lock().is_some_and(|own| own.is_none());
         if D::HAS_SERVERS
             && has_none_for_renewals()
-            && let Some((mut place, mut link)) = self.idle()
+            && let Some((mut place, link)) = self.idle()
         {
-            let outcome = talk(&self.database, &mut link);
-            place.link = self.kept(link, Shown::by(&outcome));
-            return outcome;
+            return self.over(&mut place.link, link, deadline, talk);
         }
-        self.over_renewals(Clock::System.now(), deadline, |database, link| {
-            let outcome = talk(database, link);
-            let shown = Shown::by(&outcome);
-            (outcome, shown)
-        })?
+        self.over_renewals(Clock::System.now(), deadline, talk)?
+    }
+
+    fn with_brief<T>(&self, deadline: Moment, talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>) -> Answer<T> {
+        let mut own = self.brief.try_lock_for(deadline.since(Clock::System.now())).ok_or_else(in_use)?;
+        let now = Clock::System.now(); // another thread may have used it until then
+        let left = deadline.since(now);
+        let is_fit = |link: &PooledLink<_>| !self.is_old(link, now) && self.database.is_brief(link, left);
+        let link = match own.take().filter(is_fit).and_then(|link| self.alive(link)) {
+            Some(link) => link,
+            None => self.connected(|| self.database.connect_briefly(deadline))?,
+        };
+        self.over_own(own, link, deadline, talk)
     }
 
     /// Has `talk` answer for each of `count` claims over the connection for renewals.
@@ -169,82 +134,77 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Vec<Answer<T>>,
     ) -> Vec<Answer<T>> {
-        let answers = self.over_renewals(deadline, deadline, |database, link| {
-            let answers = talk(database, link);
-            let shown = Shown::by_all(&answers);
-            (answers, shown)
-        });
-        answers.unwrap_or_else(|failure| {
-            let error = failure.into_error();
-            (0..count).map(|_| Err(Failure::Refused(error.copy()))).collect()
-        })
-    }
-
-    #[cfg(feature = "mysql")]
-    /// Has `talk` ask something over the connection for renewals.
-    pub(super) fn ask<T>(
-        &self,
-        deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
-    ) -> Answer<T> {
-        self.over_renewals(deadline, deadline, |database, link| {
-            let outcome = talk(database, link);
-            let shown = Shown::by(&outcome);
-            (outcome, shown)
-        })?
+        self.over_renewals(deadline, deadline, talk)
+            .unwrap_or_else(|failure| (0..count).map(|_| Err(failure.copy())).collect())
     }
 
     /// Has `talk` use the connection for renewals. If it cannot be opened, then one of the requests', for
-    /// which it waits until `retry_timeout` is over, before all requests: that the server, or the way to it,
-    /// has no room for another connection says nothing against the holds.
-    fn over_renewals<T>(
+    /// which this waits until `patience` is over, before all requests: that the server has no room for
+    /// another connection says nothing against the holds.
+    pub(super) fn over_renewals<T: Outcome>(
         &self,
         patience: Moment,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> (T, Shown),
+        talk: impl FnOnce(&D, &mut D::Link) -> T,
     ) -> Answer<T> {
-        // Whoever has it ends by a deadline of his own.
         let mut own = self.renewals.try_lock_for(deadline.since(Clock::System.now())).ok_or_else(in_use)?;
         match self.standing(own.take(), true, self.connects_by(deadline)) {
-            Ok(mut link) => {
-                let (result, shown) = talk(&self.database, &mut link);
-                self.put_back(own, link, shown);
-                Ok(result)
-            }
+            Ok(link) => Ok(self.over_own(own, link, deadline, talk)),
             Err(failure) => {
                 let mut place = Place { pool: self, link: None, is_counted: false, is_open: false };
-                let mut link = place.borrow(failure, patience, true)?;
-                let (result, shown) = talk(&self.database, &mut link);
-                place.link = self.kept(link, shown);
-                Ok(result)
+                let link = place.borrow(failure, patience, true)?;
+                Ok(self.over(&mut place.link, link, deadline, talk))
             }
         }
     }
 
-    /// By when connecting has to end if an open connection is to do instead.
+    /// Has `talk` use the connection, which then goes to `place` if it is to be used again.
+    fn over<T: Outcome>(
+        &self,
+        place: &mut Option<PooledLink<D::Link>>,
+        mut link: PooledLink<D::Link>,
+        deadline: Moment,
+        talk: impl FnOnce(&D, &mut D::Link) -> T,
+    ) -> T {
+        *link.deadline() = deadline;
+        let outcome = talk(&self.database, &mut link);
+        *place = self.kept(link, outcome.shown());
+        outcome
+    }
+
+    /// The same with one beside the pool. Pairs with `close`, which closes first, and passes over what is in
+    /// use: here it is put back first, and looked whether the pool is closed second.
+    fn over_own<T: Outcome>(
+        &self,
+        mut own: OwnPlace<'_, D>,
+        link: PooledLink<D::Link>,
+        deadline: Moment,
+        talk: impl FnOnce(&D, &mut D::Link) -> T,
+    ) -> T {
+        let outcome = self.over(&mut own, link, deadline, talk);
+        drop(own);
+        if self.state.lock().is_closed {
+            self.end_own(|_| true);
+        }
+        outcome
+    }
+
     fn connects_by(&self, deadline: Moment) -> Moment {
         let state = self.state.lock();
-        if state.busy == 0 && state.idle.is_empty() {
-            return deadline;
-        }
-        let now = Clock::System.now();
-        now.plus(deadline.since(now) / 2)
+        if state.busy == 0 && state.idle.is_empty() { deadline } else { Clock::System.halfway(deadline) }
     }
 
     fn place(&self, deadline: Moment) -> Answer<Place<'_, D>> {
         let mut state = self.state.lock();
-        loop {
-            if state.is_closed {
-                return Err(Failure::Refused(shut_down()));
-            }
-            if state.placed < self.size {
-                break;
-            }
+        while !state.is_closed && state.placed >= self.size {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
                 return Err(Failure::Refused(timed_out("all connections of the pool are in use")));
             }
             self.changed.wait_for(&mut state, left);
+        }
+        if state.is_closed {
+            return Err(Failure::Refused(shut_down()));
         }
         state.placed += 1;
         let link = state.take_idle(false);
@@ -261,15 +221,19 @@ impl<D: Database> Pool<D> {
         state.placed += 1;
         drop(state);
         let mut place = Place { pool: self, link: None, is_counted: true, is_open: true };
-        let now = Clock::System.now();
-        if now.since(link.used) >= self.limits.idle || now >= link.replace_at {
+        if self.is_old(&link, Clock::System.now()) {
             place.link = Some(link); // the next request replaces it
             return None;
         }
         Some((place, self.alive(link)?))
     }
 
-    /// The connection, or a new one if it is not to be used any more.
+    fn is_old(&self, link: &PooledLink<D::Link>, now: Moment) -> bool {
+        D::HAS_SERVERS && self.lifetime.is_over(link.replace_at, link.used, now)
+    }
+
+    /// The connection, or a new one if it is not to be used any more. An old one is not asked whether it
+    /// stands while another can be had: where it was forgotten on the way, nobody answers.
     fn standing(
         &self,
         link: Option<PooledLink<D::Link>>,
@@ -277,15 +241,9 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
     ) -> Answer<PooledLink<D::Link>> {
         let now = Clock::System.now();
-        // One that was idle for long is not asked whether it stands while another can be had: where it was
-        // forgotten on the way, nobody answers.
-        let is_old = |link: &PooledLink<D::Link>| {
-            D::HAS_SERVERS && (now >= link.replace_at || now.since(link.used) >= self.limits.idle)
-        };
-        let link = link.and_then(|link| if is_old(&link) { Some(link) } else { self.alive(link) });
         let Some(mut link) = link else { return self.connect(deadline) };
-        if !is_old(&link) {
-            return Ok(link);
+        if !self.is_old(&link, now) {
+            return self.alive(link).map_or_else(|| self.connect(deadline), Ok);
         }
         match self.connect(Clock::System.halfway(deadline)) {
             Ok(new) => Ok(new),
@@ -294,7 +252,7 @@ impl<D: Database> Pool<D> {
                 Err(Failure::Refused(error))
             }
             Err(no_other) => {
-                link.replace_at = now.plus(AGED_GOES_ON);
+                link.replace_at = now.plus(REPLACE_AGAIN);
                 self.alive(link).ok_or(no_other)
             }
         }
@@ -316,11 +274,10 @@ impl<D: Database> Pool<D> {
         }
         let made = Clock::System.now();
         let link = connect().map_err(Failure::Refused)?;
-        let (replace_at, used) = (made.plus(random_between(self.limits.age)), Clock::System.now());
+        let (replace_at, used) = (made.plus(self.lifetime.some_age()), Clock::System.now());
         Ok(PooledLink { link, made, replace_at, used })
     }
 
-    /// The connection, if it is to be used again.
     fn kept(&self, mut link: PooledLink<D::Link>, shown: Shown) -> Option<PooledLink<D::Link>> {
         link.used = Clock::System.now();
         if shown == Shown::InDoubt || self.database.is_silent(&link) {
@@ -331,7 +288,7 @@ impl<D: Database> Pool<D> {
         if state.is_closed || link.made < state.stale_before {
             return None;
         }
-        if !D::HAS_SERVERS || shown == Shown::Sound || link.used.since(link.made) < LOOKS_APART {
+        if !D::HAS_SERVERS || shown == Shown::Sound || link.used.since(link.made) < LEAST_AGE {
             return Some(link);
         }
         state.stale_before = link.used;
@@ -342,13 +299,11 @@ impl<D: Database> Pool<D> {
         None
     }
 
-    /// Ends what has been idle for long. Called now and then.
     pub(super) fn tidy(&self) {
-        if !D::HAS_SERVERS {
-            return;
-        }
         let now = Clock::System.now();
-        let is_over = |link: &mut PooledLink<D::Link>| now.since(link.used) >= self.limits.idle;
+        let is_over = |link: &mut PooledLink<D::Link>| {
+            D::HAS_SERVERS && self.lifetime.is_over(Moment::NEVER, link.used, now)
+        };
         let over: Vec<_> = self.state.lock().idle.extract_if(.., is_over).collect();
         drop(over);
         self.end_own(is_over);
@@ -356,6 +311,7 @@ impl<D: Database> Pool<D> {
 
     /// Connections that are in use end with their requests.
     pub(super) fn close(&self) {
+        self.database.close();
         let mut state = self.state.lock();
         state.is_closed = true;
         let idle = std::mem::take(&mut state.idle);
@@ -365,17 +321,6 @@ impl<D: Database> Pool<D> {
         self.end_own(|_| true);
     }
 
-    /// Put back first, looked second. Pairs with `close`, which closes first, and then passes over what is in
-    /// use.
-    fn put_back(&self, mut own: OwnLink<'_, D>, link: PooledLink<D::Link>, shown: Shown) {
-        *own = self.kept(link, shown);
-        drop(own);
-        if self.state.lock().is_closed {
-            self.end_own(|_| true);
-        }
-    }
-
-    /// Ends the connections beside the pool that are not in use, if they are meant.
     fn end_own(&self, is_meant: impl Fn(&mut PooledLink<D::Link>) -> bool) {
         for own in [&self.renewals, &self.brief] {
             drop(own.try_lock().and_then(|mut link| link.take_if(&is_meant)));
@@ -384,7 +329,6 @@ impl<D: Database> Pool<D> {
 }
 
 impl<L> PoolState<L> {
-    /// Requests leave one for each renewal that waits.
     fn take_idle(&mut self, is_urgent: bool) -> Option<PooledLink<L>> {
         if !is_urgent && self.idle.len() <= self.urgent {
             return None;
@@ -396,7 +340,7 @@ impl<L> PoolState<L> {
 }
 
 /// The place in the pool of a request, or of a renewal that had to borrow a connection.
-struct Place<'a, D: Database> {
+pub(super) struct Place<'a, D: Database> {
     pool: &'a Pool<D>,
     /// Goes back to the pool with the place. It is taken out while in use: a panic ends it.
     link: Option<PooledLink<D::Link>>,
@@ -420,30 +364,34 @@ impl<D: Database> Place<'_, D> {
         }
     }
 
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(super) fn put(&mut self, link: PooledLink<D::Link>, shown: Shown) {
+        self.link = self.pool.kept(link, shown);
+    }
+
     /// A connection of another's, once it is free; `failure` if there is none.
     fn borrow(&mut self, failure: Failure, deadline: Moment, is_urgent: bool) -> Answer<PooledLink<D::Link>> {
         self.set_open(false);
+        let mut state = self.pool.state.lock();
         loop {
-            let mut state = self.pool.state.lock();
-            let link = loop {
-                if let Some(link) = state.take_idle(is_urgent) {
-                    break link;
+            if let Some(link) = state.take_idle(is_urgent) {
+                drop(state);
+                self.is_open = true;
+                if let Some(link) = self.pool.alive(link) {
+                    return Ok(link);
                 }
-                let left = deadline.since(Clock::System.now());
-                // The last one that could come back has ended, or nobody has one.
-                if state.busy == 0 && state.idle.is_empty() || left.is_zero() || state.is_closed {
-                    return Err(failure);
-                }
-                state.urgent += usize::from(is_urgent);
-                self.pool.changed.wait_for(&mut state, left);
-                state.urgent -= usize::from(is_urgent);
-            };
-            drop(state);
-            self.is_open = true;
-            if let Some(link) = self.pool.alive(link) {
-                return Ok(link);
+                self.set_open(false);
+                state = self.pool.state.lock();
+                continue;
             }
-            self.set_open(false);
+            let left = deadline.since(Clock::System.now());
+            // The last one that could come back has ended, or nobody has one.
+            if state.busy == 0 && state.idle.is_empty() || left.is_zero() || state.is_closed {
+                return Err(failure);
+            }
+            state.urgent += usize::from(is_urgent);
+            self.pool.changed.wait_for(&mut state, left);
+            state.urgent -= usize::from(is_urgent);
         }
     }
 
@@ -493,7 +441,9 @@ impl<D: Database> fmt::Debug for Pool<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stores::sql::statement::{Args, Record, Statement};
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
 
     /// Numbers its connections, all of which stand.
     #[derive(Default)]
@@ -504,36 +454,44 @@ mod tests {
         was_told: AtomicBool,
     }
 
-    impl Database for Numbered {
-        type Link = usize;
+    impl Link for (usize, Moment) {
+        fn deadline(&mut self) -> &mut Moment {
+            &mut self.1
+        }
 
-        fn connect(&self, _by: Moment) -> Result<usize> {
+        fn run(&mut self, _: &Statement, _: &Args) -> Answer<Vec<Record>> {
+            Ok(Vec::new())
+        }
+    }
+
+    impl Database for Numbered {
+        type Link = (usize, Moment);
+
+        fn connect(&self, _by: Moment) -> Result<(usize, Moment)> {
             let refuses = *self.refuses.lock();
             match refuses {
                 Some(kind) => Err(Error::new(kind, "connect", "no more")),
-                None => Ok(self.made.fetch_add(1, Ordering::SeqCst)),
+                None => Ok((self.made.fetch_add(1, Ordering::SeqCst), Moment::NEVER)),
             }
         }
 
-        fn is_alive(&self, _link: &mut usize) -> bool {
+        fn is_alive(&self, _link: &mut (usize, Moment)) -> bool {
             true
         }
-
-        fn give_up(&self, _link: usize) {}
 
         fn note_read_only(&self) {
             self.was_told.store(true, Ordering::SeqCst);
         }
     }
 
-    const LASTING: Limits = Limits { age: (LONG, LONG), idle: LONG };
+    const LASTING: Lifetime = Lifetime { age: LONG, idle: LONG };
     const LONG: Duration = Duration::from_secs(3_600);
     const NO_TIME: Duration = Duration::ZERO;
 
-    fn pool(limits: Limits, size: u32) -> Pool<Numbered> {
+    fn pool(lifetime: Lifetime, size: u32) -> Pool<Numbered> {
         let database = Numbered::default();
         let first = database.connect(soon()).unwrap();
-        Pool::within(limits, database, size, first)
+        Pool::within(lifetime, database, size, first)
     }
 
     fn soon() -> Moment {
@@ -544,14 +502,14 @@ mod tests {
     fn used(pool: &Pool<Numbered>, ended: Answer<()>) -> Option<usize> {
         let mut number = None;
         drop(pool.with(soon(), |_, link| {
-            number = Some(*link);
+            number = Some(link.0);
             ended
         }));
         number
     }
 
     fn renewed(pool: &Pool<Numbered>) -> Option<usize> {
-        let answers = pool.with_renewals(1, soon(), |_, link| vec![Ok(*link)]);
+        let answers = pool.with_renewals(1, soon(), |_, link| vec![Ok(link.0)]);
         answers.into_iter().next().and_then(|answer| answer.ok())
     }
 
@@ -583,13 +541,13 @@ mod tests {
 
     #[test]
     fn a_connection_that_is_old_or_was_idle_for_long_is_used_no_more() {
-        for limits in [Limits { age: (NO_TIME, NO_TIME), ..LASTING }, Limits { idle: NO_TIME, ..LASTING }] {
-            let pool = pool(limits, 1);
-            assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{limits:?}");
-            assert_eq!((renewed(&pool), renewed(&pool)), (Some(3), Some(4)), "{limits:?}");
+        for lifetime in [Lifetime { age: NO_TIME, ..LASTING }, Lifetime { idle: NO_TIME, ..LASTING }] {
+            let pool = pool(lifetime, 1);
+            assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{lifetime:?}");
+            assert_eq!((renewed(&pool), renewed(&pool)), (Some(3), Some(4)), "{lifetime:?}");
         }
         // Nobody has to come for it.
-        let pool = pool(Limits { idle: NO_TIME, ..LASTING }, 1);
+        let pool = pool(Lifetime { idle: NO_TIME, ..LASTING }, 1);
         renewed(&pool).unwrap();
         pool.tidy();
         assert!(pool.state.lock().idle.is_empty() && pool.renewals.lock().is_none());
@@ -598,11 +556,11 @@ mod tests {
     /// Age alone is no fault. But a password that was revoked is used for renewals alone.
     #[test]
     fn an_old_connection_goes_on_where_no_other_can_be_had() {
-        let pool = pool(Limits { age: (NO_TIME, NO_TIME), ..LASTING }, 1);
+        let pool = pool(Lifetime { age: NO_TIME, ..LASTING }, 1);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
         *pool.database.refuses.lock() = Some(ErrorKind::Busy);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
-        let pool = self::pool(Limits { age: (NO_TIME, NO_TIME), ..LASTING }, 1);
+        let pool = self::pool(Lifetime { age: NO_TIME, ..LASTING }, 1);
         assert_eq!(renewed(&pool), Some(1));
         *pool.database.refuses.lock() = Some(ErrorKind::Authentication);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (None, Some(1)));
@@ -631,7 +589,7 @@ mod tests {
                 scope.spawn(|| used(&pool, Ok(()))),
             ];
             let soonest = Clock::System.after(Duration::from_millis(1));
-            let directory = pool.with_another(soonest, |_, link| Ok(*link));
+            let directory = pool.with_another(soonest, |_, link| Ok(link.0));
             assert!(matches!(directory, Err(Failure::Refused(_))), "it waits for none of the requests'");
             end.send(()).unwrap();
             for other in others {
@@ -646,7 +604,7 @@ mod tests {
     fn of_directory(pool: &Pool<Numbered>, ended: Answer<()>) -> Option<usize> {
         let mut number = None;
         drop(pool.with_another(soon(), |_, link| {
-            number = Some(*link);
+            number = Some(link.0);
             ended
         }));
         number
@@ -672,16 +630,16 @@ mod tests {
     fn the_directory_leaves_requests_a_place_and_waits_for_no_connection_of_theirs() {
         assert_eq!(of_directory(&pool(LASTING, 1), Ok(())), Some(1), "the only place is for requests");
         let pool = pool(LASTING, 2);
-        let two = pool.with(soon(), |_, first| Ok((*first, used(&pool, Ok(())))));
+        let two = pool.with(soon(), |_, first| Ok((first.0, used(&pool, Ok(())))));
         assert_eq!(two.unwrap(), (0, Some(1)), "both are idle now");
         let last = pool.with(soon(), |_, _| Ok(of_directory(&pool, Ok(()))));
         assert_eq!(last.unwrap(), Some(2), "the last place is for requests");
-        for limits in [Limits { age: (NO_TIME, NO_TIME), ..LASTING }, Limits { idle: NO_TIME, ..LASTING }] {
-            let pool = self::pool(limits, 2);
+        for lifetime in [Lifetime { age: NO_TIME, ..LASTING }, Lifetime { idle: NO_TIME, ..LASTING }] {
+            let pool = self::pool(lifetime, 2);
             assert_eq!(
                 of_directory(&pool, Ok(())),
                 Some(1),
-                "it is not the one to replace another: {limits:?}"
+                "it is not the one to replace another: {lifetime:?}"
             );
         }
     }
@@ -700,7 +658,7 @@ mod tests {
                 });
                 has_begun.recv().unwrap();
                 assert!(has_ended.recv_timeout(Duration::from_millis(50)).is_err(), "it waits");
-                vec![Ok(*link)]
+                vec![Ok(link.0)]
             });
             assert!(matches!(renewed.as_slice(), [Ok(1)]));
             assert_eq!(has_ended.recv().unwrap(), Some(1));
@@ -718,7 +676,7 @@ mod tests {
         let with: Use<'_> = &|ended| {
             let mut number = None;
             let used = pool.with(deadline(), |_, link| {
-                number = Some(*link);
+                number = Some(link.0);
                 ended
             });
             drop(used);
@@ -727,7 +685,7 @@ mod tests {
         let with_another: Use<'_> = &|ended| {
             let mut number = None;
             let used = pool.with_another(deadline(), |_, link| {
-                number = Some(*link);
+                number = Some(link.0);
                 ended
             });
             drop(used);
@@ -736,7 +694,7 @@ mod tests {
         let with_renewals: Use<'_> = &|ended| {
             let mut number = None;
             let used = pool.with_renewals(2, deadline(), |_, link| {
-                number = Some(*link);
+                number = Some(link.0);
                 vec![Ok(()), ended]
             });
             drop(used);

@@ -1,5 +1,4 @@
-//! The store that keeps locks in a table, and what it can besides: see connections end, stand in a line, keep
-//! locks until others ask, sweep.
+//! The store that keeps locks in a table.
 
 use std::time::Duration;
 
@@ -10,17 +9,17 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch, Keeping, KeptLook
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Snapshot, Store, named, named_each};
+use crate::stores::sql::database::{Link, Outcome, Shown};
 use crate::stores::sql::pool::Pool;
-use crate::stores::sql::rows::{Change, Rows, described, granted, in_place, of_kind, until_broken};
+use crate::stores::sql::rows::{Change, Rows, described, granted, of_kind, until_broken};
 use crate::stores::sql::statement::{Args, Record, Statement, Statements};
 use crate::sync::Waker;
 use crate::sync::atomic::AtomicBool;
 use crate::time::Moment;
 
-/// Keeps locks in a table.
 #[derive(Debug)]
 pub(super) struct RowStore<D: Rows> {
-    pool: Pool<D>,
+    pub(super) pool: Pool<D>,
     /// The client has removed what clients that were killed have left in the directory.
     pub(super) has_tidied: AtomicBool,
 }
@@ -30,32 +29,19 @@ impl<D: Rows> RowStore<D> {
         RowStore { pool, has_tidied: AtomicBool::new(false) }
     }
 
-    pub(super) fn pool(&self) -> &Pool<D> {
-        &self.pool
-    }
-
-    /// Runs one of the statements that all databases have.
     pub(super) fn run(
         &self,
         deadline: Moment,
         args: &Args,
         statement: fn(&Statements) -> &Statement,
     ) -> Answer<Vec<Record>> {
-        self.pool.with(deadline, |database, link| {
-            database.run(link, statement(database.statements()), args, deadline)
-        })
+        self.pool.with(deadline, |database, link| link.run(statement(database.statements()), args))
     }
 
-    fn leave_one(
-        database: &D,
-        link: &mut D::Link,
-        claim: &Claim,
-        left: u32,
-        deadline: Moment,
-    ) -> Answer<Release> {
+    fn leave_one(database: &D, link: &mut D::Link, claim: &Claim, left: u32) -> Answer<Release> {
         let change = match left {
-            0 => database.free(link, claim, deadline)?.map(|others| Release::Freed { others }),
-            _ => database.leave(link, claim, left, deadline)?.map(|()| Release::StillHeld),
+            0 => database.free(link, claim)?.map(|others| Release::Freed { others }),
+            _ => database.leave(link, claim, left)?.map(|()| Release::StillHeld),
         };
         match change {
             Change::Made(release) => Ok(release),
@@ -97,11 +83,11 @@ impl<D: Rows> Store for RowStore<D> {
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let outcome = self.pool.with(deadline, |database, link| {
             if count == 1 {
-                return database.acquire(link, claim, deadline);
+                return database.acquire(link, claim);
             }
             let args = Args::of(claim).and("fenced", claim.wants_fence).and("count", count);
-            let taken = database.change(link, &database.statements().retake, &args, deadline)?;
-            match in_place(database, link, taken)? {
+            let taken = database.change(link, &database.statements().retake, &args)?;
+            match database.in_place(link, taken)? {
                 Change::Made(fence) => Ok(granted(claim, fence)),
                 Change::None(row) => of_kind(row, claim.kind).map(|_others| Attempt::Lost),
             }
@@ -113,8 +99,7 @@ impl<D: Rows> Store for RowStore<D> {
         if self.pool.database().is_gone() {
             return Ok(Release::NotHeld { holder: None });
         }
-        let outcome =
-            self.pool.with(deadline, |database, link| Self::leave_one(database, link, claim, left, deadline));
+        let outcome = self.pool.with(deadline, |database, link| Self::leave_one(database, link, claim, left));
         named(outcome, "unlock", claim.name.given())
     }
 
@@ -122,24 +107,20 @@ impl<D: Rows> Store for RowStore<D> {
         if self.pool.database().is_gone() {
             return claims.iter().map(|_| Ok(false)).collect();
         }
-        let outcomes = self
-            .pool
-            .with_renewals(claims.len(), deadline, |database, link| database.renew(link, claims, deadline));
+        let outcomes =
+            self.pool.with_renewals(claims.len(), deadline, |database, link| database.renew(link, claims));
         named_each(claims, outcomes, "renew")
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            // Renewals wait for this connection, so nothing here waits for a row that another transaction has
-            // locked.
-            let begun = database.wait_for_rows(link, true, deadline);
-            let mut outcomes = until_broken(claims, begun, deadline, |claim| {
-                Self::leave_one(database, link, claim, 0, deadline)
-            });
-            let is_broken = |outcome: &Answer<Release>| matches!(outcome, Err(Failure::Unknown(_)));
-            if !outcomes.iter().any(is_broken)
+            // Renewals wait for this connection, so nothing here waits for a locked row.
+            let begun = database.wait_for_rows(link, true);
+            let mut outcomes =
+                until_broken(link, claims, begun, |link, claim| Self::leave_one(database, link, claim, 0));
+            if outcomes.shown() != Shown::InDoubt
                 && let (Err(Failure::Unknown(error)), Some(last)) =
-                    (database.wait_for_rows(link, false, deadline), outcomes.last_mut())
+                    (database.wait_for_rows(link, false), outcomes.last_mut())
             {
                 *last = Err(Failure::Unknown(error));
             }
@@ -155,31 +136,17 @@ impl<D: Rows> Store for RowStore<D> {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        let outcome = self.pool.with(deadline, |database, link| {
-            match database.force(link, name, kind.is_token(), deadline)? {
+        let outcome =
+            self.pool.with(deadline, |database, link| match database.force(link, name, kind.is_token())? {
                 Change::Made(()) => Ok(true),
                 Change::None(row) => of_kind(row, kind).map(|_free| false),
-            }
-        });
+            });
         named(outcome, "force_unlock", name.given())
     }
 
-    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.pool.database().listen(claim, waker)
-    }
-
-    fn message_count(&self, claim: &Claim) -> Option<u64> {
-        self.pool.database().message_count(claim)
-    }
-
-    /// No answer is ever left to be read: only connections that have been idle for long end here.
-    fn poll_completions(&self) -> bool {
-        self.pool.tidy();
-        false
-    }
+    answered_by_pool!();
 
     fn close(&self) {
-        self.pool.database().close();
         self.pool.close();
     }
 }
@@ -187,7 +154,7 @@ impl<D: Rows> Store for RowStore<D> {
 impl<D: Rows> Inspect for RowStore<D> {
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
         let outcome = self.pool.with(by, |database, link| {
-            let row = of_kind(database.look(link, &Args::one("name", name), by)?, kind)?;
+            let row = of_kind(database.look(link, &Args::one("name", name))?, kind)?;
             Ok(row.map(|row| Snapshot {
                 count: if row.owner == owner.to_string() { u32::try_from(row.holds).unwrap_or(0) } else { 0 },
                 remaining: Some(row.remaining()),
@@ -202,26 +169,24 @@ impl<D: Rows> Inspect for RowStore<D> {
             let absent = || Ok(Inspection::new(name.given(), ObjectKind::Absent));
             records.first().map_or_else(absent, |record| described(name, record))
         });
-        let outcome = outcome.map_err(Failure::of_reading);
-        named(outcome, "inspect", name.given())
+        named(outcome.map_err(Failure::of_reading), "inspect", name.given())
     }
 }
 
 impl<D: Rows> ConnectionWatch for RowStore<D> {
     fn hung_up(&self) -> Option<bool> {
-        self.pool().database().hung_up()
+        self.pool.database().hung_up()
     }
 }
 
 impl<D: Rows> Lines for RowStore<D> {
     fn is_refused(&self) -> bool {
-        self.pool().database().is_line_refused()
+        self.pool.database().is_line_refused()
     }
 
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         // An entry that stays is passed over when its client has not asked for a while.
-        let left = self.pool().with(deadline, |database, link| database.leave_line(link, claim, deadline));
-        drop(left);
+        drop(self.pool.with(deadline, |database, link| database.leave_line(link, claim)));
     }
 }
 
@@ -231,25 +196,23 @@ impl<D: Rows> Keeping for RowStore<D> {
     }
 
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        let outcomes = self.pool().with_renewals(claims.len(), deadline, |database, link| {
-            database.look_kept(link, claims, deadline)
-        });
+        let outcomes = self
+            .pool
+            .with_renewals(claims.len(), deadline, |database, link| database.look_kept(link, claims));
         named_each(claims, outcomes, "renew")
     }
 }
 
 impl<D: Rows> Sweeping for RowStore<D> {
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>> {
-        self.pool().with(deadline, |database, link| database.old_versions(link, age, deadline))
+        self.pool.with(deadline, |database, link| database.old_versions(link, age))
     }
 
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64> {
-        match self.pool().with(deadline, |database, link| database.sweep(link, age, deadline)) {
-            Ok(removed) => Ok(removed),
-            Err(Failure::Refused(error)) => Err(Failure::Refused(error.during("sweep"))),
-            Err(Failure::Unknown(error)) => {
-                Err(Failure::Unknown(error.during("sweep").with_unknown_outcome()))
-            }
-        }
+        let swept = self.pool.with(deadline, |database, link| database.sweep(link, age));
+        swept.map_err(|failure| match failure {
+            Failure::Refused(error) => Failure::Refused(error.during("sweep")),
+            Failure::Unknown(error) => Failure::Unknown(error.during("sweep").with_unknown_outcome()),
+        })
     }
 }

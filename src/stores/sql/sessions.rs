@@ -1,13 +1,11 @@
 //! Locks that are a connection's: the server frees them when the session ends.
 //!
-//! Each hold has a connection of its own, since to the server all that comes over one connection is one
-//! holder. The session is set to end when it has been idle for the lease; renewing is talking over it. So the
-//! server frees the lock of a client that died, stands still or is cut off, and a client that still runs is
-//! notified.
+//! Each hold has a connection of its own. The session is set to end when it has been idle for the lease;
+//! renewing is talking over it. So the server frees the lock of a client that died, stands still or is cut
+//! off, and a client that still runs is notified.
 //!
-//! A server that takes no writes any more would keep such a lock all the same, since to have one is no write,
-//! while other clients acquire it from its successor. So each attempt and each renewal asks the server for
-//! that too.
+//! A server that turned read-only keeps such a lock, since to have one is no write, while other clients
+//! acquire it from its successor. So each attempt and each renewal asks for the server's role too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,88 +19,61 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch};
 use crate::seam::inspection::Inspect;
 use crate::seam::inspection::describe_by_kinds;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
-use crate::stores::sql::database::{Database, PooledLink};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named, named_each};
+use crate::stores::sql::database::{Database, Link, Outcome, PooledLink, Shown};
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::timed_out;
-use crate::sync::Mutex;
-use crate::sync::Waker;
+use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
 /// A server's operations on session locks.
 pub(super) trait SessionDatabase: Database {
     /// How long a waiter may sleep without being woken: at least, at most.
     const POLL_EVERY: (Duration, Duration);
-    /// Whether releases elsewhere wake waiters here.
     const WAKES: bool = false;
-
     /// Whether `is_alive` sees that the server has hung up, without asking it.
     const SEES_ENDS: bool = false;
 
     /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has
     /// it. A server that takes no writes refuses, and the session has nothing then.
-    fn try_lock(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<bool>;
+    fn try_lock(&self, link: &mut Self::Link, claim: &Claim) -> Answer<bool>;
 
     /// Has the session end when idle for the lease, from now on. `false`: the server takes no writes any
     /// more.
-    fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Answer<bool>;
+    fn prolong(&self, link: &mut Self::Link, lease: Duration) -> Answer<bool>;
 
     /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have
     /// it, or had it of a server that takes no writes any more.
-    fn unlock(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<bool>;
+    fn unlock(&self, link: &mut Self::Link, name: &LockName) -> Answer<bool>;
 
-    /// The holder of the lock.
-    fn holder(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<Option<String>>;
+    fn holder(&self, link: &mut Self::Link, name: &LockName) -> Answer<Option<String>>;
 
     /// Ends the session that has the lock; `false` if none has.
-    fn end(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<bool>;
+    fn end(&self, link: &mut Self::Link, name: &LockName) -> Answer<bool>;
 
     /// The server's number for the session of a connection.
     fn session(&self, link: &Self::Link) -> u32;
 
-    /// Ends the claim's session, over the connection of another, if it has the lock; `false` if it does not
-    /// have it.
-    fn end_left(
-        &self,
-        link: &mut Self::Link,
-        claim: &Claim,
-        left: &LeftSession,
-        deadline: Moment,
-    ) -> Answer<bool>;
+    /// Ends the claim's session over another's connection; `false` if it does not have the lock.
+    fn end_left(&self, link: &mut Self::Link, claim: &Claim, left: &LeftSession) -> Answer<bool>;
 
-    /// Whether the server has ended the session. One that goes on can have a connection that is of no use
-    /// here any more.
+    /// Whether the server has ended the session, whatever its connection is still good for.
     fn is_over(&self, link: &mut Self::Link) -> bool {
         !self.is_alive(link)
     }
 
     /// Finds out whether the server answers, where a session's connection is of no use any more once an
     /// answer did not come in time.
-    fn sound_out(&self, pool: &Pool<Self>, deadline: Moment) -> Answer<()>
+    fn sound_out(&self, _pool: &Pool<Self>, _deadline: Moment) -> Answer<()>
     where
         Self: Sized,
     {
-        let _ = (pool, deadline);
         Ok(())
     }
-
-    fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
-        let _ = (name, waker);
-        None
-    }
-
-    fn message_count(&self, name: &LockName) -> Option<u64> {
-        let _ = name;
-        None
-    }
-
-    fn close(&self) {}
 }
 
 type SessionKey = (Box<str>, Owner);
 
-/// A hold's connection, and what it was asked for. It is none of the pool's, and stays however old it is: the
-/// lock ends with it.
 struct HeldSession<L> {
     link: PooledLink<L>,
     count: u32,
@@ -116,11 +87,9 @@ struct HeldSession<L> {
 /// A hold's place; empty while it is taken and after it was freed.
 type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
-/// A session whose connection was given up without the server's word that it has ended: the server may not
-/// have noticed, and keep a lock for it.
+/// A session whose connection was given up: the server may not have noticed, and keep a lock for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeftSession {
-    /// The server's number for it.
     pub(super) session: u32,
     /// When the last request that was answered over it began.
     #[cfg_attr(
@@ -138,9 +107,6 @@ pub(super) struct SessionStore<D: SessionDatabase> {
     left: Mutex<CrowdMap<SessionKey, LeftSession>>,
 }
 
-/// The share of the remaining time for each of several, of which some may hang.
-const SHARE: u32 = 4;
-
 impl<D: SessionDatabase> SessionStore<D> {
     pub(super) fn new(pool: Pool<D>) -> SessionStore<D> {
         SessionStore { pool, held: Mutex::default(), left: Mutex::default() }
@@ -150,7 +116,11 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.held.lock().get(&key(claim)).cloned()
     }
 
-    /// Forgets sessions that nobody has come back to and that the server has ended.
+    fn remove(&self, claim: &Claim) -> Option<HeldSession<D::Link>> {
+        let place = self.held.lock().remove(&key(claim));
+        place.and_then(|place| place.lock().take())
+    }
+
     fn forget_ended(&self) {
         let now = Clock::System.now();
         self.held.lock().retain(|_, place| {
@@ -159,10 +129,9 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.left.lock().retain(|_, left| left.until > now);
     }
 
-    /// Notes that the connection of a session that may have the claim's lock is given up.
     fn note_left(&self, claim: &Claim, link: &D::Link, asked: Moment, lease: Duration) {
-        let (session, until) =
-            (self.pool.database().session(link), Clock::System.after(lease.max(claim.lease)));
+        let session = self.pool.database().session(link);
+        let until = Clock::System.after(lease.max(claim.lease));
         self.left.lock().insert(key(claim), LeftSession { session, asked, until });
     }
 
@@ -178,6 +147,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             return Err(Failure::Refused(timed_out("the hold's connection is in use")));
         };
         let Some(held) = place.as_mut() else { return Ok(None) };
+        *held.link.deadline() = deadline;
         let database = self.pool.database();
         let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
         match outcome {
@@ -190,8 +160,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // The outcome of the request does not matter: the connection is of no use any more, and the server
-        // ends the session that held the lock once it notices.
+        // Whatever became of the request, the server ends the session once it notices.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }
@@ -203,7 +172,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let outcome = self.with_session(claim, deadline, |database, held| {
             let lease = held.lease.max(claim.lease);
             let asked = Clock::System.now();
-            if !database.prolong(&mut held.link, lease, deadline)? {
+            if !database.prolong(&mut held.link, lease)? {
                 return Ok(false);
             }
             (held.lease, held.asked, held.until) = (lease, asked, asked.plus(lease));
@@ -212,8 +181,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         })?;
         if outcome == Some(false) {
             // Another client may have the lock of the server's successor. Hanging up frees it here.
-            let place = self.held.lock().remove(&key(claim));
-            drop(place.and_then(|place| place.lock().take()));
+            drop(self.remove(claim));
         }
         Ok(outcome == Some(true))
     }
@@ -224,37 +192,20 @@ impl<D: SessionDatabase> SessionStore<D> {
         if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
             return Ok(Attempt::granted(None));
         }
-        self.pool.lend(deadline, |database, place| {
-            let Some(mut link) = place.take() else { return Ok(Attempt::Busy { retry_after: None }) };
-            let asked = Clock::System.now();
-            match database.try_lock(&mut link, claim, deadline) {
-                Err(Failure::Refused(error)) if error.kind() == ErrorKind::ReadOnly => {
-                    *place = Some(link);
-                    Err(Failure::Refused(error))
-                }
-                Ok(true) => {
-                    let held = HeldSession {
-                        link,
-                        count: 1,
-                        lease: claim.lease,
-                        asked,
-                        until: asked.plus(claim.lease),
-                    };
-                    self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
-                    Ok(Attempt::granted(None))
-                }
-                Ok(false) => {
-                    *place = Some(link);
-                    Ok(Attempt::Busy { retry_after: None })
-                }
-                // Hanging up frees what may have been taken, once the server notices; the clean-up sees to
-                // it.
-                Err(failure) => {
-                    self.note_left(claim, &link, asked, claim.lease);
-                    Err(failure)
-                }
+        let (mut place, mut link) = self.pool.lend(deadline)?;
+        let (asked, lease) = (Clock::System.now(), claim.lease);
+        let outcome = self.pool.database().try_lock(&mut link, claim);
+        match outcome {
+            Ok(true) => {
+                let held = HeldSession { link, count: 1, lease, asked, until: asked.plus(lease) };
+                self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
+                return Ok(Attempt::granted(None));
             }
-        })
+            // Hanging up frees what may have been taken, once the server notices; the clean-up sees to it.
+            Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
+            Ok(false) | Err(_) => place.put(link, outcome.shown()),
+        }
+        outcome.map(|_others| Attempt::Busy { retry_after: None })
     }
 
     fn leave(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
@@ -266,21 +217,14 @@ impl<D: SessionDatabase> SessionStore<D> {
             })?;
             return if outcome.is_some() { Ok(Release::StillHeld) } else { self.not_held(claim, deadline) };
         }
-        let outcome = self.with_session(claim, deadline, |database, held| {
-            database.unlock(&mut held.link, &claim.name, deadline)
-        });
-        let outcome = match outcome {
-            // It stays as it is, and can be tried again. But over a connection that is silent that may be in
-            // vain for ever, where hanging up does it too.
-            Err(Failure::Refused(error))
-                if self.is_in_use(claim) || error.kind() != ErrorKind::TimedOut && self.is_usable(claim) =>
-            {
+        let unlock = |database: &D, held: &mut HeldSession<_>| database.unlock(&mut held.link, &claim.name);
+        let outcome = match self.with_session(claim, deadline, unlock) {
+            Err(Failure::Refused(error)) if self.can_ask_again(claim, &error) => {
                 return Err(Failure::Refused(error));
             }
             outcome => outcome,
         };
-        let place = self.held.lock().remove(&key(claim));
-        let held = place.and_then(|place| place.lock().take());
+        let held = self.remove(claim);
         match outcome {
             Ok(Some(true)) => {
                 if let Some(held) = held {
@@ -300,15 +244,26 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// The release of a lock that no connection here has any more. Only the server can say that the one which
-    /// had it is gone.
+    /// Whether a refused release leaves the lock as it is, to be tried again. Over a connection that is
+    /// silent each try may be in vain, where hanging up frees the lock too.
+    fn can_ask_again(&self, claim: &Claim, error: &Error) -> bool {
+        let place = self.place(claim);
+        match place.as_ref().map(|place| place.try_lock()) {
+            Some(None) => true, // in use
+            _ if error.kind() == ErrorKind::TimedOut => false,
+            None => true,
+            Some(Some(mut held)) => {
+                held.as_mut().is_none_or(|held| self.pool.database().is_alive(&mut held.link))
+            }
+        }
+    }
+
+    /// The release of a lock that no connection here has any more. Only the server can say that it is gone.
     fn leave_left(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         let Some(left) = self.left.lock().get(&key(claim)).copied() else {
             return self.not_held(claim, deadline);
         };
-        let asked =
-            self.pool.with(deadline, |database, link| database.end_left(link, claim, &left, deadline));
-        match asked {
+        match self.pool.with(deadline, |database, link| database.end_left(link, claim, &left)) {
             Ok(false) => {
                 self.left.lock().remove(&key(claim));
                 self.not_held(claim, deadline)
@@ -321,22 +276,8 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    fn is_in_use(&self, claim: &Claim) -> bool {
-        self.place(claim).is_some_and(|place| place.try_lock().is_none())
-    }
-
-    /// Whether the hold's connection can be asked again, or is in use.
-    fn is_usable(&self, claim: &Claim) -> bool {
-        let place = self.place(claim);
-        let held = place.as_ref().and_then(|place| place.try_lock());
-        held.is_none_or(|mut held| {
-            held.as_mut().is_none_or(|held| self.pool.database().is_alive(&mut held.link))
-        })
-    }
-
     fn not_held(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
-        let holder = self.pool.with(deadline, |database, link| database.holder(link, &claim.name, deadline));
-        // The answer is known; only the name of the other is not.
+        let holder = self.pool.with(deadline, |database, link| database.holder(link, &claim.name));
         Ok(Release::NotHeld { holder: holder.unwrap_or_default() })
     }
 }
@@ -345,10 +286,10 @@ fn key(claim: &Claim) -> SessionKey {
     (claim.name.key().into(), claim.owner)
 }
 
-/// An end for one of several requests: one that hangs leaves time for the others.
+/// An end for one of several requests: a quarter of the time, so that one that hangs leaves time for others.
 fn share(deadline: Moment) -> Moment {
     let now = Clock::System.now();
-    now.plus(deadline.since(now) / SHARE)
+    now.plus(deadline.since(now) / 4)
 }
 
 impl<D: SessionDatabase> Store for SessionStore<D> {
@@ -385,43 +326,27 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        if let Err(failure) = self.pool.database().sound_out(&self.pool, deadline) {
-            let error = failure.into_error();
-            let silent =
-                |claim: &Claim| named(Err(Failure::Refused(error.copy())), "renew", claim.name.given());
-            return claims.iter().map(silent).collect();
-        }
-        let one =
-            |claim: &Claim| named(self.prolong(claim, None, share(deadline)), "renew", claim.name.given());
-        claims.iter().map(one).collect()
+        let answers = self.pool.database().sound_out(&self.pool, deadline);
+        let renewed = |claim| match &answers {
+            Ok(()) => self.prolong(claim, None, share(deadline)),
+            Err(silence) => Err(Failure::Refused(silence.error().copy())),
+        };
+        named_each(claims, claims.iter().map(renewed), "renew")
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let one = |claim: &Claim| named(self.leave(claim, 0, share(deadline)), "unlock", claim.name.given());
-        claims.iter().map(one).collect()
+        let outcomes = claims.iter().map(|claim| self.leave(claim, 0, share(deadline)));
+        named_each(claims, outcomes, "unlock")
     }
 
     fn force(&self, _kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        let outcome = self.pool.with(deadline, |database, link| database.end(link, name, deadline));
+        let outcome = self.pool.with(deadline, |database, link| database.end(link, name));
         named(outcome, "force_unlock", name.given())
     }
 
-    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.pool.database().listen(&claim.name, waker)
-    }
-
-    fn message_count(&self, claim: &Claim) -> Option<u64> {
-        self.pool.database().message_count(&claim.name)
-    }
-
-    /// No answer is ever left to be read: only connections that have been idle for long end here.
-    fn poll_completions(&self) -> bool {
-        self.pool.tidy();
-        false
-    }
+    answered_by_pool!();
 
     fn close(&self) {
-        self.pool.database().close();
         self.pool.close();
         self.held.lock().clear();
     }
@@ -429,15 +354,14 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
 
 impl<D: SessionDatabase> Inspect for SessionStore<D> {
     fn inspect(&self, _kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
-        let outcome = self.pool.with(by, |database, link| {
-            let holder = database.holder(link, name, by)?;
-            Ok(holder.map(|holder| {
-                let place = self.held.lock().get(&(name.key().into(), owner)).cloned();
-                let count = place.and_then(|place| place.lock().as_ref().map(|held| held.count));
-                Snapshot { holder, count: count.unwrap_or(0), remaining: None }
-            }))
-        });
-        named(outcome.map_err(Failure::of_reading), "inspect", name.given())
+        let outcome = self.pool.with(by, |database, link| database.holder(link, name));
+        let snapshot = |holder| {
+            let place = self.held.lock().get(&(name.key().into(), owner)).cloned();
+            let count = place.and_then(|place| place.lock().as_ref().map(|held| held.count));
+            Snapshot { holder, count: count.unwrap_or(0), remaining: None }
+        };
+        let outcome = outcome.map_err(Failure::of_reading).map(|holder| holder.map(snapshot));
+        named(outcome, "inspect", name.given())
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
@@ -452,16 +376,11 @@ impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
             return None;
         }
         let places: Vec<_> = self.held.lock().values().cloned().collect();
-        let has_ended = |place: &SessionPlace<D::Link>| {
-            let Some(mut place) = place.try_lock() else { return false };
-            let has_ended = place.as_mut().is_some_and(|held| !self.pool.database().is_alive(&mut held.link));
-            if has_ended {
-                *place = None;
-            }
-            has_ended
+        let ended = |place: &SessionPlace<D::Link>| {
+            let is_over = |held: &mut HeldSession<_>| !self.pool.database().is_alive(&mut held.link);
+            place.try_lock().and_then(|mut place| place.take_if(is_over)).is_some()
         };
-        // Each of them, not up to the first.
-        Some(places.iter().filter(|place| has_ended(place)).count() > 0)
+        Some(places.iter().filter(|place| ended(place)).count() > 0)
     }
 }
 
@@ -475,6 +394,7 @@ impl<D: SessionDatabase> fmt::Debug for SessionStore<D> {
 mod tests {
     use super::*;
     use crate::ident::{ClientId, unbound_number};
+    use crate::stores::sql::statement::{Args, Record, Statement};
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// A server that has one client, and does what the test says.
@@ -507,7 +427,17 @@ mod tests {
         Error::new(ErrorKind::Unreachable, "request", "the session is over")
     }
 
-    struct Connected(Arc<Server>);
+    struct Connected(Arc<Server>, Moment);
+
+    impl Link for Connected {
+        fn deadline(&mut self) -> &mut Moment {
+            &mut self.1
+        }
+
+        fn run(&mut self, _: &Statement, _: &Args) -> Answer<Vec<Record>> {
+            Ok(Vec::new())
+        }
+    }
 
     impl Drop for Connected {
         fn drop(&mut self) {
@@ -520,43 +450,35 @@ mod tests {
 
         fn connect(&self, _by: Moment) -> Result<Connected> {
             self.open.fetch_add(1, Ordering::SeqCst);
-            Ok(Connected(Arc::clone(self)))
+            Ok(Connected(Arc::clone(self), Moment::NEVER))
         }
 
         fn is_alive(&self, link: &mut Connected) -> bool {
             !self.is_silent.load(Ordering::SeqCst) && !self.is_over(link)
-        }
-
-        fn is_silent(&self, _link: &Connected) -> bool {
-            false
-        }
-
-        fn give_up(&self, link: Connected) {
-            drop(link);
         }
     }
 
     impl SessionDatabase for Arc<Server> {
         const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
 
-        fn try_lock(&self, _link: &mut Connected, _claim: &Claim, _by: Moment) -> Answer<bool> {
+        fn try_lock(&self, _link: &mut Connected, _claim: &Claim) -> Answer<bool> {
             self.ask().map(|()| true)
         }
 
-        fn prolong(&self, _link: &mut Connected, _lease: Duration, _by: Moment) -> Answer<bool> {
+        fn prolong(&self, _link: &mut Connected, _lease: Duration) -> Answer<bool> {
             self.ask().map(|()| !self.is_read_only.load(Ordering::SeqCst))
         }
 
-        fn unlock(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Answer<bool> {
+        fn unlock(&self, _link: &mut Connected, _name: &LockName) -> Answer<bool> {
             self.ask()?;
             self.unlocks.lock().take().map_or(Ok(true), Err)
         }
 
-        fn holder(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Answer<Option<String>> {
+        fn holder(&self, _link: &mut Connected, _name: &LockName) -> Answer<Option<String>> {
             Ok(None)
         }
 
-        fn end(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Answer<bool> {
+        fn end(&self, _link: &mut Connected, _name: &LockName) -> Answer<bool> {
             Ok(false)
         }
 
@@ -564,13 +486,7 @@ mod tests {
             7
         }
 
-        fn end_left(
-            &self,
-            _link: &mut Connected,
-            _claim: &Claim,
-            left: &LeftSession,
-            _by: Moment,
-        ) -> Answer<bool> {
+        fn end_left(&self, _link: &mut Connected, _claim: &Claim, left: &LeftSession) -> Answer<bool> {
             assert_eq!(left.session, 7);
             self.left.lock().pop().unwrap_or(Ok(false))
         }

@@ -6,30 +6,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::format::check_format;
 use crate::seam::{Answer, Claim, Failure, Store};
-use crate::stores::sql::database::Database;
+use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
 use crate::stores::sql::rows::{Change, Rows};
-use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
-use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, long_log, path, share, up_ms};
-use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, replaced};
-use crate::stores::sql::statement::{Args, Record, Statement, Statements, Value};
+use crate::stores::sql::sqlite::connection::{
+    SqliteConnection, end_strays, failed, failed_to_open, is_busy, limit, replaced,
+};
+use crate::stores::sql::sqlite::file::{Files, check_path, hindrance, long_log, path, share};
+use crate::stores::sql::statement::{Args, Statements};
 use crate::stores::sql::{no_table, other_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
 mod connection;
 mod file;
-mod refusal;
 
-/// Opens the file, and checks that it can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if options.table.session_locks {
         let words = "SQLite has no session locks: leave session_locks() out";
@@ -40,11 +38,9 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         path: path(&options.url)?.into(),
         table: options.table.name.rsplit('.').next().unwrap_or_default().to_owned(),
         queries: Queries::new(&options.table.name),
-        boot: Value::from(boot()),
         seen: Mutex::default(),
     };
-    // Asked of each client that is built, and of no later connection: a name that a running client's file
-    // gets costs no hold, because nobody can be built with that name.
+    // No later connection checks this: a name that a running client's file gets costs no hold.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -60,7 +56,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         if is_there { Ok(true) } else { has_table() }
     };
     *database.seen.lock() = Some(first.files());
-    if !on(&first, deadline, is_there).map_err(|failure| failure.into_error().during("connect"))? {
+    if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
     // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
@@ -71,36 +67,15 @@ queries!("sqlite": sweep);
 
 struct Sqlite {
     path: Arc<Path>,
-    /// The table's name, without that of a schema.
     table: String,
     queries: Queries,
-    /// The machine's start, until whose next rows go by the time since then; or nothing.
-    boot: Value,
     /// The files that the path led to when that was last looked at.
     seen: Mutex<Option<Files>>,
 }
 
-/// Has `talk` use the connection, whose waits for other writers end by then.
-fn on<T>(
-    link: &SqliteConnection,
-    deadline: Moment,
-    talk: impl FnOnce(&Connection) -> Answer<T>,
-) -> Answer<T> {
-    let conn = link.get();
-    let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
-    limit(conn, deadline).map_err(failed)?;
-    let outcome = talk(conn);
-    if let Err(Failure::Refused(error) | Failure::Unknown(error)) = &outcome
-        && matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Protocol)
-    {
-        link.fail();
-    }
-    outcome
-}
-
 impl Sqlite {
-    /// Opens the file. It is made if it is not there only when the client is: a process that took it away
-    /// since then may be about to put another in its place.
+    /// Opens the file. Only a client that is being made may create it: a process that took it away since then
+    /// may be about to put another in its place.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
@@ -117,7 +92,7 @@ impl Sqlite {
             // cut loses are locks of processes that it has ended too; and fences go by the clock besides.
             // A reader that others leave open keeps the log growing: 16 MiB of it stay when it starts anew.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
-            // It has the log and its index be there.
+            // Keeps the `-wal` and `-shm` files in existence.
             made_by(&conn, &self.table)?;
             share(&self.path);
             Ok(Some(conn))
@@ -139,7 +114,8 @@ impl Sqlite {
                         .unwrap_or_else(|| failed_to_open(error)));
                 }
                 Ok(conn) => {
-                    if let Some(link) = conn.and_then(|conn| SqliteConnection::new(conn, &self.path, before))
+                    if let Some(link) =
+                        conn.and_then(|conn| SqliteConnection::new(conn, &self.path, before, deadline))
                     {
                         return Ok(link);
                     }
@@ -161,7 +137,7 @@ impl Database for Sqlite {
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
         // It was there when the client was made. Another program may be about to make it.
-        let has_table = on(&link, deadline, |conn| has_table(conn, &self.table, &self.queries.all.take.text));
+        let has_table = link.on(|conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
         } else {
@@ -173,68 +149,22 @@ impl Database for Sqlite {
     fn is_alive(&self, link: &mut SqliteConnection) -> bool {
         link.is_sound()
     }
-
-    fn give_up(&self, link: SqliteConnection) {
-        drop(link);
-    }
 }
 
 fn pause() {
     Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(5));
 }
 
-/// Waits for other writers end by then.
-fn limit(link: &Connection, deadline: Moment) -> rusqlite::Result<()> {
-    link.busy_timeout(deadline.since(Clock::System.now()))
-}
-
 impl Rows for Sqlite {
-    /// A look is a read of one row, which keeps no writer waiting.
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(10));
 
     fn statements(&self) -> &Statements {
         &self.queries.all
     }
 
-    fn run(
-        &self,
-        link: &mut SqliteConnection,
-        statement: &Statement,
-        args: &Args,
-        deadline: Moment,
-    ) -> Answer<Vec<Record>> {
-        let up = Value::from(up_ms());
-        let value = |name: &&str| match *name {
-            "boot" => &self.boot,
-            "up_ms" => &up,
-            name => args.get(name),
-        };
-        let run = |conn: &Connection| {
-            let mut prepared = conn.prepare_cached(&statement.text)?;
-            let params = rusqlite::params_from_iter(statement.names.iter().map(value));
-            if prepared.column_count() == 0 {
-                let is_changed = prepared.execute(params)? > 0;
-                return Ok(Vec::from_iter(is_changed.then(|| Record(vec![Value::Int(0)]))));
-            }
-            // Read to the end: only then it has been committed.
-            let read = |row: &Row<'_>| -> rusqlite::Result<Record> {
-                let columns = 0..row.as_ref().column_count();
-                columns.map(|at| row.get(at)).collect::<rusqlite::Result<_>>().map(Record)
-            };
-            prepared.query_map(params, read)?.collect::<rusqlite::Result<_>>()
-        };
-        on(link, deadline, |conn| run(conn).map_err(failed))
-    }
-
     /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
-    fn look_before(
-        &self,
-        link: &mut SqliteConnection,
-        claim: &Claim,
-        deadline: Moment,
-    ) -> Answer<Option<Change<u64>>> {
-        let seen =
-            self.look(link, &Args::one("name", &*claim.name), deadline).map_err(Failure::of_reading)?;
+    fn look_before(&self, link: &mut SqliteConnection, claim: &Claim) -> Answer<Option<Change<u64>>> {
+        let seen = self.look(link, &Args::one("name", &*claim.name)).map_err(Failure::of_reading)?;
         Ok(seen.filter(|row| row.is_of_another(claim)).map(|row| Change::None(Some(row))))
     }
 
@@ -242,13 +172,13 @@ impl Rows for Sqlite {
         (!link.is_in_place()).then(replaced)
     }
 
-    fn sweep(&self, link: &mut SqliteConnection, age: Duration, deadline: Moment) -> Answer<u64> {
-        let removed = self.run(link, &self.queries.sweep, &Args::one("age_ms", age), deadline)?;
+    fn sweep(&self, link: &mut SqliteConnection, age: Duration) -> Answer<u64> {
+        let removed = link.run(&self.queries.sweep, &Args::one("age_ms", age))?;
         Ok(u64::try_from(removed.len()).unwrap_or(0))
     }
 
     /// The reader is not known here; only that the log could not begin anew.
-    fn old_versions(&self, _: &mut SqliteConnection, _: Duration, _by: Moment) -> Answer<Vec<String>> {
+    fn old_versions(&self, _: &mut SqliteConnection, _: Duration) -> Answer<Vec<String>> {
         Ok(long_log(&self.path).into_iter().collect())
     }
 
@@ -263,30 +193,6 @@ impl Rows for Sqlite {
     }
 }
 
-impl ToSql for Value {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(match self {
-            Value::Null => ValueRef::Null,
-            Value::Bool(value) => ValueRef::Integer((*value).into()),
-            Value::Int(value) => ValueRef::Integer(*value),
-            Value::Text(text) => ValueRef::Text(text.as_bytes()),
-            Value::Bytes(bytes) => ValueRef::Blob(bytes),
-        }))
-    }
-}
-
-impl FromSql for Value {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Value> {
-        Ok(match value {
-            ValueRef::Integer(value) => Value::Int(value),
-            ValueRef::Text(_) => Value::from(value.as_str()?),
-            ValueRef::Blob(bytes) => Value::from(bytes),
-            ValueRef::Null | ValueRef::Real(_) => Value::Null,
-        })
-    }
-}
-
-/// The statement that made the table, if the table is there.
 fn made_by(conn: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
     let made = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE";
     conn.query_row(made, [table], |row| row.get(0)).optional()
@@ -324,7 +230,6 @@ mod tests {
             path: path.clone().into(),
             table: "leasehold_locks".to_owned(),
             queries: Queries::new("leasehold_locks"),
-            boot: Value::Null,
             seen: Mutex::default(),
         };
         let deadline = || Clock::System.after(Duration::from_secs(60));

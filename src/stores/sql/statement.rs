@@ -8,6 +8,7 @@ use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::query;
 
 /// A statement of a file in `query/`, with the name of the table in use.
+#[derive(Clone)]
 pub(super) struct Statement {
     pub(super) text: String,
     /// The parameters, in the order of their numbers.
@@ -15,23 +16,30 @@ pub(super) struct Statement {
 }
 
 impl Statement {
-    pub(super) fn new(text: &'static str, table: &str) -> Statement {
-        Statement { text: query(text, table), names: names(text) }
+    pub(super) fn new(text: &'static str, parts: &str, table: &str) -> Statement {
+        Statement { text: query(&filled(text, parts), table), names: names(text) }
     }
 }
 
-/// A statement of a database's folder in `query/`.
+/// A statement with each part of the database's `parts.sql` in the place of its name in braces. A part may
+/// name those that follow.
+fn filled(text: &str, parts: &str) -> String {
+    let mut filled = text.to_owned();
+    for (name, part) in parts.split("\n-- {").skip(1).filter_map(|part| part.split_once("}\n")) {
+        let lines: Vec<_> = part.trim_end().lines().filter(|line| !line.starts_with("--")).collect();
+        filled = filled.replace(&format!("{{{name}}}"), &lines.join("\n"));
+    }
+    filled
+}
+
 macro_rules! statement {
+    (@file $folder:literal, $name:expr) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/stores/sql/query/", $folder, "/", $name, ".sql"))
+    };
     ($folder:literal, $table:expr, $name:ident) => {
         $crate::stores::sql::statement::Statement::new(
-            include_str!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/src/stores/sql/query/",
-                $folder,
-                "/",
-                stringify!($name),
-                ".sql"
-            )),
+            statement!(@file $folder, stringify!($name)),
+            statement!(@file $folder, "parts"),
             $table,
         )
     };
@@ -39,7 +47,6 @@ macro_rules! statement {
 
 macro_rules! statements {
     ($($name:ident),+ $(,)?) => {
-        /// The statements that each database has.
         pub(super) struct Statements {
             $(pub(super) $name: Statement,)+
         }
@@ -83,7 +90,6 @@ fn names(text: &'static str) -> Vec<&'static str> {
     names
 }
 
-/// A parameter, or a column of a row.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Null,
@@ -136,8 +142,12 @@ impl Args {
     }
 
     pub(super) fn and(mut self, name: &'static str, value: impl Into<Value>) -> Args {
-        self.0.push((name, value.into()));
+        self.set(name, value);
         self
+    }
+
+    pub(super) fn set(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.0.push((name, value.into()));
     }
 
     /// The last that was given for the name. A statement's head names no parameter that its caller leaves
@@ -149,7 +159,6 @@ impl Args {
     }
 }
 
-/// A row that a statement returned.
 #[derive(Debug)]
 pub(super) struct Record(pub(super) Vec<Value>);
 
@@ -162,7 +171,6 @@ impl Record {
         matches!(self.value(at), Value::Null)
     }
 
-    /// Reads the column unless it is NULL.
     pub(super) fn maybe<T>(&self, at: usize, read: fn(&Record, usize) -> Answer<T>) -> Answer<Option<T>> {
         if self.is_null(at) { Ok(None) } else { read(self, at).map(Some) }
     }
@@ -193,6 +201,12 @@ impl Record {
     pub(super) fn bytes(&self, at: usize) -> Answer<Vec<u8>> {
         if let Value::Bytes(bytes) = self.value(at) { Ok(bytes.clone()) } else { Err(unexpected()) }
     }
+}
+
+/// The only row that a statement returns.
+#[cfg(feature = "postgres")]
+pub(super) fn first(records: Vec<Record>) -> Answer<Record> {
+    records.into_iter().next().ok_or_else(unexpected)
 }
 
 fn unexpected() -> Failure {

@@ -19,9 +19,9 @@ pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
         "    fn of(body: Cow<'static, str>) -> Script {\n        let body = Cow::<str>::Owned(crate::sabotage::text(&body));\n",
     ),
     (
-        "src/stores/sql/mod.rs",
-        "    let mut parts = text.split(TABLE);\n",
-        "    let text = crate::sabotage::text(text);\n    let mut parts = text.split(TABLE);\n",
+        "src/stores/sql/statement.rs",
+        "    let mut filled = text.to_owned();\n",
+        "    let parts = &crate::sabotage::text(parts);\n    let mut filled = crate::sabotage::text(text);\n",
     ),
     (
         "src/locks/fencing/mod.rs",

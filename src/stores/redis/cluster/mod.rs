@@ -188,7 +188,8 @@ impl ClusterStore {
 
     fn send<T>(&self, place: &SlotPlace, send: impl Fn(&RedisStore) -> Answer<T>) -> Answer<T> {
         if place.asking {
-            send(&self.topology.asking(&place.node).map_err(Failure::Refused)?)
+            let asking = self.topology.asking(&place.node).map_err(Failure::Refused)?;
+            send(&asking)
         } else {
             send(&place.node.store)
         }

@@ -101,8 +101,8 @@ impl Connections {
     }
 
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
-    pub(crate) fn lasting(self, limits: crate::stores::redis::conn::ledger::Limits) -> Connections {
-        let ledger = Arc::new(Ledger::limited(limits));
+    pub(crate) fn lasting(self, lifetime: crate::hosts::Lifetime) -> Connections {
+        let ledger = Arc::new(Ledger::lasting(lifetime));
         Connections { shared: Arc::new(SharedConnection::noted_in(Arc::clone(&ledger))), ledger, ..self }
     }
 

@@ -7,44 +7,20 @@ use std::time::Duration;
 
 use redis::Value;
 
+use crate::hosts::{self, LEAST_AGE, Lifetime, REPLACE_AGAIN};
 use crate::refused::Refused;
 use crate::seam::REQUEST_LASTS;
 use crate::stores::redis::reply::{Fitness, is_forgotten};
 use crate::stores::redis::script::{Command, KnownScripts, Script};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::time::{Clock, Moment, random_between};
+use crate::time::{Clock, Moment};
 
-/// An older connection is replaced: a name or proxy may lead elsewhere by now, and a server that was taken
-/// out of use keeps its connections. Up to an eighth sooner, so that a fleet does not connect at once.
-const GREATEST_AGE: Duration = Duration::from_secs(30 * 60);
-/// A connection idle for longer is replaced: routers and load balancers silently forget idle connections
-/// after four minutes or more, and the next request would time out.
-const GREATEST_IDLE: Duration = Duration::from_secs(3 * 60);
-/// After a failed replacement; the old connection serves meanwhile.
-const REPLACE_AGAIN: Duration = Duration::from_secs(60);
-/// A younger connection is kept whatever the server says: else one that refuses everything would cost a
-/// connect for each request.
-const LEAST_AGE: Duration = Duration::from_millis(250);
 /// A server that refuses for a passing reason, as while it loads, is looked up anew after this.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
-/// The longest reservation of a lock is for this link; `lua/line.lua` has the same bound.
-const FARTHEST_LINK: u32 = 6;
 /// The most connections in doubt that are asked about; of more nothing is known.
 const MOST_DOUBTS: usize = 64;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) age: Duration,
-    pub(crate) idle: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { age: GREATEST_AGE, idle: GREATEST_IDLE }
-    }
-}
 
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
@@ -76,7 +52,7 @@ pub(crate) struct Ledger {
     generation: AtomicU64,
     /// How often a reply said that the server did not know a script.
     forgotten: AtomicU64,
-    limits: Limits,
+    lifetime: Lifetime,
     /// Of the last two handshakes, in microseconds, the last one first.
     round_trips: [AtomicU64; 2],
     doubts: Mutex<Doubts>,
@@ -103,14 +79,14 @@ fn replaced_at(origin: &Origin, age: Duration) -> Moment {
         let life = ends.since(origin.opened);
         life.saturating_sub((life / 5).max(BEFORE_END)).max(life / 2)
     });
-    let age = age.min(until_end);
-    origin.opened.plus(random_between((age - age / 8, age)))
+    let lifetime = Lifetime { age: age.min(until_end), ..Lifetime::default() };
+    origin.opened.plus(lifetime.some_age())
 }
 
 impl Origin {
     /// When to replace a connection that is used alone.
     pub(crate) fn replaced_at(&self) -> Moment {
-        replaced_at(self, GREATEST_AGE)
+        replaced_at(self, Lifetime::default().age)
     }
 }
 
@@ -134,8 +110,8 @@ impl Origin {
 
 impl Ledger {
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
-    pub(crate) fn limited(limits: Limits) -> Ledger {
-        Ledger { limits, ..Ledger::default() }
+    pub(crate) fn lasting(lifetime: Lifetime) -> Ledger {
+        Ledger { lifetime, ..Ledger::default() }
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -148,16 +124,15 @@ impl Ledger {
         let round_trip = u64::try_from(origin.round_trip.as_micros()).unwrap_or(u64::MAX);
         before.store(last.swap(round_trip, Ordering::SeqCst), Ordering::SeqCst);
         origin.generation = generation;
-        origin.replace_at = replaced_at(origin, self.limits.age);
+        origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// How far the server is: how often 10 ms must be doubled to make two round trips and 8 ms for threads.
-    /// The shorter of the last two handshakes counts, since one may have met a busy processor.
+    /// The [link](hosts::link) to the server. The shorter of the last two handshakes counts, since one may
+    /// have met a busy processor.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
-        let wanted_ms = known.saturating_mul(2) / 1000 + 8;
-        (0..FARTHEST_LINK).find(|link| wanted_ms <= 10 << link).unwrap_or(FARTHEST_LINK)
+        hosts::link(Duration::from_micros(known))
     }
 
     /// Has `act` called, by the thread that reads the reply, when the server turns out to be demoted.
@@ -172,13 +147,13 @@ impl Ledger {
 
     /// Whether a connection last used then should be replaced if another can be had.
     pub(crate) fn is_stale(&self, origin: &Origin, used: Moment, now: Moment) -> bool {
-        now >= origin.replace_at || now.since(used) >= self.limits.idle
+        self.lifetime.is_over(origin.replace_at, used, now)
     }
 
     /// A replacement failed.
     pub(crate) fn keep(&self, origin: &mut Origin, now: Moment) {
         let soon = origin.ends.map_or(REPLACE_AGAIN, |ends| (ends.since(now) / 4).max(PASSES_WITHIN));
-        origin.replace_at = now.plus(REPLACE_AGAIN.min(self.limits.age).min(soon));
+        origin.replace_at = now.plus(REPLACE_AGAIN.min(self.lifetime.age).min(soon));
     }
 
     /// Notes what a reply says about the server. A demotion concerns all connections: the next request over

@@ -8,12 +8,12 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 
 use crate::config::ServerOptions;
+use crate::hosts::Lifetime;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::seam::{Attempt, Failure, Kind, Release, Store};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
-use crate::stores::redis::conn::ledger::Limits;
 use crate::stores::redis::kinds;
 use crate::stores::redis::script::Command;
 use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
@@ -98,9 +98,9 @@ fn a_server_that_was_demoted_is_left_by_every_connection_also_the_renewals_and_t
 fn connections_that_are_old_are_replaced_without_losing_an_answer_and_serve_on_where_no_other_can_be_had() {
     let server = Server::start(&[]);
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
-    let limits = Limits { age: Duration::from_millis(20), idle: LONG };
+    let lifetime = Lifetime { age: Duration::from_millis(20), idle: LONG };
     let connections =
-        Connections::new(address, 1, Duration::from_secs(10), maintenance()).unwrap().lasting(limits);
+        Connections::new(address, 1, Duration::from_secs(10), maintenance()).unwrap().lasting(lifetime);
     let opened = || {
         let info = server.text(&["INFO", "stats"]).unwrap();
         let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
@@ -159,9 +159,9 @@ fn a_connection_that_is_old_serves_on_where_new_ones_get_no_answer() {
         _ => Act::Say(":1\r\n"),
     });
     let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
-    let limits = Limits { age: LONG, idle: Duration::ZERO };
+    let lifetime = Lifetime { age: LONG, idle: Duration::ZERO };
     let connections =
-        Connections::new(address, 1, Duration::from_secs(2), maintenance()).unwrap().lasting(limits);
+        Connections::new(address, 1, Duration::from_secs(2), maintenance()).unwrap().lasting(lifetime);
     let command = Command::new("INCR").arg("n");
     for _ in 0..2 {
         assert!(connections.call(&command, soon()).is_ok());

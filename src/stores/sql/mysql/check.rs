@@ -7,18 +7,21 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
 use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed, is_read_only, read_only_now};
+use crate::stores::sql::database::Link;
+use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed, read_only_now};
 use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
 use crate::stores::sql::rows::try_one;
+use crate::stores::sql::statement::Args;
 use crate::stores::sql::{beside, no_table, query};
-use crate::time::Moment;
 
 pub(super) fn server(database: &mut Mysql, link: &mut MysqlConnection) -> Answer<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
-    let text = concat!("SELECT VERSION(), ", is_read_only!());
-    let (version, is_read_only): (String, bool) =
-        link.conn.query_first(text).map_err(failed)?.unwrap_or_default();
+    let said = link.run(&database.queries.server, &Args::none())?;
+    let (version, is_read_only) = match said.first() {
+        Some(said) => (said.text(0)?, said.flag(1)?),
+        None => Default::default(),
+    };
     if is_too_old(&version) {
         return refuse(ErrorKind::TooOld, "the server is older than MySQL 5.7 or MariaDB 10.3");
     }
@@ -29,14 +32,12 @@ pub(super) fn server(database: &mut Mysql, link: &mut MysqlConnection) -> Answer
     Ok(())
 }
 
-/// A server that writes statements to its binary log, not rows, refuses changes at READ COMMITTED; only an
-/// administrator may have a session write rows. Each statement is a transaction of its own and finds its row
-/// by the key, so that the next stricter isolation is as good, but for gaps that are locked at a name's first
-/// use.
+/// A server that writes statements to its binary log refuses changes at READ COMMITTED. Each statement is a
+/// transaction of its own and finds its row by the key, so that the next stricter isolation is as good, but
+/// for gaps that are locked at a name's first use.
 pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Answer<()> {
     let text = "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')";
     let log: Vec<(String, String)> = match link.conn.query(text) {
-        // Then a try finds out.
         Err(mysql::Error::MySqlError(_)) => return Ok(()),
         read => read.map_err(failed)?,
     };
@@ -48,7 +49,7 @@ pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Ans
         database.isolation = REPEATABLE_READ;
         database.opts = database.opts.clone().init(settings(REPEATABLE_READ, limit));
         let set = format!("SET SESSION TRANSACTION ISOLATION LEVEL {REPEATABLE_READ}");
-        link.conn.query_drop(set).map_err(failed)?;
+        link.command(set)?;
     }
     Ok(())
 }
@@ -58,7 +59,6 @@ pub(super) fn tables(
     database: &mut Mysql,
     options: &ServerOptions,
     link: &mut MysqlConnection,
-    deadline: Moment,
 ) -> Answer<()> {
     let table = &options.table;
     let check = |seen: &Seen| {
@@ -69,12 +69,12 @@ pub(super) fn tables(
     if table.create && !(seen.is_there && seen.has_clients) {
         if !seen.is_there {
             let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
-            link.conn.query_drop(create).map_err(failed)?;
+            link.command(create)?;
         }
         // Without it there is no directory, which is not worth a client.
         let clients = query(include_str!("../query/mysql/clients.sql"), &table.name);
         if !seen.has_clients
-            && let Err(Failure::Unknown(error)) = link.conn.query_drop(clients).map_err(failed)
+            && let Err(Failure::Unknown(error)) = link.command(clients)
         {
             return Err(Failure::Unknown(error));
         }
@@ -89,18 +89,15 @@ pub(super) fn tables(
         });
     }
     database.table = Some(seen.table);
-    link.conn.query_drop("START TRANSACTION").map_err(failed)?;
-    link.as_text = true;
-    let tried = database.notes.without(|| try_one(database, link, deadline));
-    link.as_text = false;
+    link.command("START TRANSACTION")?;
+    let tried = database.notes.without(|| try_one(database, link));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }
-    link.conn.query_drop("ROLLBACK").map_err(failed)?;
+    link.command("ROLLBACK")?;
     tried
 }
 
-/// The tables that are there.
 struct Seen {
     /// Its full name, and the tables of the same name in other letters, which are others where the server
     /// tells letters apart.
@@ -110,8 +107,8 @@ struct Seen {
     has_clients: bool,
 }
 
-/// Asks all in one round trip. The name is a plain one, as it was given; a prepared statement may be refused.
-/// A table that this user may not use is none.
+/// Asks all in one round trip, as text: a prepared statement may be refused. A table that this user may not
+/// use is none.
 fn look(link: &mut MysqlConnection, table: &str) -> Answer<Seen> {
     let (schema, name) = match table.split_once('.') {
         Some((schema, name)) => (format!("'{schema}'"), name),

@@ -12,15 +12,14 @@ use mysql::{Conn, DriverError, Opts, OptsBuilder};
 use crate::error::Result;
 use crate::hosts::{Host, Hosts, Rounds};
 use crate::secrets::Renewable;
-use crate::stores::sql::mysql::refusal::refused;
+use crate::stores::sql::mysql::refusal::refusal;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, thread};
+use crate::sync::{channel, thread};
 use crate::time::{Clock, Moment};
 
 /// The most connections that are being opened for nobody any more. Each ends with the time-out of an answer.
 const MOST_LEFT: usize = 8;
 
-/// How the server is reached.
 #[derive(Clone)]
 pub(super) struct Dial {
     host: Host,
@@ -32,23 +31,8 @@ pub(super) struct Dial {
     pub(super) renewal: Option<Arc<Renewable<(OptsBuilder, Dial)>>>,
 }
 
-/// A connection that another thread opens.
-#[derive(Default)]
-struct Opening {
-    state: Mutex<OpeningState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct OpeningState {
-    opened: Option<mysql::Result<Conn>>,
-    /// Nobody waits for it any more.
-    is_left: bool,
-}
-
 impl Dial {
     pub(super) fn new(host: &str, hosts: &Arc<Hosts>, connect_timeout: Duration) -> Dial {
-        // An IPv6 address is in brackets.
         let host = hosts.given(host.trim_start_matches('[').trim_end_matches(']'), true);
         Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default(), renewal: None }
     }
@@ -56,7 +40,7 @@ impl Dial {
     /// Connects until `deadline` at the latest. `answer` is the time-out that `opts` have for each answer.
     pub(super) fn connect(&self, opts: &OptsBuilder, answer: Duration, deadline: Moment) -> Result<Conn> {
         let connect = |opts: &OptsBuilder| {
-            self.connect_once(opts, answer, deadline).map_err(|error| refused(error).during("connect"))
+            self.connect_once(opts, answer, deadline).map_err(|error| refusal(error).during("connect"))
         };
         let Some(renewal) = &self.renewal else { return connect(opts) };
         let address = format!("{}:{}", self.host.name(), Opts::from(opts.clone()).get_tcp_port());
@@ -77,7 +61,7 @@ impl Dial {
             let opts = opts.clone().tcp_connect_timeout(Some(limit));
             let from: Vec<_> = match &*families {
                 [] => vec![opts],
-                // By the sort of its own address the driver picks those that it tries, one after the other.
+                // The driver tries the addresses of its own address's family.
                 families => families.iter().map(|own| opts.clone().bind_address(Some(*own))).collect(),
             };
             for opts in from {
@@ -90,8 +74,8 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// The client's own addresses, one for each sort that the host has, in the order of the host's; none if
-    /// the host has one address.
+    /// An address of the client's for each family that the host has, in the host's order; none if the host has
+    /// one address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;
@@ -115,31 +99,21 @@ impl Dial {
         if self.left.load(Ordering::SeqCst) >= MOST_LEFT {
             return Err(late());
         }
-        let opening = Arc::new(Opening::default());
-        let (there, left) = (Arc::clone(&opening), Arc::clone(&self.left));
+        // Without room: a connection that comes too late is not sent.
+        let (sender, opened) = channel::bounded(0);
+        let left = Arc::clone(&self.left);
         let work = move || {
-            let opened = Conn::new(opts);
-            let mut state = there.state.lock();
-            state.opened = Some(opened);
-            there.changed.notify_all();
-            if state.is_left {
+            if sender.send(Conn::new(opts)).is_err() {
                 left.fetch_sub(1, Ordering::SeqCst);
             }
         };
         thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
-        let mut state = opening.state.lock();
-        loop {
-            if let Some(opened) = state.opened.take() {
-                return opened;
-            }
-            let time = deadline.since(Clock::System.now());
-            if time.is_zero() {
-                state.is_left = true;
-                self.left.fetch_add(1, Ordering::SeqCst);
-                return Err(late());
-            }
-            opening.changed.wait_for(&mut state, time);
-        }
+        opened.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|ended| {
+            // Before the thread can find out that nobody waits for it.
+            let is_left = ended == channel::RecvTimeoutError::Timeout;
+            self.left.fetch_add(usize::from(is_left), Ordering::SeqCst);
+            Err(late())
+        })
     }
 }
 

@@ -32,8 +32,9 @@ use mysql::{Error as Driver, Transaction, params};
 use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stores::sql::mysql::refusal::{
-    LOCK_WAIT_TIMEOUT, NO_SUCH_TABLE, classify, ends_the_session, said,
+    LOCK_WAIT_TIMEOUT, NO_SUCH_TABLE, classify, ends_the_session, worded,
 };
+use crate::stores::sql::refused;
 
 /// A table of names; the connection that has a name's row locked holds the lock.
 ///
@@ -208,10 +209,9 @@ fn failed(action: &'static str, error: Driver) -> Error {
         let words = "the server has ended the transaction, and the lock with it";
         return Error::new(ErrorKind::Lost, action, words).with_source(error);
     }
-    let (kind, words) = match &error {
+    let words = match &error {
         Driver::MySqlError(error) => classify(error.code),
-        _ => (ErrorKind::Refused, "the server refused"),
+        _ => refused::ANYTHING,
     };
-    let said = said(&error);
-    Error::new(kind, action, format!("{words}{said}")).with_source(error)
+    worded(action, words, error)
 }

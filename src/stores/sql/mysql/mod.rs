@@ -20,21 +20,21 @@ use self::link::MysqlConnection;
 use self::refusal::read_only_now;
 use self::turnstile::{TurnstileHub, TurnstileQueries};
 use self::url::{READ_COMMITTED, limit_in_seconds, settings};
-use crate::config::ServerOptions;
+use crate::config::{ServerOptions, TableOptions};
 use crate::error::{ErrorKind, Result};
 use crate::inspect::Location;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Store};
 use crate::secrets::Renewable;
-use crate::stores::sql::database::Database;
+use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
-use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row};
+use crate::stores::sql::rows::{Change, Row, Rows};
 use crate::stores::sql::sessions::SessionStore;
-use crate::stores::sql::statement::{Args, Record, Statement, Statements};
+use crate::stores::sql::statement::{Args, Statements};
 use crate::stores::sql::timed_out;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
@@ -42,15 +42,15 @@ use crate::time::{Clock, Moment};
 /// A connection that has been idle for longer is asked whether it still stands.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Connects, and checks that the server can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let (renewal, made) = Renewable::new(options, url::opts)?;
     let (opts, mut dial) = <(OptsBuilder, Dial)>::clone(&made);
     dial.renewal = Some(renewal);
     let queries = Queries::new(&options.table.name);
-    let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
-    let turnstiles = options.table.designated_poller;
-    let turnstiles = turnstiles.then(|| turnstile::turnstiles(opts.clone(), dial.clone(), turns));
+    let turnstiles = options
+        .table
+        .designated_poller
+        .then(|| turnstile::turnstiles(opts.clone(), dial.clone(), queries.turnstile(&options.table)));
     let mut database = Mysql {
         opts,
         dial,
@@ -65,13 +65,15 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
+    first.as_text = true;
     check::server(&mut database, &mut first)
         .and_then(|()| check::isolation(&mut database, &mut first))
         .and_then(|()| match options.table.session_locks {
             true => Ok(()),
-            false => check::tables(&mut database, options, &mut first, deadline),
+            false => check::tables(&mut database, options, &mut first),
         })
         .map_err(|failure| failure.into_error().during("connect"))?;
+    first.as_text = false;
     let pool = Pool::new(database, options.pool_size, first);
     if options.table.session_locks {
         Ok(Arc::new(SessionStore::new(pool)))
@@ -80,17 +82,28 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     }
 }
 
-queries!("mysql": add, long_free, forget, old_versions, turn_enter, turn_leave, turn_look);
+queries!(
+    "mysql": add, long_free, forget, old_versions, server, read_only, turn_enter, turn_leave, turn_look, session_turn_look,
+    session_take, session_free, session_holder, session_idle, session_busy,
+);
 
 impl Queries {
-    fn turnstile(&self) -> TurnstileQueries {
-        TurnstileQueries {
-            enter: self.turn_enter.text.clone(),
-            leave: self.turn_leave.text.clone(),
-            look: self.turn_look.text.clone(),
-            list: ("UNHEX('ID')", ","),
-        }
+    fn turnstile(&self, table: &TableOptions) -> TurnstileQueries {
+        let (enter, leave) = (self.turn_enter.clone(), self.turn_leave.clone());
+        let (look, list, realm) = if table.session_locks {
+            (&self.session_turn_look, ("SELECT 'ID' AS id", " UNION ALL "), "")
+        } else {
+            (&self.turn_look, ("UNHEX('ID')", ","), &*table.name)
+        };
+        TurnstileQueries { enter, leave, look: look.text.clone(), list, realm: realm.to_owned() }
     }
+}
+
+/// Whether what has lasted for so many of the server's whole seconds may have begun then: of two clocks, so
+/// one more or less.
+fn has_lasted_since(since: Moment, seconds: i64) -> bool {
+    let span = Clock::System.now().since(since).as_secs();
+    u64::try_from(seconds.saturating_add(1)).is_ok_and(|seconds| seconds >= span)
 }
 
 struct Mysql {
@@ -98,13 +111,11 @@ struct Mysql {
     dial: Dial,
     isolation: &'static str,
     command_timeout: Duration,
-    /// The shortest wait for a locked row that the server knows, in seconds: none with MariaDB, one with
-    /// MySQL.
+    /// The shortest wait for a locked row, in seconds: none with MariaDB, one with MySQL.
     least_wait: u64,
     queries: Queries,
     turnstiles: Option<Arc<TurnstileHub>>,
     notes: Notes,
-    /// Session locks have none.
     table: Option<TableInUse>,
     /// Sessions whose connections were given up, to be ended, and when.
     given_up: Mutex<Vec<(u32, Moment)>>,
@@ -115,15 +126,15 @@ impl Database for Mysql {
 
     fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
         let conn = self.dial.connect(&self.opts, self.command_timeout, deadline)?;
-        let mut link = MysqlConnection::new(conn);
+        let mut link = MysqlConnection::new(conn, Duration::ZERO, deadline);
         let given_up = std::mem::take(&mut *self.given_up.lock());
         for (session, since) in given_up {
-            link.end_given_up(session, since).map_err(|failure| failure.into_error().during("connect"))?;
+            self.end_given_up(&mut link, session, since)
+                .map_err(|failure| failure.into_error().during("connect"))?;
         }
         Ok(link)
     }
 
-    /// Over those of the pool.
     fn ends_within(&self, span: Duration) -> bool {
         self.command_timeout <= span
     }
@@ -138,7 +149,7 @@ impl Database for Mysql {
         let opts = self.opts.clone().read_timeout(Some(answer)).write_timeout(Some(answer));
         let opts = opts.init(settings(self.isolation, 1));
         let conn = self.dial.connect(&opts, answer, deadline)?;
-        Ok(MysqlConnection { answer, ..MysqlConnection::new(conn) })
+        Ok(MysqlConnection::new(conn, answer, deadline))
     }
 
     fn is_brief(&self, link: &MysqlConnection, span: Duration) -> bool {
@@ -162,6 +173,28 @@ impl Database for Mysql {
         is_sound(link)
             && (Clock::System.now().since(link.used) <= IDLE || link.ping().is_ok() && is_sound(link))
     }
+
+    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.turnstiles.as_ref()?.listen_at(&claim.name, waker)
+    }
+
+    fn close(&self) {
+        self.turnstiles.iter().for_each(|turnstiles| turnstiles.close());
+    }
+}
+
+impl Mysql {
+    /// Ends a session of an earlier connection that still does what was asked over that. A server that was
+    /// started anew gives the same numbers again, but such a session has not been busy for as long.
+    fn end_given_up(&self, link: &mut MysqlConnection, session: u32, since: Moment) -> Answer<()> {
+        let busy = link.number(&self.queries.session_busy, &Args::one("session", session))?;
+        if busy.is_some_and(|busy| has_lasted_since(since, busy))
+            && let Err(Failure::Unknown(error)) = link.command(format!("KILL {session}"))
+        {
+            return Err(Failure::Unknown(error));
+        }
+        Ok(())
+    }
 }
 
 impl Rows for Mysql {
@@ -171,74 +204,60 @@ impl Rows for Mysql {
         &self.queries.all
     }
 
-    fn run(
-        &self,
-        link: &mut MysqlConnection,
-        statement: &Statement,
-        args: &Args,
-        _by: Moment,
-    ) -> Answer<Vec<Record>> {
-        link.run(statement, args)
-    }
-
     fn here(&self) -> Location {
         self.notes.here()
     }
 
     fn refuse_read_only(&self, link: &mut MysqlConnection) -> Answer<()> {
-        link.refuse_read_only()
+        match link.number(&self.queries.read_only, &Args::none()).map_err(Failure::of_reading)? {
+            Some(0) => Ok(()),
+            _ => Err(Failure::Refused(read_only_now())),
+        }
     }
 
-    fn acquire(&self, link: &mut MysqlConnection, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
-        self.notes.without_if_refused(|| acquire_by_row(self, link, claim, deadline))
+    fn acquire(&self, link: &mut MysqlConnection, claim: &Claim) -> Answer<Attempt> {
+        self.notes.without_if_refused(|| self.acquire_by_row(link, claim))
     }
 
-    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with
-    /// hundreds who look now and then the server does nothing but search their queue for deadlocks. That
-    /// would go on for a lease at a server that takes no writes any more, whose rows nobody changes: the look
-    /// asks for that too.
-    fn look_before(
-        &self,
-        link: &mut MysqlConnection,
-        claim: &Claim,
-        deadline: Moment,
-    ) -> Answer<Option<Change<u64>>> {
+    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with hundreds
+    /// of waiters the server only searches their queue for deadlocks. A server that takes no writes any more
+    /// is found out too: nobody changes its rows.
+    fn look_before(&self, link: &mut MysqlConnection, claim: &Claim) -> Answer<Option<Change<u64>>> {
         let args = Args::one("name", &*claim.name);
         let records = link.run(&self.queries.all.look, &args).map_err(Failure::of_reading)?;
         let seen = match records.first() {
             Some(record) if record.flag(4)? => return Err(Failure::Refused(read_only_now())),
             Some(record) => Some(Row::read(record, 0)?),
             None => {
-                link.refuse_read_only()?;
+                self.refuse_read_only(link)?;
                 None
             }
         };
-        let is_over = deadline.since(Clock::System.now()).is_zero();
+        let is_over = *link.deadline() <= Clock::System.now();
         if is_over || seen.as_ref().is_some_and(|row| row.is_of_another(claim)) {
             return Ok(Some(Change::None(seen)));
         }
         if seen.is_none() {
-            // A name's first use. That of another, in between, makes no difference.
             link.run(&self.queries.add, &args).map_err(Failure::of_reading)?;
         }
         Ok(None)
     }
 
-    fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool, _by: Moment) -> Answer<()> {
+    fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool) -> Answer<()> {
         if link.silent || link.ended {
             return Ok(()); // nobody uses it again
         }
         let limit = if briefly { self.least_wait } else { limit_in_seconds(self.command_timeout) };
-        let set = link.wait_for_rows(limit);
+        let set = link.command(format!("SET SESSION innodb_lock_wait_timeout = {limit}"));
         link.ended |= set.is_err() && !briefly;
         set
     }
 
     /// One by one: a DELETE that looks for its rows would lock those that it passes.
-    fn sweep(&self, link: &mut MysqlConnection, age: Duration, deadline: Moment) -> Answer<u64> {
+    fn sweep(&self, link: &mut MysqlConnection, age: Duration) -> Answer<u64> {
         let mut removed = 0;
         for record in link.run(&self.queries.long_free, &Args::one("age_ms", age))? {
-            if deadline.since(Clock::System.now()).is_zero() {
+            if *link.deadline() <= Clock::System.now() {
                 break;
             }
             let args = Args::one("id", &*record.bytes(0)?).and("age_ms", age);
@@ -247,7 +266,7 @@ impl Rows for Mysql {
         Ok(removed)
     }
 
-    fn old_versions(&self, link: &mut MysqlConnection, age: Duration, _by: Moment) -> Answer<Vec<String>> {
+    fn old_versions(&self, link: &mut MysqlConnection, age: Duration) -> Answer<Vec<String>> {
         match link.run(&self.queries.old_versions, &Args::one("age_ms", age)) {
             // Without the right PROCESS nothing is to be seen.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
@@ -257,13 +276,5 @@ impl Rows for Mysql {
 
     fn table(&self) -> Option<&TableInUse> {
         self.table.as_ref()
-    }
-
-    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.turnstiles.as_ref()?.listen_at(&claim.name, waker)
-    }
-
-    fn close(&self) {
-        self.turnstiles.iter().for_each(|turnstiles| turnstiles.close());
     }
 }

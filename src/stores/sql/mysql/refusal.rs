@@ -7,15 +7,7 @@ use mysql::{DriverError, Error as Driver, MySqlError};
 
 use crate::error::{Error, ErrorKind};
 use crate::seam::Failure;
-
-/// Whether the server takes no writes, for those of it that ask. Users with the right to write all the same
-/// (SUPER, READ ONLY ADMIN) are to go by it too: grants come from the primary.
-macro_rules! is_read_only {
-    () => {
-        "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)"
-    };
-}
-pub(super) use is_read_only;
+use crate::stores::sql::refused::{self, Words};
 
 pub(super) fn read_only_now() -> Error {
     Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: grants come from the primary")
@@ -26,10 +18,8 @@ pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const TOO_MANY_CONNECTIONS: u16 = 1040;
 /// Of Galera: the node has lost the others, or has not found them yet.
 const NOT_READY: u16 = 1047;
-/// Others have used up `max_prepared_stmt_count`.
 const TOO_MANY_STATEMENTS: u16 = 1461;
-/// The server, or the one that a proxy has changed to, does not know the statement, or its tables have
-/// changed.
+/// The server, or a proxy's next one, does not know the statement, or its tables have changed.
 const UNKNOWN_STATEMENT: u16 = 1243;
 const NEEDS_PREPARING: u16 = 1615;
 const ENDED: &str = "the server ended the connection";
@@ -43,13 +33,12 @@ const WAS_IDLE: u16 = 4031;
 pub(super) fn failed(error: Driver) -> Failure {
     match &error {
         Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {
-            Failure::Refused(refused(error))
+            Failure::Refused(refusal(error))
         }
-        _ => Failure::Unknown(refused(error)),
+        _ => Failure::Unknown(refusal(error)),
     }
 }
 
-/// Whether no more can be asked over the connection.
 pub(super) fn ends_the_session(error: &Driver) -> bool {
     match error {
         Driver::MySqlError(error) => is_end(error),
@@ -70,7 +59,7 @@ pub(super) fn was_not_prepared(error: &Driver) -> bool {
         if matches!(said.code, TOO_MANY_STATEMENTS | UNKNOWN_STATEMENT | NEEDS_PREPARING))
 }
 
-pub(super) fn refused(error: Driver) -> Error {
+pub(super) fn refusal(error: Driver) -> Error {
     #[cfg(feature = "tls")]
     if let Some((kind, words)) = tls_refusal(&error) {
         return Error::new(kind, "request", words).with_source(error);
@@ -101,8 +90,15 @@ pub(super) fn refused(error: Driver) -> Error {
         Driver::IoError(_) | Driver::CodecError(_) => (ErrorKind::Unreachable, "the connection broke"),
         _ => (ErrorKind::Protocol, "the server's answer is not the one expected"),
     };
-    let said = said(&error);
-    Error::new(kind, "request", format!("{words}{said}")).with_source(error)
+    worded("request", (kind, words), error)
+}
+
+pub(super) fn worded(action: &'static str, (kind, words): Words, error: Driver) -> Error {
+    let said = match &error {
+        Driver::MySqlError(said) => format!(" (the server said: {})", said.message),
+        _ => String::new(),
+    };
+    Error::new(kind, action, format!("{words}{said}")).with_source(error)
 }
 
 pub(super) fn took_too_long(error: &Driver) -> bool {
@@ -110,7 +106,16 @@ pub(super) fn took_too_long(error: &Driver) -> bool {
         || of_socket(error).is_some_and(|io| matches!(io.kind(), TimedOut | WouldBlock))
 }
 
-/// The socket's error, if the error is its.
+/// Whether the host said at once that nobody listens: then a connection that still stands can be asked.
+pub(super) fn is_refused_connection(error: &Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    matches!(
+        cause,
+        Some(Driver::DriverError(DriverError::CouldNotConnect(Some((_, _, io)))))
+            if *io == std::io::ErrorKind::ConnectionRefused
+    )
+}
+
 fn of_socket(error: &Driver) -> Option<&std::io::Error> {
     match error {
         Driver::IoError(io) => Some(io),
@@ -127,50 +132,37 @@ fn tls_refusal(error: &Driver) -> Option<(ErrorKind, String)> {
     }
 }
 
-pub(super) fn said(error: &Driver) -> String {
-    match error {
-        Driver::MySqlError(said) => format!(" (the server said: {})", said.message),
-        _ => String::new(),
-    }
-}
+const CODES: &[(&[u16], Words)] = &[
+    (&[1045, 1698, 1251, 1862], refused::LOGIN),
+    (&[1044, 1142, 1143, 1227, 1370, 1095], refused::RIGHT),
+    (&[1049], refused::DATABASE),
+    (&[NO_SUCH_TABLE], refused::TABLE),
+    (&[1036, 1290, 1792, 1836], (ErrorKind::ReadOnly, "the server is read-only")),
+    (&[TOO_MANY_CONNECTIONS, 1203, 1226], refused::CONNECTION),
+    (
+        &[TOO_MANY_STATEMENTS, UNKNOWN_STATEMENT, NEEDS_PREPARING],
+        (ErrorKind::Busy, "the server could not prepare the statement, or has lost it"),
+    ),
+    (&[3032], (ErrorKind::Unreachable, "the server is in offline mode")),
+    (
+        &[LOCK_WAIT_TIMEOUT, 3572],
+        (ErrorKind::TimedOut, "another transaction has locked the row, or somebody the table or the server"),
+    ),
+    (&[NOT_READY], (ErrorKind::ReadOnly, "this node of the cluster takes no requests now")),
+    (&[1665], (ErrorKind::Unsupported, BY_STATEMENT)),
+    (&[1054], refused::COLUMNS),
+    (&[1213], (ErrorKind::Deadlock, "the server broke a deadlock by ending this transaction")),
+    (&[1021, 1114], refused::DISK),
+    (&[1037, 1038, 1041], refused::MEMORY),
+    (&[1317, 1969, 3024], (ErrorKind::TimedOut, "the server ended the statement")),
+    (&[1053, 1927, 3169, WAS_IDLE], (ErrorKind::Unreachable, ENDED)),
+];
 
-pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
-    match code {
-        1045 | 1698 | 1251 | 1862 => (
-            ErrorKind::Authentication,
-            "the server rejected the user name, the password or the client certificate",
-        ),
-        1044 | 1142 | 1143 | 1227 | 1370 | 1095 => {
-            (ErrorKind::NoPermission, "permission denied for this user")
-        }
-        1049 => (ErrorKind::InvalidInput, "there is no such database"),
-        NO_SUCH_TABLE => (ErrorKind::Unsupported, crate::stores::sql::TABLE_IS_GONE),
-        1036 | 1290 | 1792 | 1836 => (ErrorKind::ReadOnly, "the server is read-only"),
-        TOO_MANY_CONNECTIONS | 1203 | 1226 => {
-            (ErrorKind::Busy, "the server has reached its limit of connections")
-        }
-        TOO_MANY_STATEMENTS | UNKNOWN_STATEMENT | NEEDS_PREPARING => {
-            (ErrorKind::Busy, "the server could not prepare the statement, or has lost it")
-        }
-        3032 => (ErrorKind::Unreachable, "the server is in offline mode"),
-        LOCK_WAIT_TIMEOUT | 3572 => (
-            ErrorKind::TimedOut,
-            "another transaction has locked the row, or somebody the table or the server",
-        ),
-        // A node of Galera that has lost the others: another one, looked up anew, may do.
-        NOT_READY => (ErrorKind::ReadOnly, "this node of the cluster takes no requests now"),
-        1665 => (
-            ErrorKind::Unsupported,
-            "the server's binlog_format has become STATEMENT: set it to ROW or MIXED, or build the client anew",
-        ),
-        1054 => (ErrorKind::Unsupported, crate::stores::sql::OTHER_COLUMNS),
-        1213 => (ErrorKind::Deadlock, "the server broke a deadlock by ending this transaction"),
-        1021 | 1114 => (ErrorKind::OutOfMemory, "the server's disk is full"),
-        1037 | 1038 | 1041 => (ErrorKind::OutOfMemory, "the server is out of memory"),
-        1317 | 1969 | 3024 => (ErrorKind::TimedOut, "the server ended the statement"),
-        1053 | 1927 | 3169 | WAS_IDLE => (ErrorKind::Unreachable, ENDED),
-        _ => (ErrorKind::Refused, "the server refused"),
-    }
+const BY_STATEMENT: &str =
+    "the server's binlog_format has become STATEMENT: set it to ROW or MIXED, or build the client anew";
+
+pub(super) fn classify(code: u16) -> Words {
+    CODES.iter().find(|(codes, _)| codes.contains(&code)).map_or(refused::ANYTHING, |(_, words)| *words)
 }
 
 #[cfg(test)]

@@ -11,16 +11,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mysql::OptsBuilder;
 use mysql::prelude::Queryable;
-use mysql::{Conn, OptsBuilder, params};
 
 use crate::error::Result;
+use crate::hosts::Lifetime;
 use crate::ident::LockName;
 use crate::seam::hub::{Hub, News, WakeupProtocol};
 use crate::seam::subscription::{Channel, Subscription};
+use crate::seam::{Answer, Failure};
+use crate::stores::sql::database::Link;
 use crate::stores::sql::mysql::dial::Dial;
-use crate::stores::sql::mysql::refusal::refused;
+use crate::stores::sql::mysql::link::MysqlConnection;
+use crate::stores::sql::mysql::refusal::{failed, read_only_now};
 use crate::stores::sql::mysql::url::{READ_COMMITTED, settings};
+use crate::stores::sql::statement::{Args, Record, Statement};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
@@ -32,23 +37,30 @@ const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::
 const MOST_NAMES: usize = 64;
 /// The time for which the connection is kept after the last waiter left.
 const LINGER: Duration = Duration::from_secs(5);
-/// A connection is not kept for longer, for the reasons of the pool's.
-const OLDEST: Duration = Duration::from_secs(30 * 60);
 /// The word that `look` returns beside the ids.
 const READ_ONLY: &str = "read-only";
 /// An answer that takes longer costs the connection, and with it the turnstiles.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
 /// The statements, for rows or for session locks.
 pub(super) struct TurnstileQueries {
     /// Tries the turnstile of `:name`; also returns by which id `look` knows the name.
-    pub(super) enter: String,
+    pub(super) enter: Statement,
     /// Gives it back.
-    pub(super) leave: String,
+    pub(super) leave: Statement,
     /// Says which of the ids in the list, in place of `IDS`, are held; also `READ_ONLY` if the server takes
     /// no writes.
     pub(super) look: String,
     /// How that list is made: what stands for each id, in place of `ID`, and what stands between two.
     pub(super) list: (&'static str, &'static str),
+    /// The table of the locks; nothing for session locks.
+    pub(super) realm: String,
+}
+
+impl TurnstileQueries {
+    fn of(&self, name: &str) -> Args {
+        Args::one("name", name.as_bytes()).and("realm", &*self.realm)
+    }
 }
 
 /// The channels are the names that are waited for. None is ever up: no waiter relies on a message.
@@ -69,12 +81,6 @@ struct Watched {
     pause: Duration,
 }
 
-impl Watched {
-    fn new(channel: Arc<Channel>) -> Watched {
-        Watched { channel, id: None, tries_at: Clock::System.now(), pause: TRIES_EVERY.0 }
-    }
-}
-
 impl WakeupProtocol for Turnstiles {
     type Note = ();
     type State = ();
@@ -83,9 +89,10 @@ impl WakeupProtocol for Turnstiles {
         if !hub.wait_for_channels() {
             return Ok(());
         }
-        let mut conn = self.dial.connect(&self.opts, ANSWERS_WITHIN, Moment::NEVER)?;
+        let conn = self.dial.connect(&self.opts, ANSWERS_WITHIN, Moment::NEVER)?;
         hub.state.lock().begin();
-        self.watch(hub, &mut conn).map_err(refused)
+        let mut link = MysqlConnection::new(conn, ANSWERS_WITHIN, Moment::NEVER);
+        self.watch(hub, &mut link).map_err(Failure::into_error)
     }
 }
 
@@ -112,32 +119,31 @@ impl Turnstiles {
     /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
     /// client has ended. A server that takes no writes any more is not looked at: its locks are never freed,
     /// or seem free for ever.
-    fn watch(&self, hub: &TurnstileHub, conn: &mut Conn) -> mysql::Result<()> {
+    fn watch(&self, hub: &TurnstileHub, link: &mut MysqlConnection) -> Answer<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
-        let replaced_at = Clock::System.after(OLDEST);
+        let replaced_at = Clock::System.after(Lifetime::default().some_age());
         while Clock::System.now() < replaced_at {
             let Some(gone) = next(hub, &mut watched) else { return Ok(()) };
             for name in gone {
-                conn.exec_drop(&self.queries.leave, params(&name))?;
+                link.run(&self.queries.leave, &self.queries.of(&name))?;
             }
             let now = Clock::System.now();
             let is_due = |watched: &Watched| watched.id.is_none() && watched.tries_at <= now;
             for (name, watched) in watched.iter_mut().filter(|(_, watched)| is_due(watched)) {
-                let entered: Option<(Option<i64>, String)> =
-                    conn.exec_first(&self.queries.enter, params(name))?;
-                watched.id = entered.and_then(|(entered, id)| (entered == Some(1)).then_some(id));
+                let entered = link.run(&self.queries.enter, &self.queries.of(name))?;
+                watched.id = entered.first().map_or(Ok(None), |entered| entered.maybe(0, Record::text))?;
                 // A random part: waiters that came together do not go on together.
                 watched.tries_at = now.plus(random_between((watched.pause / 2, watched.pause)));
                 watched.pause = (watched.pause * 2).min(TRIES_EVERY.1);
             }
-            self.look(conn, &watched)?;
+            self.look(link, &watched)?;
             hub.state.lock().stands();
         }
         Ok(())
     }
 
     /// Wakes the waiters of the locks that are free.
-    fn look(&self, conn: &mut Conn, watched: &HashMap<Box<str>, Watched>) -> mysql::Result<()> {
+    fn look(&self, link: &mut MysqlConnection, watched: &HashMap<Box<str>, Watched>) -> Answer<()> {
         let fronts: Vec<_> = watched.values().filter_map(|one| Some((one.id.as_deref()?, one))).collect();
         if fronts.is_empty() {
             return Ok(());
@@ -145,9 +151,10 @@ impl Turnstiles {
         // The ids are the server's own, of hexadecimal digits.
         let (each, between) = self.queries.list;
         let ids: Vec<_> = fronts.iter().map(|(id, _)| each.replace("ID", id)).collect();
-        let held: Vec<String> = conn.query(self.queries.look.replace("IDS", &ids.join(between)))?;
+        let text = self.queries.look.replace("IDS", &ids.join(between));
+        let held: Vec<String> = link.conn.query(text).map_err(failed)?;
         if held.iter().any(|held| held == READ_ONLY) {
-            return Err(mysql::Error::IoError(std::io::Error::other("the server is read-only")));
+            return Err(Failure::Refused(read_only_now()));
         }
         for (id, one) in fronts {
             if !held.iter().any(|held| held == id) {
@@ -186,7 +193,9 @@ fn next(hub: &TurnstileHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<
         for news in news {
             match news {
                 News::Came(channel) => {
-                    drop(watched.insert(channel.channel().into(), Watched::new(channel)));
+                    let (name, tries_at, pause) =
+                        (channel.channel().into(), Clock::System.now(), TRIES_EVERY.0);
+                    drop(watched.insert(name, Watched { channel, id: None, tries_at, pause }));
                 }
                 News::Went(channel) => {
                     let had = watched.remove(channel.channel()).is_some_and(|one| one.id.is_some());
@@ -196,8 +205,4 @@ fn next(hub: &TurnstileHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<
         }
         return Some(gone);
     }
-}
-
-fn params(name: &str) -> mysql::Params {
-    params! { "name" => name.as_bytes() }
 }

@@ -1,6 +1,5 @@
 //! URLs, and how much TLS they want: in MySQL's words.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use mysql::consts::CapabilityFlags;
@@ -10,16 +9,11 @@ use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, Result};
 use crate::hosts::{check_url, parameters, unknown_parameter};
 use crate::stores::sql::mysql::dial::Dial;
+use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 
-/// MySQL's `ssl-mode`. `PREFERRED` is left out: the driver either speaks TLS or does not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Disabled,
-    /// TLS, any server; if authorities are named, one that these know.
-    Required,
-    VerifyCa,
-    VerifyIdentity,
-}
+/// MySQL's `ssl-mode`, without `PREFERRED`: the driver either speaks TLS or does not.
+const MODES: [Option<&str>; 5] =
+    [Some("DISABLED"), None, Some("REQUIRED"), Some("VERIFY_CA"), Some("VERIFY_IDENTITY")];
 
 /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
 /// password.
@@ -30,7 +24,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     };
     check_url(&options.url)?;
     let rest = options.url.split_once("://").map_or("", |(_, rest)| rest);
-    let (rest, said) = taken_out(rest)?;
+    let (rest, [mode]) = taken_out(rest, ["ssl-mode"]);
+    let mode = mode.map(|word| TlsMode::named("ssl-mode", MODES, word)).transpose()?;
     let named = format!("mysql://{rest}");
     for (name, value) in parameters(&named)?.1 {
         // The driver reads it alone as it does with the others.
@@ -50,12 +45,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     }
     let host = read.get_ip_or_hostname().into_owned();
     let dial = Dial::new(&host, &options.hosts, options.connect_timeout);
-    let mode = match said {
-        Some(mode) => mode,
-        // Nothing leaves this machine, so nobody can listen or answer in the server's place.
-        None if is_here(&host) && options.tls.refused_without_tls("").is_ok() => Mode::Disabled,
-        None => Mode::VerifyIdentity,
-    };
+    let mode = TlsMode::or_default(mode, is_here(&host), &options.tls, "ssl-mode is DISABLED")?;
     let (user, password) = (read.get_user().map(str::to_owned), read.get_pass().map(str::to_owned));
     let opts = OptsBuilder::from_opts(read)
         .user(options.username.clone().or(user))
@@ -66,8 +56,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
         // Rows that a condition found count as changed, also when they were so already.
         .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
         .init(settings(READ_COMMITTED, limit_in_seconds(options.command_timeout)));
-    if mode == Mode::Disabled {
-        options.tls.refused_without_tls("ssl-mode is DISABLED")?;
+    if mode == TlsMode::Disable {
         return Ok((opts, dial));
     }
     Ok((secured(opts, mode, &options.tls)?, dial))
@@ -97,12 +86,12 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 }
 
 #[cfg(feature = "tls")]
-fn secured(opts: OptsBuilder, mode: Mode, tls: &TlsOptions) -> Result<OptsBuilder> {
+fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
     // The driver reads the files with each connection, and does not say which of them is at fault.
     crate::tls::check(tls)?;
     // It always trusts the public authorities too, of whom anybody has a certificate: without the name that
     // says nothing.
-    if mode == Mode::VerifyCa || mode == Mode::Required && tls.ca.is_some() {
+    if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
         let words = "MySQL's driver believes public authorities beside those that are given, so a certificate without the \
                      host's name proves nothing: take ssl-mode=VERIFY_IDENTITY";
         return Err(Error::invalid("connect", words));
@@ -114,48 +103,14 @@ fn secured(opts: OptsBuilder, mode: Mode, tls: &TlsOptions) -> Result<OptsBuilde
     let ssl = mysql::SslOpts::default()
         .with_root_cert_path(tls.ca.clone())
         .with_client_identity(identity)
-        .with_danger_skip_domain_validation(mode != Mode::VerifyIdentity)
-        .with_danger_accept_invalid_certs(mode == Mode::Required);
+        .with_danger_skip_domain_validation(mode != TlsMode::VerifyFull)
+        .with_danger_accept_invalid_certs(mode == TlsMode::Require);
     Ok(opts.ssl_opts(ssl))
 }
 
 #[cfg(not(feature = "tls"))]
-fn secured(_opts: OptsBuilder, _mode: Mode, _tls: &TlsOptions) -> Result<OptsBuilder> {
-    Err(crate::stores::sql::no_tls("ssl-mode=DISABLED"))
-}
-
-fn is_here(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-}
-
-/// The URL without what is said of TLS in it.
-fn taken_out(url: &str) -> Result<(String, Option<Mode>)> {
-    let Some((place, query)) = url.split_once('?') else { return Ok((url.to_owned(), None)) };
-    let mut said = None;
-    let mut rest = Vec::new();
-    for pair in query.split('&') {
-        match pair.split_once('=') {
-            Some(("ssl-mode", word)) => said = Some(mode(word)?),
-            _ => rest.push(pair),
-        }
-    }
-    let url = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
-    Ok((url, said))
-}
-
-/// As in the server's own programs the case makes no difference.
-fn mode(word: &str) -> Result<Mode> {
-    Ok(match word.to_ascii_uppercase().as_str() {
-        "DISABLED" => Mode::Disabled,
-        "REQUIRED" => Mode::Required,
-        "VERIFY_CA" => Mode::VerifyCa,
-        "VERIFY_IDENTITY" => Mode::VerifyIdentity,
-        _ => {
-            let words = "ssl-mode is one of DISABLED, REQUIRED, VERIFY_CA and VERIFY_IDENTITY";
-            return Err(Error::invalid("connect", words));
-        }
-    })
+fn secured(_opts: OptsBuilder, _mode: TlsMode, _tls: &TlsOptions) -> Result<OptsBuilder> {
+    Err(crate::stores::sql::url::no_tls("ssl-mode=DISABLED"))
 }
 
 #[cfg(test)]

@@ -1,36 +1,61 @@
 //! Whether a server, its sessions and the tables can keep locks: looked at once, when a client connects.
+//!
+//! The table of the locks is named with its schema from then on: roles of one program may have search paths
+//! of their own.
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
+use crate::seam::capabilities::TableInUse;
+use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
+use crate::stores::sql::database::Link;
 use crate::stores::sql::postgres::Postgres;
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
-use crate::stores::sql::postgres::place::{Seen, look};
 use crate::stores::sql::postgres::refusal::{POOLED, is_of_protocol};
 use crate::stores::sql::rows::try_one;
-use crate::time::Moment;
+use crate::stores::sql::statement::Args;
+use crate::stores::sql::{beside, query};
 
 /// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
-fn refuse<T>(kind: ErrorKind, words: &str) -> Answer<T> {
+pub(super) struct Place {
+    pub(super) quoted: String,
+    pub(super) shown: TableInUse,
+    comment: String,
+}
+
+/// What `seen.sql` shows.
+pub(super) struct Seen {
+    pub(super) backend: String,
+    /// Zero: it did not say.
+    pub(super) version: i32,
+    pub(super) is_standby: bool,
+    /// `None`: no such table is in sight.
+    pub(super) place: Option<Place>,
+    has_clients: bool,
+    has_line: bool,
+    /// The line's table is there, and this user may use it.
+    pub(super) is_line_usable: bool,
+    schemas: String,
+}
+
+fn refuse<T>(kind: ErrorKind, words: impl Into<String>) -> Answer<T> {
     Err(Failure::Refused(Error::new(kind, "connect", words)))
 }
 
-/// A connection is to be one session of the server. A pooler may give each transaction whichever is free,
-/// which keeps neither settings nor prepared statements, neither what is listened to nor a session's locks.
-/// Then one of two connections has the session of the other, or another after it. The answer to all that is
-/// asked of the server besides.
+/// Refuses a pooler that gives each transaction whichever session is free: settings, prepared statements and
+/// locks would get lost. One of two connections then has the session of the other, or another after it.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
     table: &str,
-    deadline: Moment,
 ) -> Answer<Seen> {
-    let pooled = || Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "connect", POOLED)));
+    let pooled = || refuse(ErrorKind::Unsupported, POOLED);
     // In a transaction it keeps what it was given. If none may begin, the pooler pools statements.
-    let other = match PostgresConnection::open(dial, &format!("{setup}; BEGIN"), deadline) {
+    let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
+    {
         Ok(other) => Some(other),
         // A server without room says so at once. A pooler lets those wait for whom its pool has no session.
         Err(error) if error.kind() == ErrorKind::TimedOut => {
@@ -46,8 +71,27 @@ pub(super) fn session(
     if other.as_ref().is_some_and(|other| other.backend == link.backend) {
         return pooled();
     }
-    let seen = look(table, link, deadline)?;
+    let seen = look(table, link)?;
     if seen.backend == link.backend { Ok(seen) } else { pooled() }
+}
+
+/// Not prepared, for poolers.
+fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
+    let text = query(include_str!("../query/postgres/seen.sql"), &quoted(table));
+    let mut said = link.words(&text)?.into_iter();
+    let mut next = || said.next().unwrap_or_default();
+    let (backend, version, is_standby) = (next(), next().parse().unwrap_or(0), next() == "t");
+    let (schema, name, others, comment) = (next(), next(), next(), next());
+    let place = (!name.is_empty()).then(|| Place {
+        quoted: format!("{}.{}", identifier(&schema), identifier(&name)),
+        shown: TableInUse {
+            name: format!("{schema}.{name}"),
+            others: others.lines().map(str::to_owned).collect(),
+        },
+        comment,
+    });
+    let (has_clients, has_line, is_line_usable) = (next() == "t", next() == "t", next() == "t");
+    Ok(Seen { backend, version, is_standby, place, has_clients, has_line, is_line_usable, schemas: next() })
 }
 
 pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
@@ -63,20 +107,99 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
     Ok(())
 }
 
-/// Tries a lock.
-pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
-    let queries = &database.queries;
-    link.prepare(&[&queries.all.renew.text, &queries.all.take.text, &queries.all.leave.text], deadline)?;
-    // Its first use, which looks for a transaction that a pooler leaves open. A refusal is the trial's to
-    // judge: a user who may only read is let in.
-    if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
+/// The table, and whether this user may use its line. Makes what is missing if the options say so.
+pub(super) fn find(
+    mut seen: Seen,
+    options: &ServerOptions,
+    link: &mut PostgresConnection,
+) -> Answer<(Place, bool)> {
+    let check = |place: &Place| {
+        check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)
+    };
+    seen.place.as_ref().map_or(Ok(()), check)?;
+    if options.table.create && !(seen.has_clients && seen.has_line) {
+        if seen.place.is_none() {
+            let table = quoted(&options.table.name);
+            let create = query(include_str!("../query/postgres/schema.sql"), &table);
+            link.execute(&unless_in_sight(&create, &table))?;
+            seen = look(&options.table.name, link)?;
+        }
+        if let Some(place) = &seen.place {
+            // Without it there is no directory, which is not worth a client.
+            create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients")?;
+            create_beside(link, place, include_str!("../query/postgres/line.sql"), "_line")?;
+            seen = look(&options.table.name, link)?;
+        }
+    }
+    if let Some(place) = seen.place {
+        check(&place)?;
+        return Ok((place, seen.is_line_usable));
+    }
+    let words = format!(
+        "there is no table {:?} in the schemas of the search path ({}): make it once by create_schema(), or with the \
+         statements in docs/stores.md; or name it with its schema",
+        options.table.name, seen.schemas
+    );
+    refuse(ErrorKind::Unsupported, words)
+}
+
+/// Makes a table beside that of the locks. Locks work without it, so the server may refuse.
+fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suffix: &str) -> Answer<()> {
+    let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
+    match link.execute(&create) {
+        Err(Failure::Refused(_)) => Ok(()),
+        made => made,
+    }
+}
+
+pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
+    let (table, has_schema) = (table.replace('\'', "''"), table.contains("\".\""));
+    let (_, text) = include_str!("../query/postgres/create.sql").split_once("\nDO").unwrap_or_default();
+    let text = text.replace("{table}", &table).replace("{plain}", table.trim_matches('"'));
+    format!("DO{}", text.replace("{has_schema}", &has_schema.to_string()).replace("{create}", create))
+}
+
+/// A name that `check_table` has found plain, in quotes: the server's own words may name tables too.
+pub(super) fn quoted(table: &str) -> String {
+    let parts: Vec<_> = table.split('.').map(|part| identifier(&part.to_ascii_lowercase())).collect();
+    parts.join(".")
+}
+
+fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answer<()> {
+    let all = &database.queries.all;
+    link.prepare(&[&all.renew.text, &all.take.text, &all.leave.text])?;
+    // The first use, which looks for a transaction that a pooler leaves open, writes nothing. A refusal is the
+    // trial's to judge: a user who may only read is let in.
+    let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
+    let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
+    if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {
         return Err(Failure::Unknown(error));
     }
-    link.begin(deadline)?;
-    let tried = database.notes.without(|| try_one(database, link, deadline));
+    link.begin()?;
+    let tried = database.notes.without(|| try_one(database, link));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }
-    link.execute("ROLLBACK", deadline)?;
+    link.execute("ROLLBACK")?;
     tried
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_beside_one_are_named_after_it_in_its_schema() {
+        let table = format!("{}.{}", identifier("Some \"schema\""), identifier("leasehold_locks"));
+        let text = "SELECT FROM leasehold_locks, leasehold_locks_line AS leasehold";
+        let expected = "SELECT FROM \"Some \"\"schema\"\"\".\"leasehold_locks\", \
+            \"Some \"\"schema\"\"\".\"leasehold_locks_line\" AS leasehold";
+        assert_eq!(query(text, &table), expected);
+        assert_eq!(query(text, "shop.locks"), "SELECT FROM shop.locks, shop.locks_line AS leasehold");
+        assert_eq!(quoted("Shop.Order"), "\"shop\".\"order\"");
+    }
 }

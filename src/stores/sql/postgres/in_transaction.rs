@@ -32,8 +32,9 @@ use postgres::{GenericClient, Transaction};
 
 use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::sql::postgres::place::{quoted, unless_in_sight};
-use crate::stores::sql::postgres::refusal::classify;
+use crate::stores::sql::postgres::check::{quoted, unless_in_sight};
+use crate::stores::sql::postgres::refusal::{classify, worded};
+use crate::stores::sql::refused;
 use crate::time::{Clock, Moment, millis};
 
 /// A table of names; the connection that has a name's row locked holds the lock.
@@ -260,7 +261,6 @@ fn failed(action: &'static str, error: postgres::Error) -> Error {
         let words = "the server has ended the transaction, and the lock with it";
         return Error::new(ErrorKind::Lost, action, words).with_source(error);
     }
-    let (kind, words) = error.code().map_or((ErrorKind::Refused, "the server refused"), classify);
-    let said = error.as_db_error().map(|said| format!(" (the server said: {})", said.message()));
-    Error::new(kind, action, format!("{words}{}", said.unwrap_or_default())).with_source(error)
+    let words = error.code().map_or(refused::ANYTHING, classify);
+    worded(action, words, error)
 }

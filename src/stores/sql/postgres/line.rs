@@ -11,21 +11,58 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio_postgres::Row as PgRow;
-
 use crate::ident::{FencingToken, LockName};
+use crate::refused::Refused;
 use crate::seam::capabilities::KeptLook;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
+use crate::stores::sql::database::Link;
+use crate::stores::sql::hex;
 use crate::stores::sql::postgres::refusal::{is_of_locked_table, is_of_table, or_unheard};
-use crate::stores::sql::postgres::{Postgres, PostgresConnection, column};
-use crate::stores::sql::rows::{
-    Change, Row, Rows, acquire_by_row, change_of, granted, milliseconds, of_kind,
-};
-use crate::stores::sql::statement::{Args, Record};
+use crate::stores::sql::postgres::{Postgres, PostgresConnection};
+use crate::stores::sql::rows::{Change, Row, Rows, change_of, granted, milliseconds, of_kind};
+use crate::stores::sql::statement::{Args, Record, Statement};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment, random_between};
 
 /// After an attempt that saw a lock in between two others.
 const AT_ONCE: Duration = Duration::from_millis(1);
+/// How often a client that waits removes the entries of clients that were killed.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// For how long this client does without a table that another transaction had locked.
+const LOCKED_LASTS: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(super) struct LineUse {
+    /// The table is missing or of another shape, or the user lacks the rights. Tried anew after a while.
+    pub(super) refused: Refused,
+    /// This client's last release found a client in line. Decides which statements are tried first.
+    awaited: AtomicBool,
+    tidied: Mutex<Option<Moment>>,
+}
+
+impl LineUse {
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.stands(|| Clock::System.now())
+    }
+
+    pub(super) fn note_refused(&self) {
+        self.refused.note(Clock::System.now());
+    }
+
+    fn was_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    fn is_to_be_tidied(&self, now: Moment) -> bool {
+        let mut tidied = self.tidied.lock();
+        let is_due = tidied.is_none_or(|at| now.since(at) >= TIDY_EVERY);
+        if is_due {
+            *tidied = Some(now);
+        }
+        is_due
+    }
+}
 
 /// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a
 /// line, and clients that may not use it, have version 4.
@@ -34,12 +71,10 @@ fn tells_line(owner: &str) -> bool {
 }
 
 impl Postgres {
-    /// Whether locks of this kind have a line that this client goes by.
     pub(super) fn has_line(&self, kind: Kind) -> bool {
-        kind.has_line() && !self.line.is_refused()
+        self.place.is_some() && kind.has_line() && !self.line.is_refused()
     }
 
-    /// The channels that a waiter under this claim listens to.
     pub(super) fn channels(&self, claim: &Claim) -> Vec<String> {
         let releases = || self.listener.channel(&claim.name);
         let turn = || self.listener.turn_channel(&claim.name, claim.owner.client());
@@ -52,9 +87,8 @@ impl Postgres {
         }
     }
 
-    /// As `attempt`; does without the line if that is what the server refuses, or a table of it that another
-    /// transaction has locked.
-    fn or_without_line<T>(
+    /// Does without the line if the server refuses that, or another transaction has locked its table.
+    pub(super) fn or_without_line<T>(
         &self,
         link: &mut PostgresConnection,
         attempt: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
@@ -63,52 +97,40 @@ impl Postgres {
         match attempt(link) {
             Err(Failure::Refused(error)) if is_of_table(&error) => {
                 let done = without(link)?;
-                self.line.note_refused(true);
+                self.line.note_refused();
                 Ok(done)
             }
             // Noted only once the other table was found to be open: else it is the locks' own that is locked.
+            // Clients that go on without the line are woken by no release in it.
             Err(Failure::Refused(error)) if is_of_locked_table(&error) => {
                 let done = without(link)?;
-                self.line.note_locked();
+                self.line.refused.note_for(Clock::System.now(), LOCKED_LASTS);
                 Ok(done)
             }
             outcome => outcome,
         }
     }
 
-    pub(super) fn acquire_in_line(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        deadline: Moment,
-    ) -> Answer<Attempt> {
+    pub(super) fn acquire_in_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         self.or_without_line(
             link,
-            |link| self.take_or_join(link, claim, deadline),
-            |link| acquire_by_row(self, link, claim, deadline),
+            |link| self.take_or_join(link, claim),
+            |link| self.acquire_by_row(link, claim),
         )
     }
 
-    fn take_or_join(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        deadline: Moment,
-    ) -> Answer<Attempt> {
-        let here = self.notes.here();
-        let args = Args::of(claim).and("fenced", claim.wants_fence).and("host", here.host);
-        let args = args.and("pid", here.pid).and("thread", here.thread).and("keeper", self.keeper(claim));
-        let args = args.and("client", claim.owner.client().to_string());
+    fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
+        let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
         // Most locks are free: the smaller statement does for those.
         let stands_for_election = claim.turn == Turn::Waits && claim.leads;
         if claim.turn == Turn::Yields
             || stands_for_election
             || claim.turn == Turn::Waits && !self.line.was_awaited()
         {
-            let records = link.run(&self.queries.take_kept, &args, deadline)?;
+            let records = link.run(&self.queries.take_kept, &args)?;
             let taken = taken_of(&records)?;
             if claim.turn != Turn::Waits {
-                self.recall(link, claim, &taken, deadline);
+                self.recall(link, claim, &taken);
             }
             let seen = match taken {
                 Change::Made(fence) => return Ok(granted(claim, fence)),
@@ -118,8 +140,7 @@ impl Postgres {
                 return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&records)?).0) });
             }
             if stands_for_election {
-                let full =
-                    link.run(&self.queries.is_line_full, &Args::one("name", &*claim.name), deadline)?;
+                let full = link.run(&self.queries.is_line_full, &Args::one("name", &*claim.name))?;
                 if full.first().map(|record| record.flag(0)).transpose()? == Some(true) {
                     let (left, spread, _) = retry(seen.as_ref(), kept(&records)?);
                     let retry_after = Some(left + random_between(spread));
@@ -128,15 +149,15 @@ impl Postgres {
                 }
             }
         }
-        let channel = self.listener.turn_channel(&claim.name, claim.owner.client());
-        let args = args.and("channel", channel);
+        let args = args.and("channel", self.listener.turn_channel(&claim.name, claim.owner.client()));
+        let args = args.and("reserved_ms", link.reserved_ms());
         let mut has_asked_again = false;
         loop {
-            let records = link.run(&self.queries.take_in_line, &args, deadline)?;
+            let records = link.run(&self.queries.take_in_line, &args)?;
             let taken = taken_of(&records)?;
             // Behind the statement that joins the line: a look of the keeper's saw that, or this makes it
             // give the lock back.
-            self.recall(link, claim, &taken, deadline);
+            self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
                 Change::Made(fence) => {
@@ -152,7 +173,7 @@ impl Postgres {
                 continue;
             }
             if self.line.is_to_be_tidied(Clock::System.now()) {
-                link.run(&self.queries.tidy_line, &Args::none(), deadline)?;
+                link.run(&self.queries.tidy_line, &Args::none())?;
             }
             let (left, spread, listens_for) = retry(seen.as_ref(), kept(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
@@ -163,20 +184,14 @@ impl Postgres {
 
     /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The
     /// keeper sees by itself what does not come.
-    pub(super) fn recall(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        taken: &Change<u64>,
-        deadline: Moment,
-    ) {
+    pub(super) fn recall(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
             && seen.is_live()
             && let Some(keeper) = &seen.keeper
         {
             let args = Args::one("name", &*claim.name).and("keeper", &**keeper);
-            drop(link.run(&self.queries.recall, &args, deadline));
+            drop(link.run(&self.queries.recall, &args));
         }
     }
 
@@ -185,163 +200,111 @@ impl Postgres {
         &self,
         link: &mut PostgresConnection,
         claims: &[Claim],
-        deadline: Moment,
     ) -> Vec<Answer<KeptLook>> {
-        let Some(client) = claims.first().map(|claim| claim.owner.client().to_string()) else {
-            return Vec::new();
-        };
-        let names: Vec<&[u8]> = claims.iter().map(|claim| claim.name.key().as_bytes()).collect();
-        let tokens: Vec<bool> = claims.iter().map(|claim| claim.kind.is_token()).collect();
-        let owners: Vec<String> = claims.iter().map(|claim| claim.owner.to_string()).collect();
-        let looked = link
-            .rows(&self.queries.look_kept.text, &[&names, &tokens, &owners, &client], deadline)
-            .and_then(|rows| {
-                let of_one = |row: &PgRow| Ok((column::<i64>(row, 0)?, column::<bool>(row, 1)?));
-                rows.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
-            });
-        let look = |at: i64| match &looked {
-            Ok(wanted) => Ok(match wanted.get(&at) {
-                Some(true) => KeptLook::Wanted,
-                Some(false) => KeptLook::Stays,
-                None => KeptLook::Lost,
-            }),
-            Err(Failure::Refused(error)) => Err(Failure::Refused(error.copy())),
-            Err(Failure::Unknown(error)) => Err(Failure::Unknown(error.copy())),
+        let list = |of: &dyn Fn(&Claim) -> String| claims.iter().map(of).collect::<Vec<_>>().join(",");
+        let client = claims.first().map(|claim| claim.owner.client().to_string());
+        let args = Args::one("names", list(&|claim| hex(claim.name.key().as_bytes())))
+            .and("tokens", list(&|claim| claim.kind.is_token().to_string()))
+            .and("owners", list(&|claim| claim.owner.to_string()))
+            .and("client", client);
+        let looked = link.run(&self.queries.look_kept, &args).and_then(|records| {
+            let of_one = |record: &Record| Ok((record.int(0)?, record.flag(1)?));
+            records.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
+        });
+        let look = |at: i64| match looked.as_ref().map(|wanted| wanted.get(&at)) {
+            Ok(Some(true)) => Ok(KeptLook::Wanted),
+            Ok(Some(false)) => Ok(KeptLook::Stays),
+            Ok(None) => Ok(KeptLook::Lost),
+            Err(failure) => Err(failure.copy()),
         };
         (1..).zip(claims).map(|(at, _)| look(at)).collect()
     }
 
-    /// Frees a lock whoever holds it, and notifies those who listen to its releases.
-    pub(super) fn force_by_row(
+    pub(super) fn change_and_notify(
         &self,
         link: &mut PostgresConnection,
+        statement: &Statement,
         name: &LockName,
-        token: bool,
-        deadline: Moment,
-    ) -> Answer<Change<()>> {
-        let changed = or_unheard(&self.listener.channel(name), |channel| {
-            let args = Args::one("name", name).and("token", token).and("channel", channel);
-            self.change(link, &self.queries.all.force, &args, deadline)
-        });
-        Ok(changed?.map(drop))
+        mut args: Args,
+    ) -> Answer<Change<u64>> {
+        or_unheard(&self.listener.channel(name), |channel| {
+            args.set("channel", channel);
+            self.change(link, statement, &args)
+        })
     }
 
-    pub(super) fn free_and_tell(
+    pub(super) fn free_in_line(
         &self,
         link: &mut PostgresConnection,
         claim: &Claim,
-        deadline: Moment,
     ) -> Answer<Change<Others>> {
-        self.or_without_line(
-            link,
-            |link| self.free_in_line(link, claim, deadline),
-            |link| Ok(self.leave(link, claim, 0, deadline)?.map(|()| Others::Nobody)),
-        )
-    }
-
-    fn free_in_line(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        deadline: Moment,
-    ) -> Answer<Change<Others>> {
-        let channel = self.listener.channel(&claim.name);
+        let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
         if !self.line.was_awaited() {
-            let freed = or_unheard(&channel, |channel| {
-                let args = Args::of(claim).and("channel", channel);
-                self.change(link, &self.queries.free_unawaited, &args, deadline)
-            });
-            let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
-            match freed? {
+            let statement = &self.queries.free_unawaited;
+            match self.change_and_notify(link, statement, &claim.name, Args::of(claim))? {
                 Change::Made(_) => return Ok(Change::Made(Others::Nobody)),
                 Change::None(Some(seen)) if seen.is_live() && seen.token == token && seen.owner == owner => {}
                 Change::None(seen) => return Ok(Change::None(seen)),
             }
         }
-        let args = Args::of(claim).and("left", 0_i64).and("channel", "").and("listeners", &*channel);
-        let statements = (&self.queries.all.leave, &self.queries.tell);
-        let (freed, told) = link.one_then(statements, &args, deadline)?;
-        Ok(taken_of(&freed)?.map(|_freed| {
-            let others = self.others(link, told, &channel, deadline);
-            self.line.note_awaited(others == Others::Next);
-            others
-        }))
+        let args = Args::of(claim).and("left", 0_i64);
+        self.change_and_tell(link, &self.queries.all.leave, &claim.name, args)
     }
 
-    pub(super) fn force_and_tell(
+    /// Runs a statement that frees the lock, and tells its line. If the line does not work, at least those
+    /// who listen to releases are notified.
+    pub(super) fn change_and_tell(
         &self,
         link: &mut PostgresConnection,
+        statement: &Statement,
         name: &LockName,
-        deadline: Moment,
-    ) -> Answer<Change<()>> {
+        args: Args,
+    ) -> Answer<Change<Others>> {
         let channel = self.listener.channel(name);
-        let args = Args::one("name", name).and("token", false).and("channel", "").and("listeners", &*channel);
-        self.or_without_line(
-            link,
-            |link| {
-                let statements = (&self.queries.all.force, &self.queries.tell);
-                let (freed, told) = link.one_then(statements, &args, deadline)?;
-                Ok(taken_of(&freed)?.map(|_freed| {
-                    self.others(link, told, &channel, deadline);
-                }))
-            },
-            |link| self.force_by_row(link, name, false, deadline),
-        )
-    }
-
-    /// Those who were told that the lock is free. If the line does not work, at least those who listen to
-    /// releases are.
-    fn others(
-        &self,
-        link: &mut PostgresConnection,
-        told: Answer<Vec<Record>>,
-        channel: &str,
-        deadline: Moment,
-    ) -> Others {
-        match told {
+        let args = args.and("channel", "").and("listeners", &*channel);
+        let (freed, told) = link.one_then((statement, &self.queries.tell), &args)?;
+        let freed = taken_of(&freed)?;
+        if matches!(freed, Change::None(_)) {
+            return Ok(freed.map(|_| Others::Nobody));
+        }
+        let others = match told {
             Ok(records) if records.first().is_some_and(|record| !record.is_null(0)) => Others::Next,
             Ok(_) | Err(Failure::Unknown(_)) => Others::Nobody,
             Err(Failure::Refused(error)) => {
                 if is_of_table(&error) {
-                    self.line.note_refused(true);
+                    self.line.note_refused();
                 }
                 // The lock is free all the same; whom this does not reach either asks before long.
-                drop(link.rows("SELECT pg_notify($1, '')::text", &[&channel], deadline));
+                drop(link.execute(&format!("NOTIFY {channel}")));
                 Others::Nobody
             }
-        }
+        };
+        self.line.awaited.store(others == Others::Next, Ordering::Relaxed);
+        Ok(Change::Made(others))
     }
 
     /// Takes the claim's client out of the line. If it was told that it is next, the one behind it is told.
-    pub(super) fn leave_the_line(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        deadline: Moment,
-    ) -> Answer<()> {
+    pub(super) fn leave_the_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
-        let gone = link.run(&self.queries.leave_line, &args, deadline)?;
+        let gone = link.run(&self.queries.leave_line, &args)?;
         if gone.first().map(|record| record.flag(0)).transpose()? == Some(true) {
             let args = args.and("listeners", self.listener.channel(&claim.name));
-            link.run(&self.queries.tell, &args, deadline)?;
+            link.run(&self.queries.tell, &args)?;
         }
         Ok(())
     }
 }
 
-/// The change of a statement that always returns a row.
 fn taken_of(records: &[Record]) -> Answer<Change<u64>> {
     Ok(change_of(records)?.unwrap_or(Change::None(None)))
 }
 
-/// For how long a free lock is kept for another client.
 fn kept(records: &[Record]) -> Answer<Option<Duration>> {
     let ms = records.first().map(|record| record.maybe(6, Record::int)).transpose()?.flatten();
     Ok(ms.map(milliseconds))
 }
 
-/// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that
-/// it listens for.
+/// When a waiter asks again, with the bounds of a random part; and the messages that it listens for.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), ListensFor) {
     match (seen, kept) {
         (Some(row), _) if !tells_line(&row.owner) => {
@@ -351,5 +314,20 @@ fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Du
         (None, Some(kept)) => (kept, AFTER_KEPT, ListensFor::OwnTurn),
         // Another was quicker, and gone again from what this statement saw.
         (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), ListensFor::OwnTurn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_tidied_once_a_minute() {
+        let (line, begun) = (LineUse::default(), Moment::from_nanos(0));
+        let at = |seconds| line.is_to_be_tidied(begun.plus(Duration::from_secs(seconds)));
+        assert_eq!(
+            [at(0), at(59), at(60), at(61), at(119), at(120)],
+            [true, false, true, false, false, true]
+        );
     }
 }

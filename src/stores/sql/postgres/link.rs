@@ -4,14 +4,16 @@
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
@@ -22,26 +24,25 @@ use tokio_postgres::{
 };
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::Rounds;
+use crate::hosts::{Rounds, link};
 use crate::seam::{Answer, Failure};
 use crate::secrets::Renewable;
-use crate::stores::sql::postgres::driver::{Driver, within};
+use crate::stores::sql::database::Link;
 use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
 use crate::stores::sql::statement::{Args, Record, Statement as Text, Value};
 use crate::stores::sql::timed_out;
+use crate::sync::{spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 
 type Reason = Box<dyn StdError + Sync + Send>;
 
-pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+type Driven<T> = std::result::Result<T, tokio_postgres::Error>;
 
-/// Nothing is secured.
 #[cfg(not(feature = "tls"))]
 pub(super) type Secure = tokio_postgres::NoTls;
 
-/// How the server is reached.
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) config: Config,
@@ -53,7 +54,6 @@ pub(super) struct Dial {
 type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
 
 impl Dial {
-    /// A connection, and what reads and writes for it.
     pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
         let Some(renewal) = &self.renewal else { return self.connect_once(deadline).await };
         let (config, mut hosts) = (&self.config, Vec::new());
@@ -108,9 +108,69 @@ fn is_of_network(error: &tokio_postgres::Error) -> bool {
     error.source().is_some_and(|cause| cause.is::<io::Error>())
 }
 
+pub(super) async fn within<T>(deadline: Moment, work: impl Future<Output = T>) -> Option<T> {
+    timeout(deadline.since(Clock::System.now()), work).await.ok()
+}
+
+/// A runtime that can be waited on and dropped anywhere, also in a task of the caller's own runtime.
+pub(super) struct Driver {
+    /// `None` only during drop.
+    runtime: Option<Runtime>,
+}
+
+impl Driver {
+    pub(super) fn new() -> Result<Driver> {
+        if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
+            return Err(ending());
+        }
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
+            Error::new(ErrorKind::Resource, "connect", "the system could not create an event queue")
+                .with_source(error)
+        })?;
+        Ok(Driver { runtime: Some(runtime) })
+    }
+
+    /// The result of `work`, for which the calling thread waits. An error: nothing was begun.
+    ///
+    /// A thread that runs the tasks of a runtime may not run another one: tokio panics. Then a thread beside it
+    /// does.
+    pub(super) fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> Result<T> {
+        let runtime = self.runtime.as_ref().ok_or_else(ending)?;
+        match Handle::try_current() {
+            Ok(_) => beside(|| runtime.block_on(work)),
+            Err(error) if error.is_thread_local_destroyed() => Err(ending()),
+            Err(_) => Ok(runtime.block_on(work)),
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Not waited for: in a task that would be a panic, and a look-up of a host's name may hang.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let waiting = spawn_scoped(scope, work).map_err(|error| {
+            Error::new(ErrorKind::Resource, "use", "the system could not start a thread").with_source(error)
+        })?;
+        // A panic of the driver's is the caller's, as it is without the thread.
+        waiting.join().or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// While a thread's local storage is torn down, nothing can be waited for on it: its guards' releases are
+/// repeated by the watchdog.
+fn ending() -> Error {
+    Error::new(ErrorKind::Resource, "use", "the thread is ending")
+}
+
 pub(super) struct PostgresConnection {
     client: Arc<Client>,
-    /// The process of the server that carried out the setup.
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
     /// A statement was prepared since the last look for a transaction that is open.
@@ -120,28 +180,36 @@ pub(super) struct PostgresConnection {
     /// The server has ended the session, whatever the socket says yet.
     pub(super) ended: bool,
     /// The last answer did not come in time. The driver passes it over if it comes yet, so that the session
-    /// of a hold goes on; the pool does not take such a connection back.
+    /// of a hold goes on.
     pub(super) silent: bool,
+    deadline: Moment,
+    /// The shortest of the setup and of statements' preparations.
+    round_trip: Duration,
     /// Dropped last: it runs what reads and writes for the client.
     driver: Driver,
 }
 
-impl PostgresConnection {
-    /// Connects and has the server carry out `setup`.
-    pub(super) fn open(dial: &Dial, setup: &str, deadline: Moment) -> Result<PostgresConnection> {
-        PostgresConnection::open_instead(Vec::new(), dial, setup, deadline)
+impl Link for PostgresConnection {
+    fn deadline(&mut self) -> &mut Moment {
+        &mut self.deadline
     }
 
-    /// The same, and meanwhile has the server cancel what the sessions of `given_up` still do. They end then:
-    /// nobody is at the other end of their connections.
-    pub(super) fn open_instead(
+    fn run(&mut self, statement: &Text, args: &Args) -> Answer<Vec<Record>> {
+        self.send(&[(statement, args)], None)?.pop().unwrap_or_else(|| Ok(Vec::new()))
+    }
+}
+
+impl PostgresConnection {
+    /// Connects and has the server carry out `setup`. Meanwhile has it cancel what the sessions of `given_up`
+    /// still do; nobody is at the other end of their connections.
+    pub(super) fn open(
         given_up: Vec<CancelToken>,
         dial: &Dial,
         setup: &str,
         deadline: Moment,
     ) -> Result<PostgresConnection> {
         let driver = Driver::new()?;
-        let (client, backend) = driver
+        let (client, backend, round_trip) = driver
             .wait(async {
                 for session in given_up {
                     let secure = Clone::clone(&dial.secure);
@@ -149,36 +217,37 @@ impl PostgresConnection {
                 }
                 let (client, connection) = dial.connect(deadline).await?;
                 drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
-                let setup = format!("{setup}; {BACKEND}");
+                let setup = format!("{setup}; SELECT pg_backend_pid()");
+                let asked = Clock::System.now();
                 let ready = within(deadline, client.simple_query(&setup)).await;
                 let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
-                Ok::<_, Error>((client, last_word(&ready.map_err(unreachable)?)))
+                let backend = last_word(&ready.map_err(unreachable)?);
+                Ok::<_, Error>((client, backend, Clock::System.now().since(asked)))
             })?
             .map_err(|error| error.during("connect"))?;
-        let (client, statements) = (Arc::new(client), HashMap::new());
         Ok(PostgresConnection {
-            client,
+            client: Arc::new(client),
             backend,
-            statements,
+            statements: HashMap::new(),
             is_untried: false,
             table: None,
             ended: false,
             silent: false,
+            deadline,
+            round_trip,
             driver,
         })
     }
 
-    /// The columns of the last row of what is asked without a prepared statement; nothing is as an empty
-    /// text.
-    pub(super) fn words(&mut self, text: &str, deadline: Moment) -> Answer<Vec<String>> {
-        let answer = self.ask(within(deadline, self.client.simple_query(text)))?;
+    /// The columns of the last row that unprepared statements return; nothing is as an empty text.
+    pub(super) fn words(&mut self, text: &str) -> Answer<Vec<String>> {
+        let answer = self.ask(within(self.deadline, self.client.simple_query(text)))?;
         let answer = self.judge(answer)?;
         let row = last_row(&answer);
         let word = |row: &SimpleQueryRow, at| row.get(at).unwrap_or_default().to_owned();
         Ok(row.map_or_else(Vec::new, |row| (0..row.len()).map(|at| word(row, at)).collect()))
     }
 
-    /// By which the server cancels what the session does.
     pub(super) fn cancel_token(&self) -> CancelToken {
         self.client.cancel_token()
     }
@@ -198,148 +267,109 @@ impl PostgresConnection {
         looked.is_err() || !self.client.is_closed()
     }
 
-    /// The only row that a statement returns.
-    pub(super) fn one(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Answer<Row> {
-        only(self.rows(sql, params, deadline)?)
+    /// For how many milliseconds a freed lock is reserved for this client.
+    pub(super) fn reserved_ms(&self) -> i64 {
+        10 << link(self.round_trip)
     }
 
-    pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Answer<Vec<Row>> {
-        let statement = self.statement(sql, deadline)?;
-        let check = self.check_if_untried();
-        let (answer, is_open) = self.ask(async {
-            let check = check.map(tokio::spawn);
-            let answer = within(deadline, self.client.query(&statement, params)).await;
-            (answer, is_open(check, deadline).await)
-        })?;
-        self.judge_checked(answer, is_open)
-    }
-
-    /// As [`Rows::run`](crate::stores::sql::rows::Rows::run).
-    pub(super) fn run(&mut self, statement: &Text, args: &Args, deadline: Moment) -> Answer<Vec<Record>> {
-        let rows = self.rows(&statement.text, &params(statement, args), deadline)?;
-        rows.iter().map(record).collect()
-    }
-
-    /// The rows that two statements return, of which the second is sent behind the first without waiting, and
-    /// begins when the first is committed. The second answer is waited for no longer than [`BEHIND`] after
-    /// the first. An error: that of the first, or the second could not be prepared and neither was sent.
+    /// The rows that two statements return, of which the second begins when the first is committed. An error:
+    /// that of the first, or the second could not be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),
         args: &Args,
-        deadline: Moment,
     ) -> Answer<(Vec<Record>, Answer<Vec<Record>>)> {
-        let (params, next_params) = (params(first, args), params(second, args));
-        let (statement, next) =
-            (self.statement(&first.text, deadline)?, self.statement(&second.text, deadline)?);
-        let (client, check) = (Arc::clone(&self.client), self.check_if_untried());
-        let mut first = std::pin::pin!(client.query(&statement, &params));
-        let mut second = std::pin::pin!(client.query(&next, &next_params));
-        let answers = self.ask(async {
-            let (mut early, check) = (None, check.map(tokio::spawn));
-            // Polled in this order: the first is sent first.
-            let sent = std::future::poll_fn(|context| {
-                let answer = first.as_mut().poll(context);
-                if early.is_none() {
-                    early = ready(second.as_mut().poll(context));
-                }
-                answer
-            });
-            let first = within(deadline, sent).await;
-            if early.is_none() && first.is_some() {
-                early = within(deadline.min(Clock::System.after(BEHIND)), second).await;
-            }
-            let is_open = early.is_some() && is_open(check, deadline).await;
-            (first, early, is_open)
-        })?;
-        let first = self.judge_checked(answers.0, answers.2);
-        let second = self.judge(answers.1);
-        let read = |rows: Vec<Row>| rows.iter().map(record).collect();
-        Ok((read(first?)?, second.and_then(read)))
+        let mut answers = self.send(&[(first, args), (second, args)], Some(BEHIND))?;
+        let second = answers.pop().unwrap_or_else(|| Ok(Vec::new()));
+        Ok((answers.pop().unwrap_or_else(|| Ok(Vec::new()))?, second))
     }
 
-    /// Sends the statement once for each list of parameters without waiting in between; whether each returned
-    /// a row.
-    pub(super) fn each(
+    /// Runs the statement once for each list of parameters; whether each returned a row.
+    pub(super) fn each(&mut self, statement: &Text, args: &[Args]) -> Vec<Answer<bool>> {
+        let requests: Vec<_> = args.iter().map(|args| (statement, args)).collect();
+        match self.send(&requests, None) {
+            Ok(answers) => answers.into_iter().map(|answer| Ok(!answer?.is_empty())).collect(),
+            Err(failure) => args.iter().map(|_| Err(failure.copy())).collect(),
+        }
+    }
+
+    /// Sends statements without waiting in between, and reads their rows. Those behind the first are waited
+    /// for no longer than `behind` after the one before. An error: none was sent.
+    fn send(
         &mut self,
-        text: &Text,
-        args: impl Iterator<Item = Args>,
-        deadline: Moment,
-    ) -> Vec<Answer<bool>> {
-        let args: Vec<_> = args.collect();
-        let refused = |error: Error| args.iter().map(|_| Err(Failure::Refused(error.copy()))).collect();
-        let statement = match self.statement(&text.text, deadline) {
-            Ok(statement) => statement,
-            Err(failure) => return refused(failure.into_error()),
-        };
-        let (client, check) = (Arc::clone(&self.client), self.check_if_untried());
-        let all_params: Vec<_> = args.iter().map(|args| params(text, args)).collect();
-        let asked = self.driver.wait(async {
-            // The first poll sends a request; its answer is kept until it is read.
-            let mut sent = Vec::with_capacity(all_params.len());
-            for params in &all_params {
-                let mut request = Box::pin(client.query(&statement, params));
-                let answer =
-                    std::future::poll_fn(|context| Poll::Ready(ready(request.as_mut().poll(context))));
-                sent.push((answer.await, request));
+        requests: &[(&Text, &Args)],
+        behind: Option<Duration>,
+    ) -> Answer<Vec<Answer<Vec<Record>>>> {
+        let mut sendable = Vec::with_capacity(requests.len());
+        for (text, args) in requests {
+            let param = |name: &&'static str| args.get(name) as &(dyn ToSql + Sync);
+            sendable.push((self.statement(&text.text)?, text.names.iter().map(param).collect::<Vec<_>>()));
+        }
+        let (client, deadline) = (Arc::clone(&self.client), self.deadline);
+        // For the first use of a statement in this session: whether a transaction is open. Nothing here
+        // prepares a statement in a transaction.
+        let check = std::mem::take(&mut self.is_untried).then(|| {
+            let client = Arc::clone(&self.client);
+            async move { client.simple_query(IS_BEGUN).await }
+        });
+        let (answers, is_open) = self.ask(async {
+            let mut sent = Vec::with_capacity(sendable.len());
+            for (statement, params) in &sendable {
+                let mut request = Box::pin(client.query(statement, params));
+                // The first poll sends a request; its answer is kept until it is read.
+                let early = poll_fn(|context| {
+                    Poll::Ready(match request.as_mut().poll(context) {
+                        Poll::Ready(answer) => Some(answer),
+                        Poll::Pending => None,
+                    })
+                });
+                sent.push((early.await, request));
             }
             let check = check.map(tokio::spawn);
-            let mut answers = Vec::with_capacity(sent.len());
+            let (mut answers, mut until) = (Vec::with_capacity(sent.len()), deadline);
             for (early, request) in sent {
-                answers.push(if early.is_some() { early } else { within(deadline, request).await });
+                answers.push(if early.is_some() { early } else { within(until, request).await });
+                until = behind.map_or(deadline, |behind| deadline.min(Clock::System.after(behind)));
             }
-            (answers, is_open(check, deadline).await)
-        });
-        let (answers, is_open) = match asked {
-            Ok(asked) => asked,
-            Err(error) => return refused(error),
-        };
-        let judge = |answer| self.judge_checked(answer, is_open).map(|rows: Vec<Row>| !rows.is_empty());
-        answers.into_iter().map(judge).collect()
+            let is_open = matches!(answers.last(), Some(Some(_))) && is_open(check, deadline).await;
+            (answers, is_open)
+        })?;
+        self.ended |= is_open;
+        let mut read = Vec::with_capacity(answers.len());
+        for answer in answers {
+            let rows = self.judge(answer);
+            read.push(if is_open {
+                // In doubt: nobody here ends that transaction.
+                Err(Failure::Unknown(Error::new(ErrorKind::Unsupported, "request", BEGUN)))
+            } else {
+                rows.and_then(|rows| rows.iter().map(record).collect())
+            });
+        }
+        Ok(read)
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.
-    fn statement(&mut self, sql: &str, deadline: Moment) -> Answer<Statement> {
+    fn statement(&mut self, sql: &str) -> Answer<Statement> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let answer = self.ask(within(deadline, self.client.prepare(sql)))?;
+        let asked = Clock::System.now();
+        let answer = self.ask(within(self.deadline, self.client.prepare(sql)))?;
         let statement = self.judge(answer).map_err(Failure::of_reading)?;
+        self.round_trip = self.round_trip.min(Clock::System.now().since(asked));
         self.statements.insert(sql.into(), statement.clone());
         self.is_untried = true;
         Ok(statement)
     }
 
-    /// The question whether a transaction is open, for the first use of a statement in this session. Sent
-    /// behind that use, without a round trip of its own. Nothing here prepares a statement in a transaction.
-    fn check_if_untried(&mut self) -> Option<impl Future<Output = Checked> + Send + 'static> {
-        let client = std::mem::take(&mut self.is_untried).then(|| Arc::clone(&self.client))?;
-        Some(async move { client.simple_query(IS_BEGUN).await })
-    }
-
-    /// As [`judge`](Self::judge). What was done in a transaction that is still open is in doubt: nobody here
-    /// ends it.
-    fn judge_checked<T>(
-        &mut self,
-        answer: Option<std::result::Result<T, tokio_postgres::Error>>,
-        is_open: bool,
-    ) -> Answer<T> {
-        let answer = self.judge(answer);
-        if is_open {
-            self.ended = true;
-            return Err(Failure::Unknown(Error::new(ErrorKind::Unsupported, "request", BEGUN)));
-        }
-        answer
-    }
-
     /// Prepares these statements in one round trip. What the server refuses is refused again when it is used.
-    pub(super) fn prepare(&mut self, texts: &[&str], deadline: Moment) -> Answer<()> {
-        let client = Arc::clone(&self.client);
+    pub(super) fn prepare(&mut self, texts: &[&str]) -> Answer<()> {
         let prepare = |text: &&str| {
-            let (client, text) = (Arc::clone(&client), (*text).to_owned());
+            let (client, text) = (Arc::clone(&self.client), (*text).to_owned());
             tokio::spawn(async move { (client.prepare(&text).await, text) })
         };
-        let prepared = self.driver.wait(async {
+        let deadline = self.deadline;
+        let prepared = self.ask(async {
             let sent: Vec<_> = texts.iter().map(prepare).collect();
             let mut answers = Vec::with_capacity(sent.len());
             for request in sent {
@@ -347,7 +377,7 @@ impl PostgresConnection {
             }
             answers
         });
-        for answer in prepared.map_err(Failure::Refused)? {
+        for answer in prepared? {
             match answer {
                 Some((Ok(statement), text)) => {
                     self.statements.insert(text.into(), statement);
@@ -361,25 +391,22 @@ impl PostgresConnection {
     }
 
     /// Begins a transaction, in which nothing looks for one.
-    pub(super) fn begin(&mut self, deadline: Moment) -> Answer<()> {
+    pub(super) fn begin(&mut self) -> Answer<()> {
         self.is_untried = false;
-        self.execute("BEGIN", deadline)
+        self.execute("BEGIN")
     }
 
-    /// Several statements that answer nothing.
-    pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Answer<()> {
-        let answer = self.ask(within(deadline, self.client.batch_execute(sql)))?;
+    pub(super) fn execute(&mut self, sql: &str) -> Answer<()> {
+        let answer = self.ask(within(self.deadline, self.client.batch_execute(sql)))?;
         self.judge(answer)
     }
 
-    /// The answer to a request; refused, if it could not be sent.
     fn ask<T: Send>(&self, request: impl Future<Output = T> + Send) -> Answer<T> {
         self.driver.wait(request).map_err(Failure::Refused)
     }
 
-    /// The outcome of a request. The answer to one that was given up may still come; the driver passes it
-    /// over.
-    fn judge<T>(&mut self, answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Answer<T> {
+    /// The outcome of a request.
+    fn judge<T>(&mut self, answer: Option<Driven<T>>) -> Answer<T> {
         self.silent = answer.is_none();
         let Some(result) = answer else {
             return Err(Failure::Unknown(timed_out("the server did not answer in time")));
@@ -391,7 +418,7 @@ impl PostgresConnection {
     }
 }
 
-type Checked = std::result::Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>;
+type Checked = Driven<Vec<SimpleQueryMessage>>;
 
 /// Whether the answer to [`IS_BEGUN`] came, and says that a transaction is open.
 async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
@@ -407,22 +434,15 @@ async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
 /// itself at different times.
 const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
-/// The most time for which a statement waits for what another transaction has locked: the server's refusal is
-/// to come while there is time to ask in another way.
-pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
-    command_timeout / 2
-}
-
-/// A statement that is sent behind a change is for others. A table that somebody has locked must not delay
-/// the caller.
+/// A statement behind a change is for others: a table that somebody has locked must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
-fn params<'a>(statement: &Text, args: &'a Args) -> Vec<&'a (dyn ToSql + Sync)> {
-    statement.names.iter().map(|name| args.get(name) as &(dyn ToSql + Sync)).collect()
-}
-
 fn record(row: &Row) -> Answer<Record> {
-    (0..row.len()).map(|at| column(row, at)).collect::<Answer<_>>().map(Record)
+    let columns = (0..row.len()).map(|at| row.try_get(at)).collect::<Driven<_>>();
+    columns.map(Record).map_err(|error| {
+        let words = "the server's row is not the one expected";
+        Failure::Refused(Error::new(ErrorKind::Protocol, "read", words).with_source(error))
+    })
 }
 
 impl ToSql for Value {
@@ -466,33 +486,11 @@ impl<'a> FromSql<'a> for Value {
     }
 }
 
-fn only(rows: Vec<Row>) -> Answer<Row> {
-    let none = || Error::new(ErrorKind::Protocol, "read", "the server returned no row");
-    rows.into_iter().next().ok_or_else(|| Failure::Refused(none()))
-}
-
-fn ready<T>(poll: Poll<T>) -> Option<T> {
-    match poll {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
-}
-
-pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Answer<T> {
-    row.try_get(index).map_err(|error| {
-        let words = "the server's row is not the one expected";
-        Failure::Refused(Error::new(ErrorKind::Protocol, "read", words).with_source(error))
-    })
-}
-
 /// The server ends no session for being idle, and no transaction for its time, whatever it does to others of
 /// this user. Not every version has all of these.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
-const BACKEND: &str = "SELECT pg_backend_pid()";
-
-/// The first column of the last row of all answers.
 pub(super) fn last_word(answers: &[SimpleQueryMessage]) -> String {
     last_row(answers).and_then(|row| row.get(0)).unwrap_or_default().to_owned()
 }

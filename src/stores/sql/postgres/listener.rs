@@ -11,20 +11,17 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Lifetime;
 use crate::ident::{ClientId, LockName};
 use crate::observe::reporter::Reporter;
 use crate::seam::hub::{Hub, News, WakeupProtocol};
-use crate::stores::sql::postgres::driver::{Driver, within};
-use crate::stores::sql::postgres::link::{Dial, STAYS, last_word};
+use crate::stores::sql::postgres::link::{Dial, Driver, STAYS, last_word, within};
 use crate::stores::sql::postgres::refusal::{read_only_now, unreachable};
 use crate::stores::sql::timed_out;
 use crate::time::Clock;
 
-/// The time without a word after which the server is asked for one; after as long again the connection counts
-/// as dead.
+/// A silent server is asked for a word after this; a connection is dead after twice this.
 const SILENCE: Duration = Duration::from_secs(5);
-/// A connection is not kept for longer, for the reasons of the pool's.
-const OLDEST: Duration = Duration::from_secs(30 * 60);
 
 pub(super) type NotificationListener = Hub<Notifications>;
 
@@ -65,7 +62,6 @@ pub(super) fn listener(
 }
 
 impl NotificationListener {
-    /// The lock's channel. Names that share one only wake each other.
     pub(super) fn channel(&self, name: &LockName) -> String {
         self.protocol.hashed(name.key().bytes())
     }
@@ -75,7 +71,6 @@ impl NotificationListener {
         self.protocol.hashed(name.key().bytes().chain([0]).chain(client.to_string().bytes()))
     }
 
-    /// Has the thread ask soon whether its server still takes writes.
     pub(super) fn look_at_role(&self) {
         self.protocol.changed.notify_one();
     }
@@ -140,8 +135,8 @@ impl Notifications {
 
     /// Listens over one connection; `Ok` when the hub is closed, or the connection is old.
     async fn connected(&self, hub: &Arc<NotificationListener>) -> Result<()> {
-        let (deadline, replaced_at) =
-            (Clock::System.after(self.connect_timeout), Clock::System.after(OLDEST));
+        let deadline = Clock::System.after(self.connect_timeout);
+        let replaced_at = Clock::System.after(Lifetime::default().some_age());
         let (client, mut connection) = self.dial.connect(deadline).await?;
         let weak: Weak<NotificationListener> = Arc::downgrade(hub);
         let reader = async move {

@@ -1,20 +1,14 @@
 //! PostgreSQL: one statement on one row for each request, each a transaction of its own at READ COMMITTED,
 //! and LISTEN/NOTIFY for wake-ups.
 
-mod advisory;
 mod check;
-mod driver;
 pub mod in_transaction;
 mod line;
-mod line_use;
 mod link;
 mod listener;
-mod place;
 mod refusal;
-mod renewal;
 #[cfg(feature = "tls")]
 mod secure;
-mod tls_mode;
 mod url;
 
 use std::sync::Arc;
@@ -22,11 +16,9 @@ use std::time::Duration;
 
 use tokio_postgres::CancelToken;
 
-use self::line_use::LineUse;
-use self::link::{Dial, PostgresConnection, STAYS, column, longest_wait};
+use self::link::{Dial, PostgresConnection, STAYS};
 use self::listener::{NotificationListener, listener};
-use self::place::Place;
-use self::refusal::{is_of_table, or_unheard};
+use self::refusal::{is_of_table, or_done_unheard, read_only_now};
 use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
@@ -36,30 +28,40 @@ use crate::seam::capabilities::{KeptLook, TableInUse};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
 use crate::secrets::Renewable;
-use crate::stores::sql::database::Database;
+use crate::stores::sql::database::{Database, Link};
+use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
-use crate::stores::sql::rows::{Change, Rows, acquire_by_row};
-use crate::stores::sql::sessions::SessionStore;
-use crate::stores::sql::statement::{Args, Record, Statement, Statements};
+use crate::stores::sql::rows::{Change, Rows, until_broken};
+use crate::stores::sql::sessions::{LeftSession, SessionDatabase, SessionStore};
+use crate::stores::sql::statement::{Args, Record, Statements, first};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
-/// Whether the server takes no writes over this connection: it is a standby, or set so.
-const IS_READ_ONLY: &str = "current_setting('transaction_read_only')::boolean";
+/// The most time for which one request's renewals wait for locked rows, all together. Behind a long
+/// transaction a renewal waits in the engine, which asks again soon.
+const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 
-/// Connects, and checks that the database can keep locks.
+/// The wait for one locked row where others wait for the connection.
+const BRIEFLY: Duration = Duration::from_millis(20);
+
+/// The most time for which a statement waits for what another transaction has locked: the server's refusal is
+/// to come while there is time to ask in another way.
+fn longest_wait(command_timeout: Duration) -> Duration {
+    command_timeout / 2
+}
+
 pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
     let (renewal, dial) = Renewable::new(options, url::dial)?;
     let (dial, setup) = (Dial { renewal: Some(renewal), ..Dial::clone(&dial) }, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
-    let mut first = PostgresConnection::open(&dial, &setup, deadline)?;
+    let mut first = PostgresConnection::open(Vec::new(), &dial, &setup, deadline)?;
     let failed = |failure: Failure| failure.into_error().during("connect");
-    let seen = check::session((&dial, &setup), &mut first, &options.table.name, deadline).map_err(failed)?;
+    let seen = check::session((&dial, &setup), &mut first, &options.table.name).map_err(failed)?;
     check::server(options, &seen).map_err(failed)?;
     let session_locks = options.table.session_locks;
-    let found = if session_locks { None } else { Some(place::find(seen, options, &mut first, deadline)) };
+    let found = if session_locks { None } else { Some(check::find(seen, options, &mut first)) };
     let (place, is_line_usable) = found.transpose().map_err(failed)?.unzip();
     // A table's locks and advisory locks of one name are not the same: each have channels of their own. One
     // table has one set of them, by whichever schema's name it is called.
@@ -67,7 +69,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
     let queries = Queries::new(table.unwrap_or_default());
-    let (line, notes, command_timeout) = (LineUse::default(), Notes::default(), options.command_timeout);
+    let (line, notes, command_timeout) =
+        (line::LineUse::default(), Notes::default(), options.command_timeout);
     let database = Postgres {
         dial,
         setup,
@@ -81,19 +84,19 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     };
     if let Some(place) = &database.place {
         first.table = Some(place.shown.name.as_str().into());
-        database.line.note_refused(is_line_usable == Some(false));
-        check::trial(&database, &mut first, deadline).map_err(failed)?;
+        if is_line_usable == Some(false) {
+            database.line.note_refused();
+        }
+        check::trial(&database, &mut first).map_err(failed)?;
     }
     let pool = Pool::new(database, options.pool_size, first);
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
 }
 
-/// The first statements on each connection: what the statements need, whatever the server, the database and
-/// the role are set to. The server gives up when the client does; and grants are on the disk. Each statement
-/// finds its rows by a key: a plan that reads the whole table looks good while the table is small, and stays
-/// when versions of rows that are gone have made it large. Those few that do read the whole table then look
-/// so dear that they would be compiled first, which takes longer than they do. Their plans do not depend on
-/// the values, so that they are made once for each connection, and not five times more.
+/// The first statements on each connection, whatever the server, the database and the role are set to. The
+/// server gives up when the client does; and grants are on the disk. Each statement finds its rows by a key:
+/// a plan that reads the whole table looks good while the table is small, and stays when it has grown. Plans
+/// do not depend on the values, so that each is made once a connection.
 fn setup(options: &ServerOptions) -> String {
     let (limit, wait) =
         (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
@@ -108,7 +111,7 @@ fn setup(options: &ServerOptions) -> String {
 
 queries!(
     "postgres": sweep, renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, is_line_full,
-    tidy_line, recall, look_kept,
+    tidy_line, recall, look_kept, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
 );
 
 struct Postgres {
@@ -116,11 +119,10 @@ struct Postgres {
     setup: String,
     queries: Queries,
     listener: Arc<NotificationListener>,
-    line: LineUse,
+    line: line::LineUse,
     notes: Notes,
     command_timeout: Duration,
-    /// Session locks have none.
-    place: Option<Place>,
+    place: Option<check::Place>,
     /// Sessions whose connections were given up, to be cancelled.
     given_up: Mutex<Vec<CancelToken>>,
 }
@@ -130,7 +132,7 @@ impl Database for Postgres {
 
     fn connect(&self, deadline: Moment) -> Result<PostgresConnection> {
         let given_up = std::mem::take(&mut *self.given_up.lock());
-        let mut link = PostgresConnection::open_instead(given_up, &self.dial, &self.setup, deadline)?;
+        let mut link = PostgresConnection::open(given_up, &self.dial, &self.setup, deadline)?;
         link.table = self.place.as_ref().map(|place| place.shown.name.as_str().into());
         Ok(link)
     }
@@ -154,137 +156,6 @@ impl Database for Postgres {
     fn note_read_only(&self) {
         self.listener.look_at_role();
     }
-}
-
-impl Rows for Postgres {
-    const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(1_200));
-    const WAKES: bool = true;
-    const HAS_LINE: bool = true;
-
-    fn statements(&self) -> &Statements {
-        &self.queries.all
-    }
-
-    fn run(
-        &self,
-        link: &mut PostgresConnection,
-        statement: &Statement,
-        args: &Args,
-        deadline: Moment,
-    ) -> Answer<Vec<Record>> {
-        link.run(statement, args, deadline)
-    }
-
-    fn here(&self) -> Location {
-        self.notes.here()
-    }
-
-    fn keeper(&self, claim: &Claim) -> Option<String> {
-        claim.keeps.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
-    }
-
-    fn acquire(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
-        self.notes.without_if_refused(|| {
-            // One that takes a free lock whomever it is kept for needs nothing of the line.
-            if claim.turn == Turn::Barges || !self.has_line(claim.kind) {
-                return acquire_by_row(self, link, claim, deadline);
-            }
-            self.acquire_in_line(link, claim, deadline)
-        })
-    }
-
-    fn see_taken(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>, deadline: Moment) {
-        self.recall(link, claim, taken, deadline);
-    }
-
-    fn leave(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        left: u32,
-        deadline: Moment,
-    ) -> Answer<Change<()>> {
-        let changed = or_unheard(&self.listener.channel(&claim.name), |channel| {
-            let args = Args::of(claim).and("left", left).and("channel", channel);
-            self.change(link, &self.queries.all.leave, &args, deadline)
-        });
-        Ok(changed?.map(drop))
-    }
-
-    fn free(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<Change<Others>> {
-        if self.has_line(claim.kind) {
-            return self.free_and_tell(link, claim, deadline);
-        }
-        Ok(self.leave(link, claim, 0, deadline)?.map(|()| Others::Nobody))
-    }
-
-    fn is_line_refused(&self) -> bool {
-        self.line.is_refused()
-    }
-
-    fn leave_line(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<()> {
-        if self.has_line(claim.kind) { self.leave_the_line(link, claim, deadline) } else { Ok(()) }
-    }
-
-    fn renew(&self, link: &mut PostgresConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        let mut answers = link.each(&self.queries.renew_free, claims.iter().map(Args::of), deadline);
-        self.ask_again(link, (claims, &mut answers), deadline);
-        answers
-    }
-
-    fn wait_for_rows(&self, link: &mut PostgresConnection, briefly: bool, deadline: Moment) -> Answer<()> {
-        self.limit_waits(link, briefly, deadline)
-    }
-
-    fn look_kept(
-        &self,
-        link: &mut PostgresConnection,
-        claims: &[Claim],
-        deadline: Moment,
-    ) -> Vec<Answer<KeptLook>> {
-        if self.line.is_refused() {
-            return claims.iter().map(|_| Ok(KeptLook::Wanted)).collect(); // nobody sees who wants it
-        }
-        self.look_in_line(link, claims, deadline)
-    }
-
-    fn force(
-        &self,
-        link: &mut PostgresConnection,
-        name: &LockName,
-        token: bool,
-        deadline: Moment,
-    ) -> Answer<Change<()>> {
-        if token || self.line.is_refused() {
-            return self.force_by_row(link, name, token, deadline);
-        }
-        self.force_and_tell(link, name, deadline)
-    }
-
-    fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Answer<u64> {
-        let records = link.run(&self.queries.sweep, &Args::one("age_ms", age), deadline)?;
-        if !self.line.is_refused() {
-            match link.run(&self.queries.tidy_line, &Args::none(), deadline) {
-                Err(Failure::Refused(error)) if is_of_table(&error) => self.line.note_refused(true),
-                tidied => drop(tidied?),
-            }
-        }
-        Ok(u64::try_from(records.len()).unwrap_or(0))
-    }
-
-    fn old_versions(
-        &self,
-        link: &mut PostgresConnection,
-        age: Duration,
-        deadline: Moment,
-    ) -> Answer<Vec<String>> {
-        let records = link.run(&self.queries.old_versions, &Args::one("age_ms", age), deadline)?;
-        records.iter().map(|record| record.text(0)).collect()
-    }
-
-    fn table(&self) -> Option<&TableInUse> {
-        self.place.as_ref().map(|place| &place.shown)
-    }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         let places = self.channels(claim).into_iter().map(|channel| self.listener.listen(&channel, waker));
@@ -300,4 +171,180 @@ impl Rows for Postgres {
     fn close(&self) {
         self.listener.close();
     }
+}
+
+impl Rows for Postgres {
+    const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(1_200));
+    const WAKES: bool = true;
+    const HAS_LINE: bool = true;
+
+    fn statements(&self) -> &Statements {
+        &self.queries.all
+    }
+
+    fn here(&self) -> Location {
+        self.notes.here()
+    }
+
+    fn keeper(&self, claim: &Claim) -> Option<String> {
+        claim.keeps.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
+    }
+
+    fn acquire(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
+        self.notes.without_if_refused(|| {
+            // One that takes a free lock whomever it is kept for needs nothing of the line.
+            if claim.turn == Turn::Barges || !self.has_line(claim.kind) {
+                return self.acquire_by_row(link, claim);
+            }
+            self.acquire_in_line(link, claim)
+        })
+    }
+
+    fn see_taken(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
+        self.recall(link, claim, taken);
+    }
+
+    fn leave(&self, link: &mut PostgresConnection, claim: &Claim, left: u32) -> Answer<Change<()>> {
+        let args = Args::of(claim).and("left", left);
+        Ok(self.change_and_notify(link, &self.queries.all.leave, &claim.name, args)?.map(drop))
+    }
+
+    fn free(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Change<Others>> {
+        let alone = |link: &mut _| Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody));
+        if !self.has_line(claim.kind) {
+            return alone(link);
+        }
+        self.or_without_line(link, |link| self.free_in_line(link, claim), alone)
+    }
+
+    fn is_line_refused(&self) -> bool {
+        self.line.is_refused()
+    }
+
+    fn leave_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
+        if self.has_line(claim.kind) { self.leave_the_line(link, claim) } else { Ok(()) }
+    }
+
+    /// Passes over rows that another transaction has locked: those come after all others, so that no hold
+    /// waits for the row of another. Each of them waits for its share of the time.
+    fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
+        let args: Vec<_> = claims.iter().map(Args::of).collect();
+        let mut answers = link.each(&self.queries.renew_free, &args);
+        // Their rows are locked, or they are lost.
+        let open = answers.iter().zip(claims).filter(|(answer, _)| matches!(answer, Ok(false)));
+        let open: Vec<Claim> = open.map(|(_, claim)| claim.clone()).collect();
+        let now = Clock::System.now();
+        let until = Clock::System.halfway(*link.deadline()).min(now.plus(RENEWALS_WAIT));
+        let mut ahead = u32::try_from(open.len()).unwrap_or(u32::MAX);
+        let asked = until_broken(link, &open, Ok(()), |link, claim| {
+            let share = until.since(Clock::System.now()) / ahead;
+            ahead = ahead.saturating_sub(1).max(1);
+            // Zero is no limit.
+            let args = Args::of(claim).and("wait_ms", share.max(Duration::from_millis(1)));
+            Ok(!link.run(&self.queries.all.renew, &args)?.is_empty())
+        });
+        let open = answers.iter_mut().filter(|answer| matches!(answer, Ok(false)));
+        open.zip(asked).for_each(|(answer, asked)| *answer = asked);
+        answers
+    }
+
+    fn wait_for_rows(&self, link: &mut PostgresConnection, briefly: bool) -> Answer<()> {
+        let limit = longest_wait(self.command_timeout);
+        let limit = if briefly { BRIEFLY.min(limit) } else { limit };
+        link.execute(&format!("SET lock_timeout = {}", millis(limit)))
+    }
+
+    fn look_kept(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<KeptLook>> {
+        if self.line.is_refused() {
+            return claims.iter().map(|_| Ok(KeptLook::Wanted)).collect(); // nobody sees who wants it
+        }
+        self.look_in_line(link, claims)
+    }
+
+    fn force(&self, link: &mut PostgresConnection, name: &LockName, token: bool) -> Answer<Change<()>> {
+        let (force, args) = (&self.queries.all.force, || Args::one("name", name).and("token", token));
+        let alone = |link: &mut _| Ok(self.change_and_notify(link, force, name, args())?.map(drop));
+        if token || self.line.is_refused() {
+            return alone(link);
+        }
+        let tell = |link: &mut _| Ok(self.change_and_tell(link, force, name, args())?.map(drop));
+        self.or_without_line(link, tell, alone)
+    }
+
+    fn sweep(&self, link: &mut PostgresConnection, age: Duration) -> Answer<u64> {
+        let records = link.run(&self.queries.sweep, &Args::one("age_ms", age))?;
+        if !self.line.is_refused() {
+            match link.run(&self.queries.tidy_line, &Args::none()) {
+                Err(Failure::Refused(error)) if is_of_table(&error) => self.line.note_refused(),
+                tidied => drop(tidied?),
+            }
+        }
+        Ok(u64::try_from(records.len()).unwrap_or(0))
+    }
+
+    fn old_versions(&self, link: &mut PostgresConnection, age: Duration) -> Answer<Vec<String>> {
+        let records = link.run(&self.queries.old_versions, &Args::one("age_ms", age))?;
+        records.iter().map(|record| record.text(0)).collect()
+    }
+
+    fn table(&self) -> Option<&TableInUse> {
+        self.place.as_ref().map(|place| &place.shown)
+    }
+}
+
+/// Advisory locks, keyed by the first 8 bytes of the name's SHA-256.
+impl SessionDatabase for Postgres {
+    const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
+    const WAKES: bool = true;
+    const SEES_ENDS: bool = true;
+
+    fn try_lock(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<bool> {
+        let args = Args::of(claim).and("lease_ms", idle_limit(claim.lease));
+        let taken = first(link.run(&self.queries.advisory_try_lock, &args)?)?;
+        taken.maybe(0, Record::flag)?.ok_or_else(|| Failure::Refused(read_only_now()))
+    }
+
+    fn prolong(&self, link: &mut PostgresConnection, lease: Duration) -> Answer<bool> {
+        let args = Args::one("lease_ms", idle_limit(lease));
+        first(link.run(&self.queries.advisory_prolong, &args)?)?.flag(0)
+    }
+
+    fn unlock(&self, link: &mut PostgresConnection, name: &LockName) -> Answer<bool> {
+        let args = Args::one("name", name).and("channel", self.listener.channel(name));
+        let freed = link.run(&self.queries.advisory_unlock, &args);
+        or_done_unheard(freed.and_then(|freed| first(freed)?.flag(0)), || {
+            // It is free, and the session would still end with the lease: it is not used again.
+            link.ended = true;
+            true
+        })
+    }
+
+    fn holder(&self, link: &mut PostgresConnection, name: &LockName) -> Answer<Option<String>> {
+        let holder = link.run(&self.queries.advisory_holder, &Args::one("name", name))?;
+        holder.first().map(|holder| holder.text(0)).transpose()
+    }
+
+    fn end(&self, link: &mut PostgresConnection, name: &LockName) -> Answer<bool> {
+        if link.words("SHOW transaction_read_only")?.first().is_some_and(|word| word == "on") {
+            return Err(Failure::Refused(read_only_now()));
+        }
+        let args = Args::one("name", name).and("channel", self.listener.channel(name));
+        let ended = link.run(&self.queries.advisory_end, &args);
+        or_done_unheard(ended.map(|ended| !ended.is_empty()), || true)
+    }
+
+    fn session(&self, link: &PostgresConnection) -> u32 {
+        link.backend.parse().unwrap_or(0) // no process's
+    }
+
+    fn end_left(&self, link: &mut PostgresConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
+        let args =
+            Args::of(claim).and("channel", self.listener.channel(&claim.name)).and("pid", left.session);
+        Ok(!link.run(&self.queries.advisory_end_left, &args)?.is_empty())
+    }
+}
+
+/// Milliseconds as a setting, which has 31 bits: 24 days at most.
+fn idle_limit(lease: Duration) -> String {
+    lease_ms(lease).clamp(1, i64::from(i32::MAX)).to_string()
 }

@@ -6,6 +6,7 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
+use crate::stores::sql::refused::{self, Words};
 
 /// A request that failed after it was sent. An error of the server's means that the statement was rolled
 /// back, unless the session ended with it: then the statement may have been committed before. A pooler that
@@ -14,14 +15,13 @@ pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failu
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
         Some(said) if ends_the_session(said) => Failure::Refused(ended(error)),
-        Some(_) => Failure::Refused(refused(error, table)),
+        Some(_) => Failure::Refused(refusal(error, table)),
         None => Failure::Unknown(
             Error::new(ErrorKind::Unreachable, "request", "the connection broke").with_source(error),
         ),
     }
 }
 
-/// Whether no more can be asked over the connection.
 pub(super) fn ends_the_session(said: &DbError) -> bool {
     // Servers translate the one and always send the other; poolers may send the first alone.
     let is_fatal = match said.parsed_severity() {
@@ -45,7 +45,6 @@ fn class(code: &SqlState) -> &str {
     code.code().get(..2).unwrap_or_default()
 }
 
-/// The server's code of an error, if it is one of the server's.
 fn code_of(error: &Error) -> Option<&SqlState> {
     error.source()?.downcast_ref::<tokio_postgres::Error>()?.code()
 }
@@ -55,8 +54,7 @@ pub(super) fn is_of_table(error: &Error) -> bool {
     code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
 }
 
-/// Whether another transaction has locked a whole table. Of a row that is locked the server says in which
-/// relation.
+/// Whether another transaction has locked a whole table: of a row the server says in which relation.
 pub(super) fn is_of_locked_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());
@@ -92,13 +90,12 @@ pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -
 
 /// The server takes no writes, also if what was asked for is none to it.
 pub(super) fn read_only_now() -> Error {
-    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only, or a standby")
+    Error::new(ErrorKind::ReadOnly, "request", READ_ONLY)
 }
 
-/// Why there is no connection.
 pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
     if error.as_db_error().is_some() {
-        return refused(error, None);
+        return refusal(error, None);
     }
     #[cfg(feature = "tls")]
     if let Some((kind, words)) =
@@ -120,29 +117,32 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
     Error::new(kind, "connect", words).with_source(error)
 }
 
-fn refused(error: tokio_postgres::Error, table: Option<&str>) -> Error {
-    let (kind, words) = match error.code().map_or((ErrorKind::Refused, "the server refused"), classify) {
+fn refusal(error: tokio_postgres::Error, table: Option<&str>) -> Error {
+    let (kind, words) = match error.code().map_or(refused::ANYTHING, classify) {
         // One statement alone: nobody else's work was undone, and it can be asked for again.
         (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
         other => other,
     };
     let is_of_table = error.code().is_some_and(|code| matches!(class(code), "22" | "23" | "42" | "P0"));
-    let table = table.filter(|_| is_of_table).map(|table| format!(", on the table {table}"));
-    with_words(kind, format!("{words}{}", table.unwrap_or_default()), error)
+    let table = table.filter(|_| is_of_table).map(|table| format!("{words}, on the table {table}"));
+    worded("request", (kind, table.as_deref().unwrap_or(words)), error)
 }
 
 fn ended(error: tokio_postgres::Error) -> Error {
-    let (kind, words) = match error.code().map(classify) {
-        Some((kind, words)) if kind != ErrorKind::Refused => (kind, words),
-        _ => (ErrorKind::Unreachable, ENDED),
-    };
-    with_words(kind, words.to_owned(), error)
+    let words = error.code().map(classify).filter(|(kind, _)| *kind != ErrorKind::Refused);
+    worded("request", words.unwrap_or((ErrorKind::Unreachable, ENDED)), error)
 }
 
-fn with_words(kind: ErrorKind, words: String, error: tokio_postgres::Error) -> Error {
+pub(super) fn worded(
+    action: &'static str,
+    (kind, words): (ErrorKind, &str),
+    error: tokio_postgres::Error,
+) -> Error {
     let said = error.as_db_error().map(|said| format!(" (the server said: {})", said.message()));
-    Error::new(kind, "request", format!("{words}{}", said.unwrap_or_default())).with_source(error)
+    Error::new(kind, action, format!("{words}{}", said.unwrap_or_default())).with_source(error)
 }
+
+const READ_ONLY: &str = "the server is read-only, or a standby";
 
 const ENDED: &str = "the server is starting, stopping, or ended the connection";
 
@@ -152,35 +152,30 @@ pub(super) const POOLED: &str = "a pooler gives each transaction another session
 pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
     mode, or the server; connect past it";
 
-pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
+pub(super) fn classify(code: &SqlState) -> Words {
     match *code {
-        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
-            ErrorKind::Authentication,
-            "the server rejected the user name, the password or the client certificate",
-        ),
-        SqlState::INSUFFICIENT_PRIVILEGE => (ErrorKind::NoPermission, "permission denied for this user"),
-        SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::ReadOnly, "the server is read-only, or a standby"),
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => refused::LOGIN,
+        SqlState::INSUFFICIENT_PRIVILEGE => refused::RIGHT,
+        SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::ReadOnly, READ_ONLY),
         SqlState::T_R_SERIALIZATION_FAILURE => {
             (ErrorKind::Busy, "another transaction was in the way; it can be tried again")
         }
         SqlState::T_R_DEADLOCK_DETECTED => {
             (ErrorKind::Deadlock, "the server broke a deadlock by ending this statement")
         }
-        SqlState::TOO_MANY_CONNECTIONS | SqlState::CONFIGURATION_LIMIT_EXCEEDED => {
-            (ErrorKind::Busy, "the server has reached its limit of connections")
-        }
+        SqlState::TOO_MANY_CONNECTIONS | SqlState::CONFIGURATION_LIMIT_EXCEEDED => refused::CONNECTION,
         SqlState::LOCK_NOT_AVAILABLE => (ErrorKind::TimedOut, "another transaction has locked the row"),
         SqlState::QUERY_CANCELED => {
             (ErrorKind::TimedOut, "the server ended the statement for taking too long")
         }
-        SqlState::DISK_FULL => (ErrorKind::OutOfMemory, "the server's disk is full"),
-        SqlState::OUT_OF_MEMORY => (ErrorKind::OutOfMemory, "the server is out of memory"),
-        SqlState::UNDEFINED_TABLE => (ErrorKind::Unsupported, crate::stores::sql::TABLE_IS_GONE),
+        SqlState::DISK_FULL => refused::DISK,
+        SqlState::OUT_OF_MEMORY => refused::MEMORY,
+        SqlState::UNDEFINED_TABLE => refused::TABLE,
         SqlState::UNDEFINED_COLUMN
         | SqlState::DATATYPE_MISMATCH
         | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_COLUMN_REFERENCE
-        | SqlState::NOT_NULL_VIOLATION => (ErrorKind::Unsupported, crate::stores::sql::OTHER_COLUMNS),
+        | SqlState::NOT_NULL_VIOLATION => refused::COLUMNS,
         SqlState::INVALID_SQL_STATEMENT_NAME => (ErrorKind::Unsupported, POOLED),
         SqlState::DUPLICATE_TABLE => (
             ErrorKind::InvalidInput,
@@ -190,11 +185,11 @@ pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
         SqlState::PROGRAM_LIMIT_EXCEEDED => {
             (ErrorKind::Busy, "a limit of the server's is reached, such as that of its NOTIFY queue")
         }
-        SqlState::INVALID_CATALOG_NAME => (ErrorKind::InvalidInput, "there is no such database"),
+        SqlState::INVALID_CATALOG_NAME => refused::DATABASE,
         _ => match class(code) {
             "08" | "57" => (ErrorKind::Unreachable, ENDED),
             "53" => (ErrorKind::Busy, "the server is short of a resource"),
-            _ => (ErrorKind::Refused, "the server refused"),
+            _ => refused::ANYTHING,
         },
     }
 }

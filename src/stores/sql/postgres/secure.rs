@@ -11,7 +11,7 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 
 use crate::config::TlsOptions;
 use crate::error::Result;
-use crate::stores::sql::postgres::tls_mode::TlsMode;
+use crate::stores::sql::url::TlsMode;
 use crate::tls;
 
 /// How connections are secured; not at all, if there is nothing in it.
@@ -119,7 +119,6 @@ impl SecureStream {
         }
     }
 
-    /// Sends all that the session has to send.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
             let sent = self.session.write_tls(&mut Ready { socket: &mut self.socket, context });
@@ -143,7 +142,6 @@ impl SecureStream {
         sent
     }
 
-    /// Takes in what has come; zero at the end.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let read = self.session.read_tls(&mut Ready { socket: &mut self.socket, context });
         let read = ready!(later(read))?;

@@ -1,6 +1,5 @@
 //! URLs, and how much TLS they want: in the words of libpq, and with its meanings.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use tokio_postgres::Config;
@@ -10,17 +9,12 @@ use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{check_url, parameters, unescaped, unknown_parameter};
 use crate::stores::sql::postgres::link::{Dial, Secure};
-use crate::stores::sql::postgres::tls_mode::TlsMode;
+use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 use crate::system::NO_LOCAL_SOCKETS;
 
-/// The parts of a URL's query that the driver does not know.
-#[derive(Default)]
-struct Said {
-    mode: Option<TlsMode>,
-    tls: TlsOptions,
-    /// `sslrootcert=system`: the authorities of the system, asked for by name.
-    system: bool,
-}
+/// libpq's `sslmode`, without `allow`, which begins in the clear.
+const MODES: [Option<&str>; 5] =
+    [Some("disable"), Some("prefer"), Some("require"), Some("verify-ca"), Some("verify-full")];
 
 /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
 /// password.
@@ -33,7 +27,11 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
             "the URL has more than one @: in a password it is written %40",
         ));
     }
-    let (url, said) = taken_out(&options.url)?;
+    let (url, [mode, ca, certificate, key]) =
+        taken_out(&options.url, ["sslmode", "sslrootcert", "sslcert", "sslkey"]);
+    let mode = mode.map(|word| TlsMode::named("sslmode", MODES, word)).transpose()?;
+    // The authorities of the system, asked for by name.
+    let is_system = ca == Some("system");
     for (name, value) in parameters(&url)?.1 {
         // The driver reads it alone as it does with the others.
         if format!("postgres://host/?{name}={value}").parse::<Config>().is_err() {
@@ -71,30 +69,26 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         config.application_name(name);
     }
     config.connect_timeout(options.connect_timeout).tcp_user_timeout(options.command_timeout);
-    let tls = TlsOptions {
-        ca: options.tls.ca.clone().or(said.tls.ca),
-        identity: options.tls.identity.clone().or(said.tls.identity),
+    let file = |name: &str| unescaped(name).map(Into::into).ok_or_else(unreadable);
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((file(certificate)?, file(key)?)),
+        (None, None) => None,
+        _ => return Err(Error::invalid("connect", "sslcert and sslkey belong together")),
     };
-    let mode = match said.mode {
-        // Anybody has a certificate of public authorities: as with libpq, without the name they say nothing.
-        Some(mode) if said.system && mode != TlsMode::VerifyFull => {
-            let words = "sslrootcert=system goes with sslmode=verify-full only";
-            return Err(Error::invalid("connect", words));
-        }
-        Some(TlsMode::VerifyCa) if tls.ca.is_none() => {
-            let words = "sslmode=verify-ca needs authorities of your own, by sslrootcert or tls_ca: take verify-full, or \
-                         name them";
-            return Err(Error::invalid("connect", words));
-        }
-        Some(mode) => mode,
-        None if said.system => TlsMode::VerifyFull,
-        // Nothing leaves this machine, so nobody can listen or answer in the server's place.
-        None if is_here(&config) && tls.refused_without_tls("").is_ok() => TlsMode::Disable,
-        None => TlsMode::VerifyFull,
-    };
-    if mode == TlsMode::Disable {
-        tls.refused_without_tls("sslmode is disable")?;
+    let ca = ca.filter(|_| !is_system).map(file).transpose()?;
+    let tls =
+        TlsOptions { ca: options.tls.ca.clone().or(ca), identity: options.tls.identity.clone().or(identity) };
+    // Anybody has a certificate of public authorities: as with libpq, without the name they say nothing.
+    if is_system && mode.is_some_and(|mode| mode != TlsMode::VerifyFull) {
+        return Err(Error::invalid("connect", "sslrootcert=system goes with sslmode=verify-full only"));
     }
+    if mode == Some(TlsMode::VerifyCa) && tls.ca.is_none() {
+        let words = "sslmode=verify-ca needs authorities of your own, by sslrootcert or tls_ca: take verify-full, or \
+                     name them";
+        return Err(Error::invalid("connect", words));
+    }
+    let is_here = !is_system && is_all_here(&config);
+    let mode = TlsMode::or_default(mode, is_here, &tls, "sslmode is disable")?;
     config.ssl_mode(match mode {
         TlsMode::Disable => SslMode::Disable,
         TlsMode::Prefer => SslMode::Prefer,
@@ -115,66 +109,22 @@ fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
     match mode {
         TlsMode::Disable | TlsMode::Prefer => Ok(tokio_postgres::NoTls),
         TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => {
-            Err(crate::stores::sql::no_tls("sslmode=disable"))
+            Err(crate::stores::sql::url::no_tls("sslmode=disable"))
         }
     }
 }
 
-/// Whether all hosts are this machine.
-fn is_here(config: &Config) -> bool {
-    let is_own =
-        |name: &str| name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+fn is_all_here(config: &Config) -> bool {
     // The other variant, for sockets of this machine, is not there on Windows.
-    let is_here = |host: &Host| !matches!(host, Host::Tcp(name) if !is_own(name));
+    let is_here = |host: &Host| !matches!(host, Host::Tcp(name) if !is_here(name));
     match config.get_hostaddrs() {
         [] => config.get_hosts().iter().all(is_here),
         addresses => addresses.iter().all(IpAddr::is_loopback),
     }
 }
 
-/// The URL without what is said of TLS in it.
-fn taken_out(url: &str) -> Result<(Cow<'_, str>, Said)> {
-    let mut said = Said::default();
-    let Some((place, query)) = url.split_once('?') else { return Ok((url.into(), said)) };
-    let (mut certificate, mut key) = (None, None);
-    let mut rest = Vec::new();
-    for pair in query.split('&') {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let file = || unescaped(value).map(Into::into);
-        match name {
-            "sslmode" => said.mode = Some(mode(value)?),
-            "sslrootcert" if value == "system" => said.system = true,
-            "sslrootcert" => said.tls.ca = Some(file().ok_or_else(unreadable)?),
-            "sslcert" => certificate = Some(file().ok_or_else(unreadable)?),
-            "sslkey" => key = Some(file().ok_or_else(unreadable)?),
-            _ => rest.push(pair),
-        }
-    }
-    said.tls.identity = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => return Err(Error::invalid("connect", "sslcert and sslkey belong together")),
-    };
-    let url = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
-    Ok((url.into(), said))
-}
-
 fn unreadable() -> Error {
     Error::invalid("connect", "the name of a file in the URL cannot be read")
-}
-
-fn mode(word: &str) -> Result<TlsMode> {
-    Ok(match word {
-        "disable" => TlsMode::Disable,
-        "prefer" => TlsMode::Prefer,
-        "require" => TlsMode::Require,
-        "verify-ca" => TlsMode::VerifyCa,
-        "verify-full" => TlsMode::VerifyFull,
-        _ => {
-            let words = "sslmode is one of disable, prefer, require, verify-ca and verify-full";
-            return Err(Error::invalid("connect", words));
-        }
-    })
 }
 
 #[cfg(test)]

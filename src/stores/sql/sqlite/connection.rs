@@ -8,10 +8,16 @@
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, Row};
 
-use crate::stores::sql::sqlite::file::Files;
+use crate::error::{Error, ErrorKind};
+use crate::seam::{Answer, Failure};
+use crate::stores::sql::MIGRATION;
+use crate::stores::sql::database::Link;
+use crate::stores::sql::sqlite::file::{Files, boot, up_ms};
+use crate::stores::sql::statement::{Args, Record, Statement, Value};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::system::FileId;
@@ -22,16 +28,46 @@ type Place = Mutex<Option<Connection>>;
 
 type Table = Vec<(Files, Weak<Place>)>;
 
-/// All connections of this process.
 static OPEN: Mutex<Table> = Mutex::new(Table::new());
 
-/// A connection, and the files that it has open.
 pub(super) struct SqliteConnection {
     place: Arc<Place>,
     files: Files,
     path: Arc<Path>,
     /// Its files could not be read, or not made sense of.
     has_failed: AtomicBool,
+    pub(super) deadline: Moment,
+    boot: Value,
+}
+
+impl Link for SqliteConnection {
+    fn deadline(&mut self) -> &mut Moment {
+        &mut self.deadline
+    }
+
+    fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
+        let up = Value::from(up_ms());
+        let value = |name: &&str| match *name {
+            "boot" => &self.boot,
+            "up_ms" => &up,
+            name => args.get(name),
+        };
+        let run = |conn: &Connection| {
+            let mut prepared = conn.prepare_cached(&statement.text)?;
+            let params = rusqlite::params_from_iter(statement.names.iter().map(value));
+            if prepared.column_count() == 0 {
+                let is_changed = prepared.execute(params)? > 0;
+                return Ok(Vec::from_iter(is_changed.then(|| Record(vec![Value::Int(0)]))));
+            }
+            // Read to the end: only then it has been committed.
+            let read = |row: &Row<'_>| -> rusqlite::Result<Record> {
+                let columns = 0..row.as_ref().column_count();
+                columns.map(|at| row.get(at)).collect::<rusqlite::Result<_>>().map(Record)
+            };
+            prepared.query_map(params, read)?.collect::<rusqlite::Result<_>>()
+        };
+        self.on(|conn| run(conn).map_err(failed))
+    }
 }
 
 impl SqliteConnection {
@@ -41,16 +77,17 @@ impl SqliteConnection {
         conn: Connection,
         path: &Arc<Path>,
         before: Option<FileId>,
+        deadline: Moment,
     ) -> Option<SqliteConnection> {
-        SqliteConnection::among(&mut OPEN.lock(), conn, path, before)
+        SqliteConnection::among(&mut OPEN.lock(), conn, path, before, deadline)
     }
 
-    /// The same, with the table locked.
     fn among(
         open: &mut Table,
         conn: Connection,
         path: &Arc<Path>,
         before: Option<FileId>,
+        deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
         // Pairs with `end_strays`: one that stood while this was opened shares its index with it.
@@ -65,7 +102,22 @@ impl SqliteConnection {
         };
         let place = Arc::new(Mutex::new(Some(conn)));
         open.push((files, Arc::downgrade(&place)));
-        Some(SqliteConnection { place, files, path: Arc::clone(path), has_failed: AtomicBool::new(false) })
+        let (path, has_failed, boot) = (Arc::clone(path), AtomicBool::new(false), Value::from(boot()));
+        Some(SqliteConnection { place, files, path, has_failed, deadline, boot })
+    }
+
+    /// Has `talk` use the connection, whose waits for other writers end by its deadline.
+    pub(super) fn on<T>(&self, talk: impl FnOnce(&Connection) -> Answer<T>) -> Answer<T> {
+        let conn = self.get();
+        let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
+        limit(conn, self.deadline).map_err(failed)?;
+        let outcome = talk(conn);
+        if let Err(failure) = &outcome
+            && matches!(failure.error().kind(), ErrorKind::Unreachable | ErrorKind::Protocol)
+        {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        outcome
     }
 
     /// Whether the path still leads to the files that it has open. A process that opens the path now is to
@@ -79,10 +131,6 @@ impl SqliteConnection {
     /// though its files may be back in their places.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
-    }
-
-    pub(super) fn fail(&self) {
-        self.has_failed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn files(&self) -> Files {
@@ -126,12 +174,90 @@ pub(super) fn end_strays(path: &Path, deadline: Moment) {
     }
 }
 
-/// Ends a connection and leaves the files as they are.
 fn leave(conn: Option<Connection>) {
     if let Some(conn) = conn {
         // One that refuses this is closed all the same.
         drop(conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true));
     }
+}
+
+/// Waits for other writers end by then.
+pub(super) fn limit(conn: &Connection, deadline: Moment) -> rusqlite::Result<()> {
+    conn.busy_timeout(deadline.since(Clock::System.now()))
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Value::Null => ValueRef::Null,
+            Value::Bool(value) => ValueRef::Integer((*value).into()),
+            Value::Int(value) => ValueRef::Integer(*value),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+            Value::Bytes(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+impl FromSql for Value {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Value> {
+        Ok(match value {
+            ValueRef::Integer(value) => Value::Int(value),
+            ValueRef::Text(_) => Value::from(value.as_str()?),
+            ValueRef::Blob(bytes) => Value::from(bytes),
+            ValueRef::Null | ValueRef::Real(_) => Value::Null,
+        })
+    }
+}
+
+pub(super) fn failed_to_open(error: rusqlite::Error) -> Error {
+    refused(error).during("connect")
+}
+
+pub(super) fn replaced() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "request",
+        "the file, or what SQLite keeps beside it, was deleted or replaced",
+    )
+}
+
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a
+/// commit it is not sure itself. SQLite has no code for a table that is not there: without that of the
+/// clients only the directory does not work.
+pub(super) fn failed(error: rusqlite::Error) -> Failure {
+    let said = error.to_string();
+    if said.contains("no such table") && said.contains("_clients") {
+        let words = format!("the table of clients is not there: see create_schema() and {MIGRATION}");
+        return Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words).with_source(error));
+    }
+    if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
+        Failure::Unknown(refused(error))
+    } else {
+        Failure::Refused(refused(error))
+    }
+}
+
+fn refused(error: rusqlite::Error) -> Error {
+    let (kind, words) = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (ErrorKind::Busy, "other connections kept the file locked (SQLITE_BUSY)")
+        }
+        Some(ErrorCode::DiskFull) => (ErrorKind::OutOfMemory, "the disk is full, or the file may not grow"),
+        Some(ErrorCode::OutOfMemory) => (ErrorKind::OutOfMemory, "out of memory"),
+        Some(ErrorCode::ReadOnly) => (ErrorKind::ReadOnly, "the file is read-only"),
+        Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "permission denied for the file"),
+        Some(ErrorCode::CannotOpen) => (ErrorKind::Unreachable, "the file cannot be opened"),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unreachable, "the file cannot be read or written"),
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            (ErrorKind::Protocol, "the file is not a SQLite database, or is damaged")
+        }
+        _ => (ErrorKind::Refused, "SQLite refused"),
+    };
+    Error::new(kind, "request", words).with_source(error)
 }
 
 #[cfg(not(leasehold_shuttle))]
@@ -190,7 +316,7 @@ mod tests {
             while !is_asleep() {
                 std::thread::yield_now();
             }
-            let link = SqliteConnection::among(&mut open, opened(&path), &path, None).unwrap();
+            let link = SqliteConnection::among(&mut open, opened(&path), &path, None, soon()).unwrap();
             drop(open);
             looks.join().unwrap();
             assert!(link.is_sound() && link.get().is_some(), "ended, though its files are in their places");
@@ -201,7 +327,7 @@ mod tests {
     #[test]
     fn a_connection_that_was_ended_is_not_used_again() {
         let (folder, path) = at_rest();
-        let link = SqliteConnection::new(opened(&path), &path, None).unwrap();
+        let link = SqliteConnection::new(opened(&path), &path, None, soon()).unwrap();
         let log = folder.path().join("locks.db-wal");
         let away = folder.path().join("away");
         std::fs::rename(&log, &away).unwrap();
@@ -222,6 +348,9 @@ mod tests {
             std::fs::rename(at(&other), at(&path)).unwrap();
         }
         assert!(Files::at(&path).is_some_and(|files| files.is_whole()));
-        assert!(SqliteConnection::new(conn, &path, before).is_none(), "taken for one to the other database");
+        assert!(
+            SqliteConnection::new(conn, &path, before, soon()).is_none(),
+            "taken for one to the other database"
+        );
     }
 }

@@ -148,8 +148,8 @@ pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
-/// The start of the machine, and which of its time namespaces this is, whose clocks differ; `None`: it does
-/// not say.
+/// The start of the machine, until whose next rows go by the time since then, and which of its time namespaces
+/// this is, whose clocks differ; `None`: it does not say.
 pub(super) fn boot() -> Option<String> {
     Some(format!("{} {}", system::boot_id()?, system::clock_namespace().display()))
 }

@@ -3,5 +3,5 @@
 -- :after
 --
 -- Returns client, entry, remaining_ms of each.
-SELECT client, entry, CAST(CEIL(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) / 1000) AS SIGNED)
+SELECT client, entry, {remaining}
 FROM leasehold_locks_clients WHERE client > :after AND expires_at > UTC_TIMESTAMP(6) ORDER BY client LIMIT 250

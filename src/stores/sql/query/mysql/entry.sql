@@ -3,5 +3,5 @@
 -- :client
 --
 -- Returns client, entry, remaining_ms.
-SELECT client, entry, CAST(CEIL(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) / 1000) AS SIGNED)
+SELECT client, entry, {remaining}
 FROM leasehold_locks_clients WHERE client = :client AND expires_at > UTC_TIMESTAMP(6)

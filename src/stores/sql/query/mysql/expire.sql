@@ -4,4 +4,4 @@
 --
 -- Changes a row if the owner holds it.
 UPDATE leasehold_locks SET expires_at = UTC_TIMESTAMP(6) + INTERVAL :rest_ms * 1000 MICROSECOND
-WHERE id = UNHEX(SHA2(:name, 256)) AND token = :token AND owner = :owner AND expires_at > UTC_TIMESTAMP(6)
+WHERE {held_by_owner}

@@ -7,4 +7,4 @@ UPDATE leasehold_locks SET
     holds = :left,
     expires_at = IF(:left = 0, UTC_TIMESTAMP(6), expires_at),
     owner = IF(:left = 0, '', owner)
-WHERE id = UNHEX(SHA2(:name, 256)) AND token = :token AND owner = :owner AND expires_at > UTC_TIMESTAMP(6)
+WHERE {held_by_owner}

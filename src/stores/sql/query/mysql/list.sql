@@ -3,8 +3,6 @@
 -- :after
 --
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name of each.
-SELECT token, owner, holds,
-    CAST(CEIL(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) / 1000) AS SIGNED),
-    fence, host, pid, thread, CAST(GREATEST(0, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)) DIV 1000) AS SIGNED),
-    id, name
+SELECT token, owner, holds, {remaining}, fence, host, pid, thread,
+    CAST(GREATEST(0, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)) DIV 1000) AS SIGNED), id, name
 FROM leasehold_locks WHERE id > :after ORDER BY id LIMIT 500

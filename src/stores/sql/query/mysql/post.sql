@@ -4,5 +4,5 @@
 --
 -- Changes its row.
 INSERT INTO leasehold_locks_clients (client, entry, expires_at)
-VALUES (:client, :entry, UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND)
+VALUES (:client, :entry, {lease_end})
 ON DUPLICATE KEY UPDATE entry = VALUES(entry), expires_at = VALUES(expires_at)

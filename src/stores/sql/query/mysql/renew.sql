@@ -3,6 +3,5 @@
 -- :name  :token  :owner  :lease_ms
 --
 -- Changes a row if the owner holds it.
-UPDATE leasehold_locks SET
-    expires_at = GREATEST(expires_at, UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND)
-WHERE id = UNHEX(SHA2(:name, 256)) AND token = :token AND owner = :owner AND expires_at > UTC_TIMESTAMP(6)
+UPDATE leasehold_locks SET expires_at = GREATEST(expires_at, {lease_end})
+WHERE {held_by_owner}

@@ -5,11 +5,8 @@
 --
 -- Changes a row if it was taken; the fence is then the statement's insert id.
 UPDATE leasehold_locks SET
-    expires_at = IF(owner = :owner,
-        GREATEST(expires_at, UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND),
-        UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND),
-    fence = LAST_INSERT_ID(IF(:fenced,
-        GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), fence)),
+    expires_at = IF(owner = :owner, GREATEST(expires_at, {lease_end}), {lease_end}),
+    fence = {fence},
     holds = 1, token = :token, host = :host, pid = :pid, thread = :thread, since = UTC_TIMESTAMP(6),
     owner = :owner
 WHERE id = UNHEX(SHA2(:name, 256))

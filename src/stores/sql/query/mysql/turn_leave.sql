@@ -1,6 +1,6 @@
 -- Gives the turnstile of a name back.
 --
--- :name
+-- :name  :realm
 --
 -- Returns 1 if it was this connection's.
-SELECT RELEASE_LOCK(CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT(DATABASE(), '/leasehold_locks/', :name), 256), 40)))
+SELECT RELEASE_LOCK({turnstile})

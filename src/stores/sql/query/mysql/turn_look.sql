@@ -3,5 +3,4 @@
 -- Returns the ids of those, in hexadecimal digits; also 'read-only' if the server takes no writes.
 SELECT LOWER(HEX(id)) FROM leasehold_locks WHERE id IN (IDS) AND owner <> '' AND expires_at > UTC_TIMESTAMP(6)
 UNION ALL
-SELECT 'read-only' FROM DUAL
-WHERE CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only
+SELECT 'read-only' FROM DUAL WHERE {read_only}

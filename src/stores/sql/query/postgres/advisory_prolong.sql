@@ -3,5 +3,5 @@
 -- $1 lease_ms
 --
 -- Returns whether the server takes writes.
-SELECT CASE WHEN NOT current_setting('transaction_read_only')::boolean
+SELECT CASE WHEN NOT {is_read_only}
     THEN set_config('idle_session_timeout', $1, false) IS NOT NULL ELSE false END

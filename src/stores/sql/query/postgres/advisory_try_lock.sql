@@ -6,5 +6,5 @@
 -- Returns whether it was taken (NULL: the server takes no writes).
 SELECT CASE WHEN taken THEN set_config('idle_session_timeout', $2, false) IS NOT NULL
     AND set_config('application_name', 'leasehold ' || $3, false) IS NOT NULL ELSE taken END
-FROM (SELECT CASE WHEN NOT current_setting('transaction_read_only')::boolean
-    THEN pg_try_advisory_lock(('x' || encode(substring(sha256($1) FOR 8), 'hex'))::bit(64)::bigint) END AS taken) AS tried
+FROM (SELECT CASE WHEN NOT {is_read_only}
+    THEN pg_try_advisory_lock({advisory_key}) END AS taken) AS tried

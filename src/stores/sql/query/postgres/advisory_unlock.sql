@@ -4,7 +4,7 @@
 -- $1 name  $2 channel
 --
 -- Returns whether the session had it and the server takes writes, and what it woke by.
-SELECT freed AND NOT current_setting('transaction_read_only')::boolean,
+SELECT freed AND NOT {is_read_only},
     CASE WHEN freed THEN set_config('idle_session_timeout', '0', false)
         || set_config('application_name', 'leasehold', false) || pg_notify($2, '')::text END
-FROM (SELECT pg_advisory_unlock(('x' || encode(substring(sha256($1) FOR 8), 'hex'))::bit(64)::bigint) AS freed) AS tried
+FROM (SELECT pg_advisory_unlock({advisory_key}) AS freed) AS tried

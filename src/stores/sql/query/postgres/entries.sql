@@ -3,5 +3,5 @@
 -- $1 after
 --
 -- Returns client, entry, remaining_ms of each.
-SELECT client, entry, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
+SELECT client, entry, {remaining}
 FROM leasehold_locks_clients WHERE client > $1 AND expires_at > clock_timestamp() ORDER BY client LIMIT 250

@@ -3,5 +3,5 @@
 -- $1 client
 --
 -- Returns client, entry, remaining_ms.
-SELECT client, entry, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
+SELECT client, entry, {remaining}
 FROM leasehold_locks_clients WHERE client = $1 AND expires_at > clock_timestamp()

@@ -4,15 +4,12 @@
 -- $1 name  $2 token  $3 channel, or ''
 --
 -- Returns one row: 0 (NULL: was free), token, owner, holds, remaining_ms as they were before, and what it woke by.
-WITH seen AS MATERIALIZED (
-    SELECT token, owner, holds, expires_at, keeper FROM leasehold_locks WHERE id = sha256($1)
-), made AS (
+WITH {seen}, made AS (
     UPDATE leasehold_locks AS held SET owner = '', holds = 0, expires_at = clock_timestamp()
     WHERE id = sha256($1) AND held.token = $2 AND held.owner <> '' AND held.expires_at > clock_timestamp()
     RETURNING 0::bigint AS made
 )
-SELECT made.made, seen.token, seen.owner, seen.holds::bigint,
-    ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
+SELECT made.made, {before},
     CASE WHEN made.made IS NOT NULL AND $3::text <> '' THEN pg_notify($3, '')::text END,
     CASE WHEN made.made IS NOT NULL AND seen.keeper IS NOT NULL THEN pg_notify(seen.keeper, 'recall')::text END
 FROM (SELECT) AS always LEFT JOIN made ON true LEFT JOIN seen ON true

@@ -14,7 +14,7 @@ WITH seen AS MATERIALIZED (
     SELECT xmin AS version, token, owner, holds, expires_at FROM leasehold_locks WHERE id = sha256($1)
 ), made AS (
     UPDATE leasehold_locks AS held SET owner = '', holds = 0, expires_at = clock_timestamp()
-    WHERE id = sha256($1) AND held.token = $2 AND held.owner = $3 AND held.expires_at > clock_timestamp()
+    WHERE {held_by_owner}
         AND held.xmin = (SELECT version FROM seen)
         AND (
             SELECT client FROM leasehold_locks_line
@@ -23,8 +23,7 @@ WITH seen AS MATERIALIZED (
         ) IS NULL
     RETURNING 0::bigint AS made
 )
-SELECT made.made, seen.token, seen.owner, seen.holds::bigint,
-    ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
+SELECT made.made, {before},
     CASE WHEN made.made IS NOT NULL
         THEN set_config('synchronous_commit', 'off', true)
             || CASE WHEN $4::text <> '' THEN pg_notify($4, '')::text ELSE '' END END

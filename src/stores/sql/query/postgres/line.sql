@@ -5,7 +5,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold_locks_line (
     since      timestamptz NOT NULL,   -- by which they stand in order
     seen       timestamptz NOT NULL,   -- when it asked last, within 2 s
     is_told    boolean NOT NULL,       -- told that it is next, and not asked since
-    kept_until timestamptz,            -- the free lock is kept so long for the one that was told
+    kept_until timestamptz,            -- the free lock is kept so long for the one that was told; before, a time since 1970: for how long
     PRIMARY KEY (id, client),
     UNIQUE (id, is_told, since, client)
 ) WITH (fillfactor = 50)

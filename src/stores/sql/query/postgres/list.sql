@@ -3,7 +3,7 @@
 -- $1 after
 --
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name of each.
-SELECT token, owner, holds::bigint, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint,
+SELECT token, owner, holds::bigint, {remaining},
     fence, host, pid, thread, greatest(0, floor(extract(epoch FROM clock_timestamp() - since) * 1000))::bigint,
     id, name
 FROM leasehold_locks WHERE id > $1 ORDER BY id LIMIT 500

@@ -2,13 +2,16 @@
 --
 -- A client that joins a line at the same time is not seen. It asks for the lock by recall.sql behind that.
 --
--- Of each lock: $1 name  $2 token  $3 owner  of all: $4 client
+-- $1 names  $2 tokens  $3 owners: of each lock, with commas in between, the names in hexadecimal digits
+-- $4 client
 --
 -- Returns of each that its owner holds: its place in the list, from 1; and whether others want it: they have asked, or stand
 -- in its line.
 SELECT asked.at, held.keeper IS NULL OR coalesce((
     SELECT max(seen) FROM leasehold_locks_line WHERE id = held.id AND client <> $4::text
 ) > clock_timestamp() - interval '5 seconds', false)
-FROM unnest($1::bytea[], $2::boolean[], $3::text[]) WITH ORDINALITY AS asked (name, token, owner, at)
-JOIN leasehold_locks AS held ON held.id = sha256(asked.name) AND held.token = asked.token AND held.owner = asked.owner
+FROM unnest(string_to_array($1::text, ','), string_to_array($2::text, ','), string_to_array($3::text, ','))
+    WITH ORDINALITY AS asked (name, token, owner, at)
+JOIN leasehold_locks AS held ON held.id = sha256(decode(asked.name, 'hex'))
+    AND held.token = asked.token::boolean AND held.owner = asked.owner
 WHERE held.expires_at > clock_timestamp()

@@ -5,7 +5,7 @@
 -- Returns a row if the owner holds it.
 WITH limits AS MATERIALIZED (SELECT set_config('lock_timeout', ($5::bigint)::text, true))
 UPDATE leasehold_locks AS held SET
-    expires_at = greatest(held.expires_at, clock_timestamp() + $4::bigint * interval '1 millisecond')
+    expires_at = greatest(held.expires_at, {lease_end})
 FROM limits
-WHERE held.id = sha256($1) AND held.token = $2 AND held.owner = $3 AND held.expires_at > clock_timestamp()
+WHERE held.{held_by_owner}
 RETURNING held.holds

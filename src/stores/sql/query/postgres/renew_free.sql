@@ -7,7 +7,7 @@ WITH free AS MATERIALIZED (
     SELECT id FROM leasehold_locks WHERE id = sha256($1) FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE leasehold_locks AS held SET
-    expires_at = greatest(held.expires_at, clock_timestamp() + $4::bigint * interval '1 millisecond')
+    expires_at = greatest(held.expires_at, {lease_end})
 FROM free
 WHERE held.id = free.id AND held.token = $2 AND held.owner = $3 AND held.expires_at > clock_timestamp()
 RETURNING held.holds

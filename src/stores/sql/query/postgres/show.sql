@@ -3,6 +3,6 @@
 -- $1 name
 --
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, if there is a row.
-SELECT token, owner, holds::bigint, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint,
+SELECT token, owner, holds::bigint, {remaining},
     fence, host, pid, thread, greatest(0, floor(extract(epoch FROM clock_timestamp() - since) * 1000))::bigint
 FROM leasehold_locks WHERE id = sha256($1)

@@ -5,31 +5,9 @@
 --
 -- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, and the channel on which
 -- its holder can be asked for it (NULL: on none).
-WITH seen AS MATERIALIZED (
-    SELECT token, owner, holds, expires_at, keeper FROM leasehold_locks WHERE id = sha256($1)
-), took AS (
-    INSERT INTO leasehold_locks AS held (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since, keeper)
-    SELECT sha256($1), $1, $2, $3, 1,
-        clock_timestamp() + $4::bigint * interval '1 millisecond',
-        CASE WHEN $5 THEN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint ELSE 0 END,
-        $6, $7, $8, clock_timestamp(), $9
-    WHERE NOT EXISTS (
-        SELECT FROM seen WHERE owner <> '' AND expires_at > clock_timestamp() AND (owner <> $3 OR token <> $2)
-    )
-    ON CONFLICT (id) DO UPDATE SET
-        token = excluded.token,
-        owner = excluded.owner,
-        holds = 1,
-        expires_at = CASE WHEN held.owner = excluded.owner
-            THEN greatest(held.expires_at, excluded.expires_at) ELSE excluded.expires_at END,
-        fence = CASE WHEN $5 THEN greatest(held.fence + 1, excluded.fence) ELSE held.fence END,
-        host = excluded.host, pid = excluded.pid, thread = excluded.thread, since = excluded.since,
-        keeper = excluded.keeper
-    WHERE held.owner = '' OR held.expires_at <= clock_timestamp()
-        OR (held.owner = excluded.owner AND held.token = excluded.token)
-    RETURNING held.fence
+WITH {seen}, took AS (
+    {insert}
+    {or_update}
 )
-SELECT took.fence, seen.token, seen.owner, seen.holds::bigint,
-    ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
-    seen.keeper
+SELECT took.fence, {before}, seen.keeper
 FROM (SELECT) AS always LEFT JOIN took ON true LEFT JOIN seen ON true

@@ -1,6 +1,6 @@
--- Tells the first client in the line of a lock that was freed that it is next, keeps the lock for it for 10
--- ms, and wakes those that listen to the lock's releases. In a short line the one behind it is told to ask
--- soon, in case.
+-- Tells the first client in the line of a lock that was freed that it is next, keeps the lock for it for as
+-- long as it asked for when it joined, and wakes those that listen to the lock's releases. In a short line the one
+-- behind it is told to ask soon, in case.
 --
 -- A client that has not asked for 5 s is passed over: it is dead or stands still. So is an entry that another
 -- statement has locked: its client asks, leaves, or was told just now.
@@ -13,7 +13,8 @@ WITH front AS MATERIALIZED (
     WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
     ORDER BY since, client LIMIT 1 FOR UPDATE SKIP LOCKED
 ), told AS (
-    UPDATE leasehold_locks_line SET is_told = true, kept_until = clock_timestamp() + interval '10 milliseconds'
+    UPDATE leasehold_locks_line SET is_told = true, kept_until = clock_timestamp()
+        + least(coalesce(kept_until - timestamptz 'epoch', interval '10 milliseconds'), interval '640 milliseconds')
     WHERE id = sha256($1) AND client = (SELECT client FROM front)
     RETURNING client, channel
 ), behind AS MATERIALIZED (

@@ -4,6 +4,6 @@
 --
 -- Returns client, entry, remaining_ms.
 SELECT client, entry, runs FROM (
-    SELECT client, entry, lease_ms, expires_at - CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) AS runs
+    SELECT client, entry, lease_ms, expires_at - {now} AS runs
     FROM leasehold_locks_clients WHERE client = ?1
 ) WHERE runs > 0 AND runs <= lease_ms + 1000

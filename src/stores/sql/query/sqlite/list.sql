@@ -1,15 +1,11 @@
 -- Reads a page of the locks, free or held, and what is told of them.
 --
--- ?1 after  ?2 boot  ?3 up_ms
+-- ?1 boot  ?2 up_ms  ?3 after
 --
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name of each.
 --
--- The rest of the lease is as in `look.sql`. A name is its own id.
+-- A name is its own id.
 SELECT token, owner, holds, runs - (runs > 1), fence, host, pid, thread, max(0, held), name, name FROM (
-    SELECT token, owner, holds,
-        CASE WHEN boot = ?2 THEN ends_up - ?3
-            WHEN boot <> '' AND expires_at - CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) > lease_ms + 1000 THEN 0
-            ELSE expires_at - CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) END AS runs,
-        fence, host, pid, thread, CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) - since AS held, name
-    FROM leasehold_locks WHERE name > ?1 ORDER BY name LIMIT 500
+    SELECT token, owner, holds, {runs} AS runs, fence, host, pid, thread, {now} - since AS held, name
+    FROM leasehold_locks WHERE name > ?3 ORDER BY name LIMIT 500
 )

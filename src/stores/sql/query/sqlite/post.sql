@@ -6,6 +6,6 @@
 --
 -- Changes its row.
 INSERT INTO leasehold_locks_clients (client, entry, expires_at, lease_ms)
-VALUES (?1, ?2, CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) + ?3, ?3)
+VALUES (?1, ?2, {now} + ?3, ?3)
 ON CONFLICT (client) DO UPDATE SET
     entry = excluded.entry, expires_at = excluded.expires_at, lease_ms = excluded.lease_ms

@@ -1,0 +1,29 @@
+-- Parts of statements: each stands in place of its name in braces. Their parameters are in the heads of the statements.
+--
+-- :name  :token  :owner  :lease_ms  :fenced  :realm
+--
+-- Returns nothing by itself.
+
+-- {read_only}
+-- Whether the server takes no writes. Users with the right to write all the same (SUPER, READ ONLY ADMIN) are to go by it too:
+-- grants come from the primary.
+(CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)
+
+-- {session_lock}
+-- At most 64 characters, and their case makes no difference.
+CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48))
+
+-- {turnstile}
+CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT(IF(:realm = '', '', CONCAT(DATABASE(), '/', :realm)), '/', :name), 256), 40))
+
+-- {remaining}
+CAST(CEIL(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) / 1000) AS SIGNED)
+
+-- {lease_end}
+UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND
+
+-- {fence}
+LAST_INSERT_ID(IF(:fenced, GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), fence))
+
+-- {held_by_owner}
+id = UNHEX(SHA2(:name, 256)) AND token = :token AND owner = :owner AND expires_at > UTC_TIMESTAMP(6)

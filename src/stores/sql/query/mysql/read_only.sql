@@ -1,0 +1,2 @@
+-- Returns whether the server takes no writes.
+SELECT {read_only}

@@ -1,0 +1,6 @@
+-- Reads for how long a session has been busy with one request.
+--
+-- :session
+--
+-- Returns whole seconds, if it is busy.
+SELECT time FROM information_schema.processlist WHERE id = :session AND command <> 'Sleep'

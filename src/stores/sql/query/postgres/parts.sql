@@ -1,0 +1,78 @@
+-- Parts of statements: each stands in place of its name in braces. Their parameters are in the heads of the statements.
+--
+-- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread  $9 keeper  $10 client
+--
+-- Returns nothing by itself.
+
+-- {remaining}
+ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
+
+-- {seen}
+seen AS MATERIALIZED (
+    SELECT token, owner, holds, expires_at, keeper FROM leasehold_locks WHERE id = sha256($1)
+)
+
+-- {before}
+seen.token, seen.owner, seen.holds::bigint,
+    ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint
+
+-- {kept}
+-- Not for long, if the clock was set back.
+kept AS MATERIALIZED (
+    SELECT max(kept_until) AS until FROM leasehold_locks_line
+    WHERE id = sha256($1) AND is_told AND client <> $10::text
+        AND kept_until > clock_timestamp() AND kept_until < clock_timestamp() + interval '700 milliseconds'
+)
+
+-- {kept_ms}
+ceil(extract(epoch FROM kept.until - clock_timestamp()) * 1000)::bigint
+
+-- {insert}
+INSERT INTO leasehold_locks AS held (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since, keeper)
+    SELECT sha256($1), $1, $2, $3, 1, {lease_end},
+        CASE WHEN $5 THEN {micros} ELSE 0 END,
+        $6, $7, $8, clock_timestamp(), $9
+    WHERE NOT EXISTS (
+        SELECT FROM seen WHERE owner <> '' AND expires_at > clock_timestamp() AND (owner <> $3 OR token <> $2)
+    )
+
+-- {unless_kept}
+AND (
+        (SELECT until IS NULL FROM kept)
+        OR EXISTS (SELECT FROM seen WHERE owner = $3 AND token = $2 AND expires_at > clock_timestamp())
+    )
+
+-- {or_update}
+ON CONFLICT (id) DO UPDATE SET
+        token = excluded.token,
+        owner = excluded.owner,
+        holds = 1,
+        expires_at = CASE WHEN held.owner = excluded.owner
+            THEN greatest(held.expires_at, excluded.expires_at) ELSE excluded.expires_at END,
+        fence = CASE WHEN $5 THEN greatest(held.fence + 1, excluded.fence) ELSE held.fence END,
+        host = excluded.host, pid = excluded.pid, thread = excluded.thread, since = excluded.since,
+        keeper = excluded.keeper
+    WHERE held.owner = '' OR held.expires_at <= clock_timestamp()
+        OR (held.owner = excluded.owner AND held.token = excluded.token)
+    RETURNING held.fence
+
+-- {held_by_owner}
+id = sha256($1) AND held.token = $2 AND held.owner = $3 AND held.expires_at > clock_timestamp()
+
+-- {lease_end}
+clock_timestamp() + $4::bigint * interval '1 millisecond'
+
+-- {micros}
+(extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- {advisory_sessions}
+pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid, (SELECT {advisory_key} AS key) AS wanted
+WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock' AND l.objsubid = 1
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND l.classid::bigint = (key >> 32) & 4294967295 AND l.objid::bigint = key & 4294967295
+
+-- {advisory_key}
+('x' || encode(substring(sha256($1) FOR 8), 'hex'))::bit(64)::bigint
+
+-- {is_read_only}
+current_setting('transaction_read_only')::boolean

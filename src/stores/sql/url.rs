@@ -1,0 +1,87 @@
+//! What URLs of database servers say of TLS.
+
+use std::net::IpAddr;
+
+use crate::config::TlsOptions;
+use crate::error::{Error, Result};
+
+/// How much TLS a URL asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TlsMode {
+    Disable,
+    /// TLS if the server has it; any server.
+    Prefer,
+    /// TLS, any server; if authorities are named, one that these know.
+    Require,
+    VerifyCa,
+    VerifyFull,
+}
+
+impl TlsMode {
+    /// The mode that the parameter asks for. Each mode has a word, or none where it is not to be had; the
+    /// case makes a difference only if these are lower-case.
+    pub(super) fn named(parameter: &str, words: [Option<&str>; 5], word: &str) -> Result<TlsMode> {
+        use TlsMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
+        let modes = words.iter().zip([Disable, Prefer, Require, VerifyCa, VerifyFull]);
+        let is_named = |known: &str| known == word || known == word.to_ascii_uppercase();
+        if let Some((_, mode)) = modes.into_iter().find(|(known, _)| known.is_some_and(is_named)) {
+            return Ok(mode);
+        }
+        let mut words: Vec<_> = words.into_iter().flatten().collect();
+        let last = words.pop().unwrap_or_default();
+        Err(Error::invalid("connect", format!("{parameter} is one of {} and {last}", words.join(", "))))
+    }
+
+    /// The mode, if the URL says none: nothing leaves this machine, so nobody can listen or answer in the
+    /// server's place. Refuses options for TLS where there is none; `why` says why.
+    pub(super) fn or_default(
+        said: Option<TlsMode>,
+        is_here: bool,
+        tls: &TlsOptions,
+        why: &str,
+    ) -> Result<TlsMode> {
+        let mode = match said {
+            Some(mode) => mode,
+            None if is_here && tls.refused_without_tls("").is_ok() => TlsMode::Disable,
+            None => TlsMode::VerifyFull,
+        };
+        if mode == TlsMode::Disable {
+            tls.refused_without_tls(why)?;
+        }
+        Ok(mode)
+    }
+}
+
+/// Whether the host is this machine. An IPv6 address may be in brackets.
+pub(super) fn is_here(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// The URL without these parameters, and the value of each.
+pub(super) fn taken_out<'a, const N: usize>(
+    url: &'a str,
+    names: [&str; N],
+) -> (String, [Option<&'a str>; N]) {
+    let Some((place, query)) = url.split_once('?') else { return (url.to_owned(), [None; N]) };
+    let pairs: Vec<_> =
+        query.split('&').map(|pair| (pair, pair.split_once('=').unwrap_or((pair, "")))).collect();
+    let values = names.map(|known| {
+        let named = pairs.iter().rev().find(|(_, (name, _))| *name == known);
+        named.map(|(_, (_, value))| *value)
+    });
+    let rest: Vec<_> =
+        pairs.iter().filter(|(_, (name, _))| !names.contains(name)).map(|(pair, _)| *pair).collect();
+    let url = if rest.is_empty() { place.to_owned() } else { format!("{place}?{}", rest.join("&")) };
+    (url, values)
+}
+
+/// The error of a build that cannot speak TLS to a server, which is not spoken to in the clear by accident.
+#[cfg(not(feature = "tls"))]
+pub(super) fn no_tls(without: &str) -> Error {
+    let words = format!(
+        "TLS to a database needs leasehold's feature \"tls\", which this build does not have; to do without it, say \
+         {without} in the URL"
+    );
+    Error::new(crate::error::ErrorKind::Unsupported, "connect", words)
+}
