@@ -46,6 +46,8 @@ pub(super) type Secure = tokio_postgres::NoTls;
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) config: Config,
+    /// The hosts with their ports, and the sockets of this machine.
+    pub(super) address: String,
     pub(super) secure: Secure,
     /// The same by what the files of secrets have by now.
     pub(super) renewal: Option<Arc<Renewable<Dial>>>,
@@ -56,20 +58,10 @@ type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
 impl Dial {
     pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
         let Some(renewal) = &self.renewal else { return self.connect_once(deadline).await };
-        let (config, mut hosts) = (&self.config, Vec::new());
-        for (at, host) in config.get_hosts().iter().enumerate() {
-            let port = config.get_ports().get(at).or(config.get_ports().first()).unwrap_or(&5432);
-            hosts.push(match host {
-                Host::Tcp(name) => format!("{name}:{port}"),
-                #[cfg(unix)]
-                Host::Unix(path) => path.display().to_string(),
-            });
-        }
-        let hosts = hosts.join(",");
-        let current = renewal.current(&hosts, deadline)?;
+        let current = renewal.current(&self.address, deadline)?;
         let mut connected = current.form.connect_once(deadline).await;
         if let Err(error) = &connected
-            && let Some(newer) = renewal.after(error, &current, &hosts, deadline)?
+            && let Some(newer) = renewal.after(error, &current, &self.address, deadline)?
         {
             connected = newer.form.connect_once(deadline).await;
         }
@@ -78,7 +70,6 @@ impl Dial {
 
     async fn connect_once(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
         let late = || timed_out("connecting took too long");
-        // Of several hosts or addresses the driver tries one after the other, each for this time.
         let mut rounds = Rounds::until(deadline);
         let mut failure = None;
         while let Some(limit) = rounds.next_limit() {

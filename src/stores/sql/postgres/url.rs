@@ -95,7 +95,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
     });
     let secure = secure(mode, &tls)?;
-    Ok(Dial { config, secure, renewal: None })
+    Ok(Dial { address: addresses(&config), config, secure, renewal: None })
 }
 
 #[cfg(feature = "tls")]
@@ -112,6 +112,18 @@ fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
             Err(crate::stores::sql::url::no_tls("sslmode=disable"))
         }
     }
+}
+
+fn addresses(config: &Config) -> String {
+    let (hosts, ports) = (config.get_hosts().iter(), config.get_ports());
+    let addresses = hosts.enumerate().map(|(at, host)| match host {
+        Host::Tcp(name) if !name.starts_with('/') => {
+            format!("{name}:{}", ports.get(at).or(ports.first()).unwrap_or(&5432))
+        }
+        // As the path: the variant is not there on Windows.
+        socket => format!("{socket:?}").trim_start_matches("Unix(\"").trim_end_matches("\")").to_owned(),
+    });
+    addresses.collect::<Vec<_>>().join(",")
 }
 
 fn is_all_here(config: &Config) -> bool {
