@@ -54,7 +54,6 @@ pub const EXTRA: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
-    "versions",
     "release",
     "windows",
 ];
@@ -77,7 +76,6 @@ pub const SOAK: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
-    "versions",
     "release",
     "windows",
 ];
@@ -128,7 +126,6 @@ const PARTS: &[(&str, Work)] = &[
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
     ("fleet", parts::fleet),
-    ("versions", parts::versions),
     ("release", parts::release),
     ("windows", elsewhere::windows),
 ];
@@ -149,7 +146,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, SERVERS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet", "versions"].contains(&part)
+        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet"].contains(&part)
 }
 
 #[cfg(test)]

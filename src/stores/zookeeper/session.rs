@@ -510,7 +510,7 @@ mod tests {
     use super::*;
     use crate::stores::zookeeper::fake::{frame, welcome};
 
-    const SESSION: Duration = Duration::from_secs(30);
+    const SESSION: Duration = Duration::from_secs(600);
 
     /// A server that welcomes one client, and reads nothing more until it is signalled to; then it answers
     /// everything.
