@@ -5,14 +5,26 @@ use crate::{build, elsewhere, parts, suites};
 
 /// First, beside part build: all that follows needs both.
 pub const TOOLS: &[&str] = &["tools", "format", "shell"];
-/// Then four lanes side by side, which are to end together. Most tests wait, for leases and for each other; so
-/// each lane of tests runs [`TESTS_PER_PROCESSOR`] of them at a time for each processor. With two lanes of tests a
-/// quarter of the processors' time was left over. In each lane the longest part comes first.
-pub const TESTS: &[&str] = &["stores", "demo", "unit"];
-pub const SERVERS: &[&str] = &["topologies", "faults", "cli", "unit-redis"];
-/// The tests beside Java go one at a time.
-pub const JAVA: &[&str] =
-    &["interop", "contract", "redis", "contract-memory", "architecture", "support", "toolchain"];
+/// Then test programs in [`LANES`] lanes, each of which takes the next part when it has done one: the longest first.
+/// Most tests wait, for leases and for each other; so a lane runs [`TESTS_PER_PROCESSOR`] of them at a time for
+/// each processor. With two lanes a quarter of the processors' time was left over.
+pub const TESTS: &[&str] = &[
+    "stores",
+    "interop",
+    "topologies",
+    "faults",
+    "cli",
+    "contract",
+    "architecture",
+    "contract-memory",
+    "redis",
+    "demo",
+    "unit-redis",
+    "unit",
+    "support",
+    "toolchain",
+];
+pub const LANES: usize = 3;
 /// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
 /// threads from the processors for seconds. The models are built, and then all processor.
 pub const BUILD: &[&str] =
@@ -97,7 +109,7 @@ const PARTS: &[(&str, Work)] = &[
     ("support", |job| suites::of_part(job, "support", &[])),
     ("unit-redis", parts::unit_redis),
     ("contract", parts::contract),
-    ("servers", |job| suites::on_each_server(job, |job| suites::of_part(job, "contract", &["::redis::"]))),
+    ("servers", parts::servers),
     ("redis", |job| suites::on_each_server(job, |job| suites::of_part(job, "redis", &[]))),
     ("topologies", parts::topologies),
     ("stores", parts::stores),
@@ -135,7 +147,7 @@ const PARTS: &[(&str, Work)] = &[
 
 /// The parts of the whole gate, in the order of its summary.
 pub fn full() -> impl Iterator<Item = &'static str> {
-    [TOOLS, &["build"], TESTS, SERVERS, JAVA, BUILD, TIMED].into_iter().flatten().copied()
+    [TOOLS, &["build"], TESTS, BUILD, TIMED].into_iter().flatten().copied()
 }
 
 pub fn is_part(name: &str) -> bool {
@@ -148,7 +160,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
-    part != "toolchain" && [TESTS, SERVERS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
+    part != "toolchain" && [TESTS, TIMED].iter().any(|lane| lane.contains(&part))
         || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet", "versions"].contains(&part)
 }
 
