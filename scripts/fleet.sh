@@ -144,6 +144,7 @@ printf 'global: {evaluation_interval: 2s}\n' >>"$work/prometheus.yml"
 start "$prometheus" --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" --web.listen-address="127.0.0.1:$port_of_prometheus"
 
 fires "no fault" "$lasts" ''
+curl -s "http://127.0.0.1:$port_of_serve/metrics" | "$promtool" check metrics || failed "names or units are not as Prometheus has them"
 # The service's: a number that changes once, or goes on growing.
 while read -r how series value alert; do
     number "$series" "$value"

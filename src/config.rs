@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ident::Owner;
+use crate::secrets::Provider;
 use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease};
 
 /// The shortest lease that the watchdog can keep alive: it renews each third.
@@ -69,8 +70,11 @@ macro_rules! client_options {
                 /// How many replicas must have each grant.
                 replicas: Option<Replicas> = None;
                 tls: TlsOptions = TlsOptions::default();
-                /// The files that the URL and the password came from.
-                files: SecretFiles = SecretFiles::default();
+                /// The files that the URL, or lists of servers, came from.
+                url_files: Vec<PathBuf> = Vec::new();
+                /// Says user and password, in place of `password`.
+                credentials: Option<Provider> = None;
+                sentinel_credentials: Option<Provider> = None;
                 table: TableOptions = TableOptions::default();
                 cluster_pub_sub: ClusterPubSub = ClusterPubSub::Auto,
                     "LEASEHOLD_CLUSTER_PUB_SUB" cluster_pub_sub(pub_sub) "plain";
@@ -184,16 +188,13 @@ const MOST_CONNECTIONS: u32 = 10_000;
 impl ServerOptions {
     /// The URL of the file that was named in its place.
     pub(crate) fn read_url(&mut self) -> Result<()> {
-        if let Some(file) = self.files.urls.first() {
+        if let Some(file) = self.url_files.first() {
             self.url = read_urls(file).map_err(|why| unusable("URL", &why))?;
         }
         Ok(())
     }
 
-    pub(crate) fn checked(mut self) -> Result<ServerOptions> {
-        if let (None, Some(file)) = (&self.password, &self.files.password) {
-            self.password = Some(read_secret(file).map_err(|why| unusable("password", &why))?);
-        }
+    pub(crate) fn checked(self) -> Result<ServerOptions> {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
         self.hosts.check_options()?;
@@ -270,15 +271,6 @@ impl TlsOptions {
         };
         Err(Error::invalid("connect", format!("{given}, but {why}")))
     }
-}
-
-/// The files that options came from.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SecretFiles {
-    /// Of the URL, or of lists of servers.
-    pub(crate) urls: Vec<PathBuf>,
-    pub(crate) password: Option<PathBuf>,
-    pub(crate) sentinel_password: Option<PathBuf>,
 }
 
 fn unusable(what: &str, why: &str) -> Error {

@@ -100,6 +100,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The server wants another user or password.
     Authentication,
+    /// The provider of [credentials](crate::ClientBuilder::credentials) failed, or gave no answer in time.
+    Credentials,
     /// No TLS session: one side does not accept the other's certificate, or does not speak TLS.
     Tls,
     /// The user lacks a permission; the detail names it where the server does.
@@ -307,9 +309,12 @@ impl Error {
     /// again, and the client goes on releasing by itself.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        use ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
+        use ErrorKind::{Busy, Credentials, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
         !self.inner.work_ran
-            && matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
+            && matches!(
+                self.inner.kind,
+                Unreachable | TimedOut | Credentials | OutOfMemory | ReadOnly | Busy | StaleRing
+            )
     }
 
     /// Whether the program held the lock before the action failed, so that work under it had run and its

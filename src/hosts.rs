@@ -1,7 +1,6 @@
 //! Hosts: how they are shown, which may be connected to, and their addresses, looked up within a time.
 //!
-//! The system's look-up of a name has no time-out, and nothing ends it. So it runs on a thread of its own, a
-//! few at a time, and each thread that needs the address waits until its own time is over.
+//! The system's look-up of a name has no time-out, and nothing ends it: it is an [`Inquiry`].
 
 pub(crate) mod url;
 
@@ -23,19 +22,18 @@ pub(crate) use crate::hosts::url::{
     SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login, unescaped,
     unknown_parameter,
 };
+use crate::inquiry::{Cause, Inquiry};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex, thread};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment};
 
-/// The most look-ups that run at the same time. One that hangs keeps its place until the system gives up.
-const MOST: usize = 4;
 /// The time for which an answer is used without asking again: for connections that are opened together.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// The time that each of several addresses has to accept a connection before the next is tried, as RFC 8305
 /// advises; and the factor by which that grows from round to round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
-/// The number of names whose answers are kept.
+/// The number of names of which is kept which address accepted.
 const MOST_KEPT: usize = 256;
 
 /// A host's name, or its address.
@@ -96,36 +94,16 @@ impl fmt::Debug for Host {
     }
 }
 
-type Resolve = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
-
 /// One client's knowledge of hosts.
 pub(crate) struct Hosts {
     /// Those that a server may name; `None`: all.
     allowed: Option<Vec<String>>,
     /// Those of the URL, which are allowed too.
     own: Mutex<Vec<Host>>,
-    resolve: Box<Resolve>,
-    state: Mutex<ResolverState>,
-    /// Signalled at the end of each look-up.
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct ResolverState {
-    names: HashMap<Box<str>, Name>,
-    running: usize,
-}
-
-#[derive(Default)]
-struct Name {
-    is_running: bool,
-    /// How many look-ups have ended.
-    ended: u64,
-    /// The result of the last one, and its time.
-    last: Option<(Moment, std::result::Result<Vec<SocketAddr>, String>)>,
-    /// The address that accepted last, which is tried first: one that is silent would cost each connection
-    /// its time.
-    accepted: Option<IpAddr>,
+    look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
+    /// The address that accepted last, by the name, which is tried first: one that is silent would cost each
+    /// connection its time.
+    accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 
 /// The times that each of several addresses has, round by round: none that is silent eats all of the time.
@@ -165,12 +143,12 @@ impl Hosts {
     pub(crate) fn resolving(
         resolve: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Hosts {
+        let look_up = move |name: &str| resolve(name).map_err(|error| Arc::new(error) as Cause);
         Hosts {
             allowed: None,
             own: Mutex::default(),
-            resolve: Box::new(resolve),
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            look_ups: Inquiry::new("leasehold-names", look_up),
+            accepted: Mutex::default(),
         }
     }
 
@@ -214,7 +192,7 @@ impl Hosts {
     }
 
     /// Connects until `deadline` at the latest.
-    pub(crate) fn connect(self: &Arc<Hosts>, host: &Host, port: u16, deadline: Moment) -> io::Result<Socket> {
+    pub(crate) fn connect(&self, host: &Host, port: u16, deadline: Moment) -> io::Result<Socket> {
         let addresses = self.addresses(host, deadline)?;
         let is_only = addresses.len() == 1;
         let mut rounds = Rounds::until(deadline);
@@ -249,87 +227,29 @@ impl Hosts {
     }
 
     fn note_accepted(&self, host: &Host, address: IpAddr) {
-        if let Some(known) = self.state.lock().names.get_mut(&*host.name) {
-            known.accepted = Some(address);
+        let mut accepted = self.accepted.lock();
+        if accepted.len() >= MOST_KEPT {
+            accepted.clear();
         }
+        accepted.insert((&*host.name).into(), address);
     }
 
     /// The host's addresses, by `deadline`, the one that accepted last first. If the look-up takes too long,
     /// those that were found before.
-    pub(crate) fn addresses(self: &Arc<Hosts>, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
+    pub(crate) fn addresses(&self, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);
         }
-        let mut found = self.look_up(&host.name, deadline)?;
-        let accepted = self.state.lock().names.get(&*host.name).and_then(|name| name.accepted);
+        let late =
+            || io::Error::new(io::ErrorKind::TimedOut, "the look-up of the host's name takes too long");
+        let found = self.look_ups.answer(&host.name, FRESH, deadline).ok_or_else(late)?;
+        let mut found = found.map_err(io::Error::other)?;
+        let accepted = self.accepted.lock().get(&*host.name).copied();
         found.sort_by_key(|address| Some(address.ip()) != accepted);
         if !found.is_empty() {
             host.is_shown.store(true, Ordering::Relaxed);
         }
         Ok(found)
-    }
-
-    fn look_up(self: &Arc<Hosts>, name: &str, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
-        let now = Clock::System.now();
-        let mut state = self.state.lock();
-        if state.names.len() >= MOST_KEPT && !state.names.contains_key(name) {
-            state.names.retain(|_, name| name.is_running);
-        }
-        let (before, ended) = {
-            let known = state.names.entry(name.into()).or_default();
-            let found = known.last.as_ref().and_then(|(at, found)| Some((*at, found.as_ref().ok()?)));
-            match found {
-                Some((at, found)) if now.since(at) < FRESH => return Ok(found.clone()),
-                found => (found.map(|(_, found)| found.clone()), known.ended),
-            }
-        };
-        // With an older answer at hand, half of the time is for connecting by it.
-        let until = if before.is_some() { now.plus(deadline.since(now) / 2) } else { deadline };
-        loop {
-            let has_room = state.running < MOST;
-            let known = state.names.entry(name.into()).or_default();
-            if known.ended != ended
-                && let Some((_, found)) = &known.last
-            {
-                return found.clone().map_err(io::Error::other);
-            }
-            if !known.is_running && has_room {
-                known.is_running = true;
-                state.running += 1;
-                if let Err(error) = self.start(name) {
-                    state.end(name, Err(error.to_string()));
-                    return Err(error);
-                }
-            }
-            let left = until.since(Clock::System.now());
-            if left.is_zero() {
-                let late = || {
-                    io::Error::new(io::ErrorKind::TimedOut, "the look-up of the host's name takes too long")
-                };
-                return before.ok_or_else(late);
-            }
-            self.changed.wait_for(&mut state, left);
-        }
-    }
-
-    fn start(self: &Arc<Hosts>, name: &str) -> io::Result<()> {
-        let (hosts, name) = (Arc::clone(self), name.to_owned());
-        let work = move || {
-            let found = (hosts.resolve)(&name).map_err(|error| error.to_string());
-            hosts.state.lock().end(&name, found);
-            hosts.changed.notify_all();
-        };
-        thread::Builder::new().name("leasehold-names".to_owned()).spawn(work).map(drop)
-    }
-}
-
-impl ResolverState {
-    fn end(&mut self, name: &str, found: std::result::Result<Vec<SocketAddr>, String>) {
-        self.running -= 1;
-        let known = self.names.entry(name.into()).or_default();
-        known.is_running = false;
-        known.ended += 1;
-        known.last = Some((Clock::System.now(), found));
     }
 }
 
@@ -354,7 +274,6 @@ impl fmt::Debug for Hosts {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
-    use std::sync::atomic::AtomicUsize;
 
     fn soon(ms: u64) -> Moment {
         Clock::System.after(Duration::from_millis(ms))
@@ -365,59 +284,18 @@ mod tests {
     }
 
     /// Look-ups that end when the test lets them, in the order in which they began.
-    fn held() -> (Arc<Hosts>, crossbeam_channel::Sender<io::Result<Vec<SocketAddr>>>, Arc<AtomicUsize>) {
+    fn held() -> (Arc<Hosts>, crossbeam_channel::Sender<io::Result<Vec<SocketAddr>>>) {
         let (sender, outcomes) = crossbeam_channel::unbounded();
-        let begun = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&begun);
-        let hosts = Hosts::resolving(move |_| {
-            counted.fetch_add(1, Ordering::SeqCst);
-            outcomes.recv().unwrap_or_else(|_over| Err(io::ErrorKind::Other.into()))
-        });
-        (Arc::new(hosts), sender, begun)
+        let look_up = move |_: &str| outcomes.recv().unwrap_or_else(|_over| Err(io::ErrorKind::Other.into()));
+        (Arc::new(Hosts::resolving(look_up)), sender)
     }
 
     #[test]
     fn a_look_up_that_hangs_is_waited_for_no_longer_than_there_is_time() {
-        let (hosts, _never, begun) = held();
-        for _ in 0..3 {
-            let error = hosts.addresses(&Host::named("hangs"), soon(20)).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        }
-        assert!(begun.load(Ordering::SeqCst) <= 1, "they wait for the same one");
-    }
-
-    #[test]
-    fn no_more_than_a_few_look_ups_run_at_a_time() {
-        let (hosts, _never, begun) = held();
-        for number in 0..3 * MOST {
-            assert!(hosts.addresses(&Host::named(&format!("host-{number}")), soon(1)).is_err());
-        }
-        assert!(hosts.state.lock().running <= MOST && begun.load(Ordering::SeqCst) <= MOST);
-        let by_address = hosts.addresses(&Host::named("127.0.0.9"), soon(0)).unwrap();
-        assert_eq!(by_address, [address(9)]);
-    }
-
-    #[test]
-    fn an_answer_is_used_again_for_a_moment_and_later_only_if_there_is_no_newer_one() {
-        let (hosts, sender, begun) = held();
-        let host = Host::given("shop", false);
-        sender.send(Ok(vec![address(1)])).unwrap();
-        for _ in 0..3 {
-            assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(1)]);
-        }
-        let age = |hosts: &Hosts| {
-            for known in hosts.state.lock().names.values_mut() {
-                known.last.as_mut().unwrap().0 = Moment::from_nanos(0);
-            }
-        };
-        age(&hosts);
-        sender.send(Ok(vec![address(2)])).unwrap();
-        assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(2)]);
-        age(&hosts);
-        assert_eq!(hosts.addresses(&host, soon(20)).unwrap(), [address(2)], "this one hangs");
-        sender.send(Ok(vec![address(3)])).unwrap();
-        assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3)]);
-        assert!(begun.load(Ordering::SeqCst) >= 3);
+        let (hosts, _never) = held();
+        let error = hosts.addresses(&Host::named("hangs"), soon(20)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(hosts.addresses(&Host::named("127.0.0.9"), soon(0)).unwrap(), [address(9)]);
     }
 
     /// A listener whose queue is full, so that it answers no further connect.
@@ -458,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_failed_look_up_is_told_and_repeated() {
-        let (hosts, sender, _begun) = held();
+        let (hosts, sender) = held();
         let host = Host::given("shop", false);
         for _ in 0..2 {
             sender.send(Err(io::Error::other("no such host"))).unwrap();
@@ -468,15 +346,6 @@ mod tests {
         sender.send(Ok(vec![address(1)])).unwrap();
         hosts.addresses(&host, soon(20_000)).unwrap();
         assert_eq!(host.to_string(), "shop");
-    }
-
-    #[test]
-    fn the_names_of_strangers_are_not_kept_without_an_end() {
-        let hosts = Arc::new(Hosts::resolving(|_| Ok(vec![address(1)])));
-        for number in 0..3 * MOST_KEPT {
-            hosts.addresses(&Host::named(&format!("host-{number}")), soon(20_000)).unwrap();
-        }
-        assert!(hosts.state.lock().names.len() <= MOST_KEPT);
     }
 
     #[test]

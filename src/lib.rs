@@ -159,6 +159,7 @@ mod fuzz;
 mod health;
 mod hosts;
 mod ident;
+mod inquiry;
 mod inspect;
 mod interrupt;
 mod locks;
@@ -211,6 +212,7 @@ pub use observe::event::{Event, GaveUpReason};
 pub use observe::metrics::Metrics;
 pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
+pub use secrets::Credentials;
 pub use stores::memory::{Fault, MemoryStore};
 // Said outright, since the folder that they lie in is there for any database.
 #[cfg(feature = "mysql")]

@@ -1,13 +1,135 @@
-//! Files of passwords and certificates, which may be replaced while a client runs.
+//! What a client proves itself by, which may change while the client runs: credentials, as a provider gives
+//! them, URLs in files, and certificates.
 
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::fmt;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{ServerOptions, read_secret, read_urls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::without_credentials;
+use crate::inquiry::{Cause, Inquiry, Told};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::time::{Clock, Moment};
+
+/// Connections that are opened together use the same answer of a provider; and its failure for the second time.
+const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
+/// Between two questions to a provider whose answer goes on being refused: the first pause, which doubles, and
+/// the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// The number of servers whose forms are kept.
+const MOST_KEPT: usize = 1024;
+/// The longest user name and password that are sent.
+const LONGEST: usize = 64 * 1024;
+
+/// A user and a password, as a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
+/// returns them.
+///
+/// # Examples
+/// ```
+/// use leasehold::Credentials;
+/// use std::time::Duration;
+///
+/// let credentials = Credentials::new("token").username("locks").valid_for(Duration::from_secs(900));
+/// assert!(!format!("{credentials:?}").contains("token"));
+/// ```
+#[derive(Clone)]
+#[must_use = "a provider returns them"]
+pub struct Credentials {
+    username: Option<String>,
+    password: String,
+    valid_for: Option<Duration>,
+}
+
+impl Credentials {
+    /// The password of the user that the client's options or its URL name.
+    pub fn new(password: impl Into<String>) -> Credentials {
+        Credentials { username: None, password: password.into(), valid_for: None }
+    }
+
+    /// The user. Defaults to that of the client's options, or of the URL.
+    pub fn username(mut self, username: impl Into<String>) -> Credentials {
+        self.username = Some(username.into());
+        self
+    }
+
+    /// The time from now after which the server ends connections that have logged in with these. Defaults to
+    /// no such time.
+    ///
+    /// On Redis the client replaces each connection before: a fifth of the time, at least 30 s and at most
+    /// half of it, and up to an eighth earlier, so that a fleet does not connect at once. The old connection
+    /// serves until the new one stands. Other stores take no notice.
+    pub fn valid_for(mut self, time: Duration) -> Credentials {
+        self.valid_for = Some(time);
+        self
+    }
+
+    /// The user and the password, with the user that is known otherwise.
+    pub(crate) fn over(self, username: Option<String>) -> (Option<String>, Option<String>) {
+        (self.username.or(username), Some(self.password))
+    }
+
+    /// What no server lets in, and what could end a field of a protocol before its time.
+    fn check(&self) -> std::result::Result<(), &'static str> {
+        let texts = || self.username.iter().chain([&self.password]);
+        match () {
+            () if self.password.is_empty() => Err("the password is empty"),
+            () if texts().any(|text| text.contains('\0')) => Err("there is a NUL in them"),
+            () if texts().any(|text| text.len() > LONGEST) => Err("they are longer than 64 KiB"),
+            () => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    /// Leaves out the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
+    }
+}
+
+/// Asked with the server's address.
+pub(crate) type Provider = Arc<dyn Fn(&str) -> Told<Credentials> + Send + Sync>;
+
+pub(crate) fn provider<E: Into<Box<dyn StdError + Send + Sync>>>(
+    ask: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
+) -> Provider {
+    Arc::new(move |address| {
+        ask(address).map_err(|error| {
+            let boxed: Box<dyn StdError + Send + Sync> = error.into();
+            Cause::from(boxed)
+        })
+    })
+}
+
+/// A file of a password is the provider that reads it.
+pub(crate) fn password_in(file: PathBuf) -> Provider {
+    provider(move |_| read_secret(&file).map(Credentials::new))
+}
+
+/// The options as a client's sources of secrets have them at one moment.
+struct Secrets {
+    asked: Moment,
+    options: ServerOptions,
+    /// The contents of the files of [`ServerOptions::secret_files`].
+    files: Vec<Option<Vec<u8>>>,
+    ends: Option<Moment>,
+}
+
+impl Secrets {
+    fn are_those_of(&self, other: &Secrets) -> bool {
+        let login = |options: &ServerOptions| {
+            (options.url.clone(), options.username.clone(), options.password.clone())
+        };
+        self.files == other.files && login(&self.options) == login(&other.options)
+    }
+}
 
 impl ServerOptions {
     /// The files by which this client proves itself, and those by which it judges servers.
@@ -16,37 +138,50 @@ impl ServerOptions {
         let named = query.split('&').filter_map(|pair| pair.split_once('='));
         let named = named.filter(|(name, _)| matches!(*name, "sslrootcert" | "sslcert" | "sslkey"));
         let named: Vec<PathBuf> = named.map(|(_, file)| file.into()).collect();
-        let files = &self.files;
-        let own = [&files.password, &files.sentinel_password, &self.tls.ca].into_iter().flatten();
-        let own = own.chain(&files.urls);
+        let own = self.tls.ca.iter().chain(&self.url_files);
         let identity = self.tls.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
         named.into_iter().chain(own.chain(identity).cloned().collect::<Vec<_>>())
     }
 
     /// The contents of these files now.
-    fn secrets(&self) -> Vec<Option<Vec<u8>>> {
+    fn file_contents(&self) -> Vec<Option<Vec<u8>>> {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// The same with the secrets that the files have now. A URL that leads elsewhere is not followed: the
-    /// locks are where they are.
-    fn read_again(&self) -> ServerOptions {
-        let mut options = self.clone();
+    /// Asks the sources about the server at `address`. A URL that leads elsewhere is not followed: the locks
+    /// are where they are.
+    fn secrets(&self, address: &str) -> Told<Secrets> {
+        let asked = Clock::System.now();
+        // Before what is made of them: what changes meanwhile is seen as a change.
+        let files = self.file_contents();
+        let (mut options, mut ends) = (self.clone(), None);
         let place = without_credentials(&self.url);
-        for text in self.files.urls.iter().filter_map(|file| read_urls(file).ok()) {
+        for text in self.url_files.iter().filter_map(|file| read_urls(file).ok()) {
             let urls = [&*text].into_iter().chain(text.split_whitespace().map(behind_label));
             if let Some(url) = urls.into_iter().find(|url| without_credentials(url) == place) {
                 url.clone_into(&mut options.url);
             }
         }
-        for (file, password) in [
-            (&self.files.password, &mut options.password),
-            (&self.files.sentinel_password, &mut options.sentinel_password),
-        ] {
-            *password = file.as_ref().and_then(|file| read_secret(file).ok()).or(password.take());
+        if let Some(provider) = &self.credentials {
+            let given = provider(address)?;
+            given.check().map_err(cause)?;
+            ends = given.valid_for.map(|time| Clock::System.after(time));
+            (options.username, options.password) = given.over(options.username);
         }
-        options
+        Ok(Secrets { asked, options, files, ends })
     }
+}
+
+fn cause(words: &str) -> Cause {
+    Cause::from(<Box<dyn StdError + Send + Sync>>::from(words))
+}
+
+fn failed(words: &str) -> Error {
+    Error::new(ErrorKind::Credentials, "connect", words)
+}
+
+fn late() -> Error {
+    failed("the provider of credentials did not answer in time")
 }
 
 /// The URL in an entry of a list: `label*2=redis://host`.
@@ -55,65 +190,155 @@ fn behind_label(word: &str) -> &str {
     before.rfind('=').and_then(|at| word.get(at + 1..)).unwrap_or(word)
 }
 
-/// A store's own form of its options, for each connection: made anew after a login or a handshake was
-/// refused, if a file has changed since.
+/// A store's own form of its options, for each connection.
+///
+/// The sources of credentials are asked when a connection is made. After a login or a handshake was refused,
+/// all sources are asked again, certificates too, and the connection is tried once more if one has changed.
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
-    made: Mutex<Made<T>>,
+    inquiry: Arc<Inquiry<Arc<Secrets>>>,
+    /// By the server's address where there is a provider, which may tell servers apart.
+    made: Mutex<HashMap<Box<str>, Made<T>>>,
+    /// Refusals of what the sources have said since.
+    refusals: AtomicU32,
+    /// [`FRESH`], but in tests.
+    fresh: Duration,
 }
 
-struct Made<T> {
-    of: Vec<Option<Vec<u8>>>,
-    value: Arc<T>,
+/// A form, and what it was made of.
+pub(crate) struct Made<T> {
+    of: Arc<Secrets>,
+    pub(crate) form: Arc<T>,
+}
+
+impl<T> Clone for Made<T> {
+    fn clone(&self) -> Made<T> {
+        Made { of: Arc::clone(&self.of), form: Arc::clone(&self.form) }
+    }
 }
 
 impl<T> Renewable<T> {
+    /// Also the form by the options as they are, which lacks what a provider is to say.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,
-    ) -> Result<Arc<Renewable<T>>> {
-        // Before what is made of them: what changes meanwhile is seen as a change.
-        let of = options.secrets();
-        let made = Made { of, value: Arc::new(make(options)?) };
-        Ok(Arc::new(Renewable { options: options.clone(), make, made: Mutex::new(made) }))
+    ) -> Result<(Arc<Renewable<T>>, Arc<T>)> {
+        let mut known = options.clone();
+        let mut made = HashMap::default();
+        let files = options.file_contents();
+        if options.credentials.is_some() {
+            known.username = None; // without a password some stores refuse it
+        }
+        let form = Arc::new(make(&known)?);
+        if options.credentials.is_none() {
+            let of = Arc::new(Secrets { asked: Moment::from_nanos(0), options: known, files, ends: None });
+            made.insert("".into(), Made { of, form: Arc::clone(&form) });
+        }
+        let asked = options.clone();
+        let ask = move |address: &str| {
+            let told = catch_unwind(AssertUnwindSafe(|| asked.secrets(address)));
+            told.unwrap_or_else(|_panic| Err(cause("it panicked"))).map(Arc::new)
+        };
+        let renewable = Renewable {
+            options: options.clone(),
+            make,
+            inquiry: Inquiry::new("leasehold-secrets", ask),
+            made: Mutex::new(made),
+            refusals: AtomicU32::new(0),
+            fresh: FRESH.0,
+        };
+        Ok((Arc::new(renewable), form))
     }
 
-    pub(crate) fn current(&self) -> Arc<T> {
-        Arc::clone(&self.made.lock().value)
+    fn last(&self, address: &str) -> Option<Made<T>> {
+        self.made.lock().get(address).cloned()
+    }
+
+    /// The form for a connection that is made now to the server at `address`.
+    pub(crate) fn current(&self, address: &str, deadline: Moment) -> Result<Made<T>> {
+        let address = if self.options.credentials.is_some() { address } else { "" };
+        let last = self.last(address);
+        match last {
+            Some(last) if self.options.credentials.is_none() && self.options.url_files.is_empty() => Ok(last),
+            // What was known before may still be let in.
+            last => self.ask(address, self.fresh, deadline).or_else(|error| last.ok_or(error)),
+        }
+    }
+
+    fn ask(&self, address: &str, fresh: Duration, deadline: Moment) -> Result<Made<T>> {
+        let told = self.inquiry.answer(address, (fresh, FRESH.1), deadline).ok_or_else(late)?;
+        let of = told.map_err(|cause| failed("the provider of credentials failed").with_source(cause))?;
+        let last = self.last(address).filter(|last| last.of.are_those_of(&of));
+        // Of files that are being written nothing can be made: the next question finds them whole.
+        let form = last.map_or_else(|| (self.make)(&of.options).map(Arc::new), |last| Ok(last.form))?;
+        let made = Made { of, form };
+        let mut all = self.made.lock();
+        if all.len() >= MOST_KEPT {
+            all.clear();
+        }
+        if let Some(newer) = all.get(address).filter(|newer| newer.of.asked > made.of.asked) {
+            return Ok(newer.clone());
+        }
+        all.insert(address.into(), made.clone());
+        Ok(made)
     }
 
     /// The form to try after `error` came of `tried`; `None`: there is nothing new to try.
-    pub(crate) fn after(&self, error: &Error, tried: &Arc<T>) -> Option<Arc<T>> {
+    pub(crate) fn after(
+        &self,
+        error: &Error,
+        tried: &Made<T>,
+        address: &str,
+        deadline: Moment,
+    ) -> Result<Option<Made<T>>> {
         if !matches!(error.kind(), ErrorKind::Authentication | ErrorKind::Tls) {
-            return None;
+            return Ok(None);
         }
-        // Read without the mutex, for which threads wait that connect.
-        let of = self.options.secrets();
-        let made = self.made.lock();
-        if !Arc::ptr_eq(&made.value, tried) {
-            return Some(Arc::clone(&made.value)); // by another thread
+        let has_provider = self.options.credentials.is_some();
+        let address = if has_provider { address } else { "" };
+        let is_new = |made: &Made<T>| !Arc::ptr_eq(&made.form, &tried.form);
+        if let Some(made) = self.last(address).filter(is_new) {
+            return Ok(Some(made)); // by another thread
         }
-        if of == made.of {
-            return None;
+        let doublings = self.refusals.load(Ordering::Relaxed);
+        let pause = doublings.checked_sub(1).map_or(Duration::ZERO, |doublings| {
+            PAUSES.0.saturating_mul(1 << doublings.min(16)).min(PAUSES.1)
+        });
+        let newer = match self.ask(address, pause, deadline) {
+            Ok(made) if has_provider && pause.is_zero() && Arc::ptr_eq(&made.of, &tried.of) => {
+                return Err(late());
+            }
+            Ok(made) => Some(made).filter(is_new),
+            Err(error) if has_provider && error.kind() == ErrorKind::Credentials => return Err(error),
+            Err(_unusable) => None,
+        };
+        if newer.is_none() {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
         }
-        drop(made);
-        // Of files that are being written nothing can be made: the next refusal looks again.
-        let value = Arc::new((self.make)(&self.options.read_again()).ok()?);
-        let mut made = self.made.lock();
-        if Arc::ptr_eq(&made.value, tried) {
-            *made = Made { of, value };
-        }
-        Some(Arc::clone(&made.value))
+        Ok(newer)
     }
 
-    /// Has `connect` try what there is, and what is new after a refusal.
-    pub(crate) fn with<R>(&self, connect: impl Fn(&T) -> Result<R>) -> Result<R> {
-        let current = self.current();
-        connect(&current).or_else(|error| match self.after(&error, &current) {
-            Some(newer) => connect(&newer),
+    /// Has `connect` try what the sources say, and what is new after a refusal. `connect` gets the moment at
+    /// which the server ends the connection too.
+    pub(crate) fn with<R>(
+        &self,
+        address: &str,
+        deadline: Moment,
+        connect: impl Fn(&T, Option<Moment>) -> Result<R>,
+    ) -> Result<R> {
+        let current = self.current(address, deadline)?;
+        let connected = connect(&current.form, current.of.ends);
+        let connected = connected.or_else(|error| match self.after(&error, &current, address, deadline)? {
+            Some(newer) => connect(&newer.form, newer.of.ends),
             None => Err(error),
-        })
+        });
+        connected.inspect(|_| self.accepted())
+    }
+
+    /// A server let this client in.
+    pub(crate) fn accepted(&self) {
+        self.refusals.store(0, Ordering::Relaxed);
     }
 }
 
@@ -121,51 +346,128 @@ impl<T> Renewable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SecretFiles;
+
+    type Login = (String, Option<String>);
+
+    fn renewable(options: &ServerOptions) -> Arc<Renewable<Login>> {
+        let make = |options: &ServerOptions| Ok((options.url.clone(), options.password.clone()));
+        let mut renewable = Renewable::new(options, make).unwrap().0;
+        Arc::get_mut(&mut renewable).unwrap().fresh = Duration::from_secs(3600);
+        renewable
+    }
+
+    /// Connects to a server that lets in who has `right`: whether it did, and what was tried.
+    fn connect(renewable: &Renewable<Login>, right: &str, refusal: ErrorKind) -> (Result<()>, Vec<Login>) {
+        let asked = Mutex::new(Vec::new());
+        let outcome = renewable.with("host:1", Clock::System.after(Duration::from_secs(20)), |made, _| {
+            asked.lock().push(made.clone());
+            let is_right = made.1.as_deref() == Some(right) || made.0.contains(right);
+            if is_right { Ok(()) } else { Err(Error::new(refusal, "connect", "no")) }
+        });
+        (outcome, asked.into_inner())
+    }
+
+    use ErrorKind::Authentication;
 
     #[test]
-    fn a_secret_is_read_again_after_a_refusal_if_its_file_has_changed() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            fs::write(&path, text).unwrap();
-            path
-        };
-        let files = SecretFiles {
-            urls: vec![file("url", "redis://u:1@host/2\n")],
-            password: Some(file("password", "old\n")),
-            sentinel_password: None,
-        };
+    fn a_url_in_a_file_is_followed_unless_it_leads_elsewhere() {
+        let file = tempfile::NamedTempFile::new().unwrap();
         let url = "redis://u:1@host/2".to_owned();
-        let options =
-            ServerOptions { url, password: Some("old".to_owned()), files, ..ServerOptions::default() };
-        let make = |options: &ServerOptions| Ok((options.url.clone(), options.password.clone().unwrap()));
-        let renewable = Renewable::new(&options, make).unwrap();
-        let asked = Mutex::new(Vec::new());
-        let connect = |kind: ErrorKind| {
-            asked.lock().clear();
-            let outcome = renewable.with(|made: &(String, String)| {
-                asked.lock().push(made.clone());
-                if made.1 == "new" { Ok(()) } else { Err(Error::new(kind, "connect", "no")) }
-            });
-            (outcome.is_ok(), asked.lock().len())
+        let options = ServerOptions {
+            url: url.clone(),
+            url_files: vec![file.path().into()],
+            ..ServerOptions::default()
         };
-        assert_eq!(connect(ErrorKind::Authentication), (false, 1), "nothing has changed");
-        file("password", "new\n");
-        assert_eq!(connect(ErrorKind::Unreachable), (false, 1), "nobody refused it");
-        assert_eq!(connect(ErrorKind::Authentication), (true, 2));
-        assert_eq!(connect(ErrorKind::Authentication), (true, 1), "and that is kept");
-        // The user of the URL, and another place.
-        for (url, seen) in [
-            ("redis://u:3@host/2", "redis://u:3@host/2"),
-            ("redis://u:4@other/2", "redis://u:1@host/2"),
-            ("redis://u:5@other/2 a*2=redis://u:6@host/2", "redis://u:6@host/2"),
+        for (text, right, seen) in [
+            (&*url, "u:1@", "redis://u:1@host/2"),
+            ("redis://u:3@host/2", "u:3@", "redis://u:3@host/2"),
+            ("redis://u:4@other/2", "u:1@", "redis://u:1@host/2"),
+            ("redis://u:5@other/2 a*2=redis://u:6@host/2", "u:6@", "redis://u:6@host/2"),
         ] {
-            file("url", url);
-            file("password", url);
-            let refusal = || Error::new(ErrorKind::Authentication, "connect", "no");
-            assert!(renewable.with(|_| Err::<(), _>(refusal())).is_err());
-            assert_eq!(renewable.current().0, seen);
+            fs::write(file.path(), text).unwrap();
+            let (outcome, tried) = connect(&renewable(&options), right, Authentication);
+            assert_eq!((outcome.is_ok(), &*tried[0].0), (true, seen), "{text}");
         }
+    }
+
+    #[test]
+    fn a_provider_is_asked_for_a_connection_and_once_more_after_a_refusal() {
+        let answers = Arc::new(Mutex::new(vec!["old"]));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (said, heard) = (Arc::clone(&answers), Arc::clone(&asked));
+        let credentials = provider(move |address: &str| {
+            heard.lock().push(address.to_owned());
+            let mut said = said.lock();
+            let answer = if said.len() > 1 { said.remove(0) } else { said[0] };
+            match answer {
+                "panics" => panic!("it panics, which this test wants"),
+                "fails" => Err("out of order"),
+                answer => Ok(Credentials::new(answer)),
+            }
+        });
+        let mut options = ServerOptions { credentials: Some(credentials), ..ServerOptions::default() };
+        options.username = Some("u".to_owned());
+        let renewable = renewable(&options);
+        let times = || std::mem::take(&mut *asked.lock()).len();
+        let tried = |right: &str, refusal| {
+            let (outcome, tried) = connect(&renewable, right, refusal);
+            let tried: Vec<String> = tried.into_iter().filter_map(|(_, password)| password).collect();
+            (outcome.map_err(|error| error.kind()), tried.join(" "))
+        };
+        assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
+        assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
+        assert_eq!(std::mem::take(&mut *asked.lock()), ["host:1"], "opened together");
+        // The answer is old by the time of the login.
+        *answers.lock() = vec!["new"];
+        assert_eq!(tried("new", ErrorKind::Unreachable).1, "old", "no server refused it");
+        assert_eq!(tried("new", Authentication), (Ok(()), "old new".to_owned()));
+        assert_eq!(tried("new", Authentication), (Ok(()), "new".to_owned()));
+        assert_eq!(times(), 1);
+        // A refused answer is asked for once at once, and then after pauses.
+        for _ in 0..100 {
+            assert_eq!(tried("x", Authentication).0, Err(Authentication));
+        }
+        assert!((1..100).contains(&times()));
+        *answers.lock() = vec!["fails", "panics", "", "a\0b", "new"];
+        for _ in 0..4 {
+            let (outcome, _) = connect(&self::renewable(&options), "new", Authentication);
+            let error = outcome.unwrap_err();
+            assert!(error.kind() == ErrorKind::Credentials && error.is_retryable(), "{error}");
+        }
+        assert!(connect(&self::renewable(&options), "new", Authentication).0.is_ok());
+    }
+
+    /// A question that was on its way when the server refused may have the old answer.
+    #[test]
+    fn the_answer_after_a_refusal_is_to_a_question_after_it() {
+        let (sender, answers) = crossbeam_channel::unbounded::<&str>();
+        let credentials = provider(move |_: &str| answers.recv().map(Credentials::new));
+        let renewable =
+            renewable(&ServerOptions { credentials: Some(credentials), ..ServerOptions::default() });
+        sender.send("old").unwrap();
+        assert!(connect(&renewable, "old", Authentication).0.is_ok());
+        let soon = Clock::System.after(Duration::from_millis(20));
+        assert!(renewable.ask("host:1", Duration::from_nanos(1), soon).is_ok(), "this question hangs");
+        sender.send("old").unwrap();
+        sender.send("new").unwrap();
+        assert!(connect(&renewable, "new", Authentication).0.is_ok());
+    }
+
+    #[test]
+    fn the_last_answer_serves_while_the_provider_fails_or_hangs() {
+        let (sender, answers) = crossbeam_channel::unbounded::<std::result::Result<Credentials, &str>>();
+        let credentials = provider(move |_: &str| answers.recv().unwrap_or(Err("over")));
+        let options = ServerOptions { credentials: Some(credentials), ..ServerOptions::default() };
+        let renewable = renewable(&options);
+        let ask = |ms| renewable.ask("a", Duration::ZERO, Clock::System.after(Duration::from_millis(ms)));
+        let error = ask(20).map(drop).unwrap_err();
+        assert!(error.kind() == ErrorKind::Credentials && error.to_string().contains("in time"), "{error}");
+        sender.send(Ok(Credentials::new("one").valid_for(Duration::from_secs(100)))).unwrap();
+        assert!(ask(20_000).unwrap().of.ends.is_some());
+        sender.send(Err("broken")).unwrap();
+        let error = ask(20_000).map(drop).unwrap_err();
+        assert!(std::error::Error::source(&error).is_some_and(|cause| cause.to_string() == "broken"));
+        let current = renewable.current("a", Clock::System.after(Duration::from_millis(50))).unwrap();
+        assert_eq!(current.form.1.as_deref(), Some("one"), "while the next question hangs");
     }
 }

@@ -75,6 +75,10 @@ pub(crate) struct Common {
     /// The private key of --cert: a PEM file; also LEASEHOLD_TLS_KEY.
     #[arg(long, global = true, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
+    /// A command of the shell that prints the password in its first line: for tokens that change. It is run for
+    /// new connections, has ten seconds, and gets the server's address in LEASEHOLD_SERVER.
+    #[arg(long, global = true, value_name = "COMMAND")]
+    pub(crate) password_command: Option<String>,
     /// Creates the table of locks in a PostgreSQL or MySQL database where it is not there.
     #[arg(long, global = true)]
     pub(crate) create_schema: bool,

@@ -1,7 +1,11 @@
-//! The default file of the URL, and the faults of files that hold secrets. Variables are the library's to read.
+//! The default file of the URL, the command that prints the password, and the faults of files that hold secrets. Variables are the library's to read.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use leasehold::Credentials;
 use leasehold::program::Settings;
 
 use crate::args::Common;
@@ -60,9 +64,56 @@ fn is_open_to_all(_file: &Path) -> bool {
     false
 }
 
+/// A command has this long to print a password.
+const PRINTED_WITHIN: Duration = Duration::from_secs(10);
+const LONGEST: u64 = 64 * 1024;
+
+/// The password in the first line that `command` prints, for the server at `address`. Nothing else that it prints
+/// is shown: that may be the password too.
+pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, String> {
+    let (shell, option) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
+    let mut process = Command::new(shell);
+    process.args([option, command]).env("LEASEHOLD_SERVER", address);
+    process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = process.spawn().map_err(|error| format!("--password-command cannot be run: {error}"))?;
+    let (tell, told) = leasehold::crossbeam_channel::bounded(1);
+    let stdout = child.stdout.take();
+    let read = move || {
+        let mut text = String::new();
+        let read = stdout.map_or(Ok(0), |stdout| stdout.take(LONGEST).read_to_string(&mut text));
+        drop(tell.send(read.map(|_| text)));
+    };
+    let started = std::thread::Builder::new().name("password".to_owned()).spawn(read);
+    let printed = started.ok().and_then(|_| told.recv_timeout(PRINTED_WITHIN).ok());
+    if printed.is_none() {
+        child.kill().ok();
+    }
+    // The process with a lock may have reaped it, as what a command left behind: then nobody knows how it ended.
+    let status = child.wait();
+    let text = printed.ok_or("--password-command took longer than 10 s")?;
+    let text = text.map_err(|_not_text| "--password-command printed what is not text")?;
+    match status {
+        Ok(status) if !status.success() => Err(format!("--password-command failed: {status}")),
+        _ => Ok(Credentials::new(text.lines().next().unwrap_or_default())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_password_is_the_first_line_that_a_command_prints_and_no_other_word_of_it_is_shown() {
+        let said = |command: &str| printed_by(command, "host:1");
+        let shown = format!("{:?}", said("printf '%s\\nmore\\n' S3CR3T").unwrap());
+        assert!(!shown.contains("S3CR3T"), "{shown}");
+        said("test \"$LEASEHOLD_SERVER\" = host:1 && echo x").unwrap();
+        for (command, word) in [("echo S3CR3T; echo S3CR3T >&2; exit 3", "3"), ("/no/such/S3CR3T", "127")] {
+            let error = said(command).unwrap_err();
+            assert!(error.contains(word) && !error.contains("S3CR3T"), "{error}");
+        }
+    }
 
     #[test]
     fn a_password_is_seen_alone_and_in_a_url() {

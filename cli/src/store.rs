@@ -125,6 +125,9 @@ fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     if let (Some(certificate), Some(key)) = (&common.cert, &common.key) {
         builder = builder.tls_identity(certificate, key);
     }
+    if let Some(command) = common.password_command.clone() {
+        builder = builder.credentials(move |server| secret::printed_by(&command, server));
+    }
     // A file is made like any lock file; a table in somebody's database is not made unasked.
     let is_file =
         builder.settings().url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));

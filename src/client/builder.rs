@@ -1,5 +1,6 @@
 //! The options of a client, and the client that is made with them.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::Store;
+use crate::secrets::{self, Credentials, password_in};
 use crate::stores::memory::MemoryStore;
 use crate::time::Clock;
 use crate::topologies::ring::plan::Ring;
@@ -52,7 +54,7 @@ impl ClientBuilder {
     /// The URL of the store that keeps the locks; see [`LockClient::connect`].
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         url.as_ref().clone_into(&mut self.server.url);
-        self.server.files.urls.clear();
+        self.server.url_files.clear();
         self
     }
 
@@ -60,7 +62,7 @@ impl ClientBuilder {
     /// built, and again when a server refuses the login. A new URL of other servers is not followed.
     pub fn url_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.url.clear();
-        self.server.files.urls = vec![file.into()];
+        self.server.url_files = vec![file.into()];
         self
     }
 
@@ -68,7 +70,7 @@ impl ClientBuilder {
     /// to each of them, except user, password and database of a node's URL.
     pub fn redlock<N: Into<RedlockNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         let nodes = nodes.into_iter().map(Into::into).collect();
-        self.server.files.urls.clear();
+        self.server.url_files.clear();
         self.redlock = Some(RedlockOptions { nodes, ..RedlockOptions::default() });
         self
     }
@@ -83,7 +85,7 @@ impl ClientBuilder {
     /// Spreads names over the servers of a ring, in place of [`url`](Self::url). Other options apply to all
     /// of them. See [`LockClient::ring`].
     pub fn ring(mut self, ring: Ring) -> Self {
-        self.server.files.urls.clear();
+        self.server.url_files.clear();
         self.ring = Some(ring);
         self
     }
@@ -137,15 +139,66 @@ impl ClientBuilder {
     /// The password. Defaults to the URL's. Never shown in errors or `Debug`.
     pub fn password(mut self, password: impl AsRef<str>) -> Self {
         self.server.password = Some(password.as_ref().to_owned());
-        self.server.files.password = None;
+        self.server.credentials = None;
         self
     }
 
-    /// The file that has the [`password`](Self::password), without line ends at its end. Read when the client
-    /// is built, and again when a server refuses the login, so that a password can change while clients run.
+    /// The file that has the [`password`](Self::password), without line ends at its end: read as
+    /// [`credentials`](Self::credentials) are asked for, so that a password can change while clients run.
     pub fn password_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.password = None;
-        self.server.files.password = Some(file.into());
+        self.server.credentials = Some(password_in(file.into()));
+        self
+    }
+
+    /// Asks `provider` for user and password, in place of [`password`](Self::password): for passwords and
+    /// tokens that change while clients run. `provider` gets the server's address: `host:port`, or a socket's
+    /// path; of PostgreSQL and etcd all that the URL names, with commas between.
+    ///
+    /// The client asks when it makes a connection (connections within one second share an answer), and again,
+    /// once at once and then after growing pauses of up to 1 s, when a server refuses the login. On Redis
+    /// each server is asked for by its own address: the master that Sentinels name, each member of a cluster,
+    /// each server of a Redlock or a ring. On etcd the client asks when it needs a token.
+    ///
+    /// # Blocking
+    /// `provider` may block: it runs on a thread of its own, at most four at a time, and holds up no lock of
+    /// this crate. A connection waits for it as for the server, up to the connect time-out; for half of that
+    /// where an earlier answer can be tried.
+    ///
+    /// # Errors
+    /// If `provider` fails, panics, gives no answer in time, or a password that is empty, and no earlier answer
+    /// is let in: a retryable error of kind [`Credentials`](crate::ErrorKind::Credentials) with the
+    /// provider's as its source. If the server refuses the newest answer:
+    /// [`Authentication`](crate::ErrorKind::Authentication), which calls do not retry. The renewals of holds
+    /// go on asking until the lease ends.
+    ///
+    /// # Guarantees
+    /// No password is in an error, an event or `Debug` of this crate. If the old password is valid until the
+    /// provider returns the new one, a change loses no hold, also if the server ends all connections.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold::{Credentials, LockClient};
+    /// use std::time::Duration;
+    ///
+    /// # fn token_for(_address: &str) -> std::io::Result<String> { Ok(String::new()) }
+    /// let client = LockClient::builder()
+    ///     .url("rediss://locks.example:6380")
+    ///     .credentials(|address| {
+    ///         let token = token_for(address)?;
+    ///         Ok::<_, std::io::Error>(
+    ///             Credentials::new(token).username("locks").valid_for(Duration::from_secs(900)),
+    ///         )
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn credentials<E: Into<Box<dyn StdError + Send + Sync>>>(
+        mut self,
+        provider: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
+    ) -> Self {
+        self.server.password = None;
+        self.server.credentials = Some(secrets::provider(provider));
         self
     }
 
@@ -158,7 +211,30 @@ impl ClientBuilder {
     /// The password of the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
     pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
         self.server.sentinel_password = Some(password.as_ref().to_owned());
-        self.server.files.sentinel_password = None;
+        self.server.sentinel_credentials = None;
+        self
+    }
+
+    /// As [`credentials`](Self::credentials), for the Sentinels themselves, in place of
+    /// [`sentinel_password`](Self::sentinel_password).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold::{Credentials, LockClient};
+    ///
+    /// let read = |_: &str| std::fs::read_to_string("/run/secrets/sentinel").map(Credentials::new);
+    /// let client = LockClient::builder()
+    ///     .url("redis-sentinel://10.0.0.1,10.0.0.2/locks")
+    ///     .sentinel_credentials(read)
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn sentinel_credentials<E: Into<Box<dyn StdError + Send + Sync>>>(
+        mut self,
+        provider: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
+    ) -> Self {
+        self.server.sentinel_password = None;
+        self.server.sentinel_credentials = Some(secrets::provider(provider));
         self
     }
 

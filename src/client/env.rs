@@ -9,6 +9,7 @@ use crate::client::ClientBuilder;
 use crate::config::{ClusterPubSub, client_options, read_secret, read_urls};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
+use crate::secrets::password_in;
 use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
@@ -76,8 +77,9 @@ impl ClientBuilder {
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
     /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
     /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines
-    /// that begin with `#` do not count; of passwords, line ends at the end. When a server refuses the login,
-    /// these files are read again, and those of `LEASEHOLD_TLS_*` when a handshake is refused.
+    /// that begin with `#` do not count; of passwords, line ends at the end. These files are read
+    /// again for new connections and when a server refuses the login, and those of `LEASEHOLD_TLS_*` when a
+    /// handshake is refused.
     ///
     /// # Errors
     /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that
@@ -108,11 +110,12 @@ impl ClientBuilder {
         }
         if let Some(password) = variables.text("LEASEHOLD_PASSWORD")? {
             builder = builder.password(&password);
-            builder.server.files.password = variables.file("LEASEHOLD_PASSWORD")?;
+            builder.server.credentials = variables.file("LEASEHOLD_PASSWORD")?.map(password_in);
         }
         if let Some(password) = variables.text("LEASEHOLD_SENTINEL_PASSWORD")? {
             builder = builder.sentinel_password(&password);
-            builder.server.files.sentinel_password = variables.file("LEASEHOLD_SENTINEL_PASSWORD")?;
+            builder.server.sentinel_credentials =
+                variables.file("LEASEHOLD_SENTINEL_PASSWORD")?.map(password_in);
         }
         // These can only be turned one way.
         if variables.switch("LEASEHOLD_SESSION_LOCKS")? == Some(true) {
@@ -197,7 +200,7 @@ fn servers(
         is_first("LEASEHOLD_URL")?;
         check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
         builder = builder.url(&url);
-        builder.server.files.urls.extend(variables.file("LEASEHOLD_URL")?);
+        builder.server.url_files.extend(variables.file("LEASEHOLD_URL")?);
     }
     if let Some(urls) = variables.text("LEASEHOLD_REDLOCK")? {
         is_first("LEASEHOLD_REDLOCK")?;
@@ -206,7 +209,7 @@ fn servers(
             check_scheme(url).map_err(|error| bad("LEASEHOLD_REDLOCK", error.detail()))?;
         }
         builder = builder.redlock(urls);
-        builder.server.files.urls.extend(variables.file("LEASEHOLD_REDLOCK")?);
+        builder.server.url_files.extend(variables.file("LEASEHOLD_REDLOCK")?);
     }
     let (epoch, from) = (variables.text("LEASEHOLD_RING_EPOCH")?, variables.text("LEASEHOLD_RING_FROM")?);
     if let Some(nodes) = variables.text("LEASEHOLD_RING")? {
@@ -220,7 +223,7 @@ fn servers(
         }
         builder = builder.ring(ring);
         for name in ["LEASEHOLD_RING", "LEASEHOLD_RING_FROM"] {
-            builder.server.files.urls.extend(variables.file(name)?);
+            builder.server.url_files.extend(variables.file(name)?);
         }
     } else if epoch.is_some() || from.is_some() {
         let name = if epoch.is_some() { "LEASEHOLD_RING_EPOCH" } else { "LEASEHOLD_RING_FROM" };

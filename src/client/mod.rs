@@ -14,10 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockNode};
-use crate::engine::Engine;
 use crate::engine::acquire::terms::Backoff;
-use crate::engine::many::MANY_CLIENTS;
 use crate::engine::store::StoreCell;
+use crate::engine::{Engine, MANY_CLIENTS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::health::{Health, Wakeups};
@@ -292,7 +291,10 @@ impl LockClient {
         if is_forked() {
             return Owner::new(self.engine.id, NOBODY);
         }
-        Owner::new(self.engine.id, self.engine.next_number(&ThreadMark::current(), &mut None))
+        Owner::new(
+            self.engine.id,
+            self.engine.next_number(&self.engine.store.capabilities(), &ThreadMark::current(), &mut None),
+        )
     }
 
     /// The reentrant lock of this name: Redisson's `RLock`. Nothing is acquired: see [`RedisLock`].

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::config::{read_secret, read_urls};
+use crate::config::read_urls;
+use crate::secrets::Provider;
 
 /// The options of a builder as they will be used. Empty or `None`: the default.
 #[expect(missing_docs, reason = "each is the builder's option of the same name")]
@@ -21,6 +22,7 @@ pub struct Settings {
     pub password: Option<String>,
     pub sentinel_username: Option<String>,
     pub sentinel_password: Option<String>,
+    credentials: Option<Provider>,
     pub database: Option<i64>,
     pub tls_ca: Option<PathBuf>,
     /// The certificate and its key.
@@ -39,6 +41,17 @@ impl fmt::Debug for Settings {
     }
 }
 
+impl Settings {
+    /// The user and the password, for which a provider is asked now.
+    #[must_use]
+    pub fn login(self) -> (Option<String>, Option<String>) {
+        match self.credentials.and_then(|provider| provider("").ok()) {
+            Some(given) => given.over(self.username),
+            None => (self.username, self.password),
+        }
+    }
+}
+
 impl ClientBuilder {
     /// The options given so far. A file that cannot be read counts as empty: [`build`](Self::build) says why.
     #[doc(hidden)]
@@ -47,18 +60,16 @@ impl ClientBuilder {
         let (server, options) = (self.server.clone(), self.options.clone());
         let redlock = self.redlock.iter().flat_map(|redlock| &redlock.nodes).map(|node| &node.url);
         let ring = self.ring.iter().flat_map(|ring| &ring.nodes).map(|node| &node.url);
-        let of_file = |file: Option<&PathBuf>, read: fn(&PathBuf) -> Result<String, String>| {
-            file.and_then(|file| read(file).ok())
-        };
         let url =
             Some(server.url).filter(|url| !url.is_empty() || self.redlock.is_some() || self.ring.is_some());
         Settings {
-            url: url.or_else(|| of_file(server.files.urls.first(), read_urls)).unwrap_or_default(),
+            url: url.or_else(|| read_urls(server.url_files.first()?).ok()).unwrap_or_default(),
             urls: redlock.chain(ring).cloned().collect(),
             username: server.username,
-            password: server.password.or_else(|| of_file(server.files.password.as_ref(), read_secret)),
+            password: server.password,
             sentinel_username: server.sentinel_username,
             sentinel_password: server.sentinel_password,
+            credentials: server.credentials,
             database: server.database,
             tls_ca: server.tls.ca,
             tls_identity: server.tls.identity,

@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
-use crate::engine::handoff::{HandoffResult, Releaser};
+use crate::engine::handoff::HandoffResult;
 use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
-use crate::observe::spans::WaitSpan;
 use crate::seam::fallbacks::{begin_attempt, begin_release};
 use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, Release};
 use crate::time::Moment;
@@ -66,11 +64,6 @@ fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
     engine.store.capabilities().batches?.group(kind, name).map(|number| (Arc::as_ptr(engine), number))
 }
 
-/// The store has no request for several locks.
-fn one_by_one(action: &'static str) -> Error {
-    Error::new(ErrorKind::Unsupported, action, "this store has a request for each lock")
-}
-
 /// Splits what is to be asked into what goes by one request each.
 fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together) -> Vec<Vec<T>> {
     let mut groups: Vec<(Together, Vec<T>)> = Vec::new();
@@ -114,13 +107,13 @@ impl<'a> BatchRequest<'a> {
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
         for (place, BatchItem { engine, want }) in group {
             let claim = engine.lease_to_ask(want).and_then(|asked| {
-                let span = WaitSpan::open(want.name.given(), want.kind.label());
-                let request = Request::new(engine, want, asked, thread, engine.clock.now());
-                let request = match number {
-                    Some(number) => request.under(number),
-                    None => request,
+                let capabilities = engine.store.capabilities();
+                let waiting = Waiting::new(engine, capabilities, want, asked, thread, engine.clock.now());
+                let waiting = waiting.asking_once(or_none);
+                let mut waiting = match number {
+                    Some(number) => waiting.under(number),
+                    None => waiting,
                 };
-                let mut waiting = Waiting::new(request, span).asking_once(or_none);
                 Ok((waiting.next_claim()?, waiting))
             });
             match claim {
@@ -134,15 +127,15 @@ impl<'a> BatchRequest<'a> {
             }
         }
         let sent = engine.map_or(Moment::NEVER, |engine| engine.clock.now());
-        let answer = match (engine, claims.as_slice()) {
-            (None, _) | (_, []) => Sent::Nothing,
-            (Some(engine), [claim]) if number.is_none() => {
+        let batches = engine.and_then(|engine| engine.store.capabilities().batches);
+        let answer = match (engine, batches, claims.as_slice()) {
+            (Some(engine), Some(batches), [_, ..]) if number.is_some() => {
+                Sent::Several(batches.begin_attempts(&claims, or_none, engine.one_command()))
+            }
+            (Some(engine), _, [claim]) => {
                 Sent::One(begin_attempt(&*engine.store, claim, 1, engine.one_command()))
             }
-            (Some(engine), claims) => match engine.store.capabilities().batches {
-                Some(batches) => Sent::Several(batches.begin_attempts(claims, or_none, engine.one_command())),
-                None => Sent::Several(Box::new(Answered(Err(Failure::Refused(one_by_one("lock")))))),
-            },
+            _ => Sent::Nothing,
         };
         BatchRequest { sent, members, answer }
     }
@@ -158,7 +151,9 @@ impl<'a> BatchRequest<'a> {
             came.push((place, outcome));
         };
         match answer {
-            Sent::Nothing => {}
+            Sent::Nothing => {
+                came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)))
+            }
             Sent::One(pending) => {
                 if let Some((place, waiting, claim)) = members.into_iter().next() {
                     come(place, waiting, claim, pending.wait());
@@ -304,8 +299,7 @@ impl LevelRelease {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
         let result = HandoffResult::default();
-        if left == 0 && engine.start_handoff(hold, next, begun, || Releaser::Waits(result.clone())).is_none()
-        {
+        if left == 0 && engine.start_handoff(hold, next, begun, || result.releaser()).is_none() {
             return Ok(Ending::Handoff(result, begun));
         }
         Ok(Ending::Left(left))
@@ -321,15 +315,19 @@ enum Released {
 /// Sends the request that gives these back.
 fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Released) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
-    let released = match (group.as_slice(), claims.as_slice()) {
-        ([(LevelRelease { engine, .. }, left)], [claim]) => {
+    let batches = group.first().and_then(|(one, _)| one.engine.store.capabilities().batches);
+    let released = match (group.as_slice(), claims.as_slice(), batches) {
+        ([(LevelRelease { engine, .. }, left)], [claim], _) => {
             Released::One(begin_release(&*engine.store, claim, *left, engine.one_command()))
         }
-        ([(LevelRelease { engine, .. }, _), ..], claims) => match engine.store.capabilities().batches {
-            Some(batches) => Released::Several(batches.begin_releases(claims, engine.one_command())),
-            None => Released::Several(Box::new(Answered(Err(Failure::Refused(one_by_one("unlock")))))),
-        },
-        ([], _) => Released::Several(Box::new(Answered(Ok(Vec::new())))),
+        ([(LevelRelease { engine, .. }, _), ..], claims, Some(batches)) => {
+            Released::Several(batches.begin_releases(claims, engine.one_command()))
+        }
+        _ => {
+            let words = "this store has a request for each lock";
+            let error = Error::new(ErrorKind::Unsupported, "unlock", words);
+            Released::Several(Box::new(Answered(Err(Failure::Refused(error)))))
+        }
     };
     (group, released)
 }
@@ -348,8 +346,7 @@ impl Released {
                     Err(Failure::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read")))
                 }
             },
-            Err(Failure::Refused(error)) => Err(Failure::Refused(error.copy())),
-            Err(Failure::Unknown(error)) => Err(Failure::Unknown(error.copy())),
+            Err(failure) => Err(failure.copy()),
         };
         (0..count).map(each).collect()
     }

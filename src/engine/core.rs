@@ -1,27 +1,26 @@
 //! The parts that a client's threads work with, and the work that any thread leaves to them: claims in doubt,
 //! holds to renew, and moments to look by.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::cleanup::{Cleanup, Inbox, RETRY_LEAST};
-use crate::engine::deadlock::told::ToldWaits;
+use crate::engine::calls::Call;
 use crate::engine::directory::Announcer;
-use crate::engine::hold::Hold;
-use crate::engine::keeper::Keeper;
+use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
 use crate::engine::registry::Registry;
 use crate::engine::store::{StoreCell, attach};
-use crate::engine::stuck::Stuck;
+use crate::engine::stuck::{Stuck, ToldWaits};
 use crate::ident::ClientId;
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
 use crate::seam::Claim;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
 
 /// The state of a client that its threads share with its callers, and with whoever reads an answer for it.
@@ -127,7 +126,7 @@ impl Core {
 
     /// The waits of this client that have lasted for long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
-        self.registry.stuck(now, self.told.after, wall_ms(), &self.options.under)
+        self.registry.stuck(self.id, (now, wall_ms()), self.told.after, &self.options.under)
     }
 
     // ---- claims in doubt
@@ -210,4 +209,74 @@ impl Core {
         }
         self.renew(some, now);
     }
+}
+
+/// The thread that gives back kept holds, once there was one, and the locks it looks at.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    /// `None` inside: it could not be started, so nothing is kept.
+    pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
+    pub(crate) locks: Mutex<Vec<Arc<LockEntry>>>,
+    /// Taken out to be given back, the oldest first, but for what a thread that ends waits for.
+    pub(crate) leaving: Mutex<VecDeque<(Arc<Hold>, Option<Call>)>>,
+    /// The threads that wait for what they keep to be given back.
+    pub(crate) ended: Mutex<Vec<Ended>>,
+}
+
+/// A thread that waits for what it keeps to be given back, before it ends.
+pub(crate) struct Ended {
+    /// `None`: what all threads keep.
+    pub(crate) thread: Option<u64>,
+    /// Over with the last release.
+    pub(crate) call: Call,
+}
+
+impl Keeper {
+    /// Has the thread look at the lock by `moment`; `is_new`: it does not look at it yet.
+    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LockEntry>, is_new: bool, moment: Moment) {
+        if is_new {
+            // Listed first, woken second: it looks at what is listed.
+            self.locks.lock().push(Arc::clone(lock));
+        }
+        service.look_by(moment);
+    }
+
+    pub(crate) fn stop(&self) {
+        if let Some(Some((service, _))) = self.service.get() {
+            service.stop();
+            // Stopped first, cleared second. Pairs with `Core::end_kept`.
+            self.ended.lock().clear();
+        }
+    }
+}
+
+/// The pause after a failed clean-up: the least at first, then doubled up to a thirtieth of the lease, or the
+/// most.
+pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
+pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub(crate) renewals: Vec<Arc<Hold>>,
+    pub(crate) cleanups: Vec<Cleanup>,
+}
+
+/// A request of unknown outcome, to be undone or repeated until that is certain.
+#[derive(Debug)]
+pub(crate) struct Cleanup {
+    pub(crate) claim: Claim,
+    /// The request can have no effect that outlives this: what it may have set ends with its lease. If the
+    /// store says that it does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store
+    /// has to answer as well.
+    pub(crate) until: Moment,
+    /// Before this the owner is to hold what it may hold, also where the client ends sooner.
+    pub(crate) from: Moment,
+    pub(crate) next: Moment,
+    /// How long to pause after the next failure. Others may be waiting for just this, so at first not long:
+    /// what broke the request in doubt has often broken this connection too, and a new one does it.
+    pub(crate) pause: Duration,
+    /// How often the owner was found to hold nothing. Each time the next look is after twice as long: the
+    /// longer a request has not come, the less likely it comes, and at worst what it sets ends with its
+    /// lease.
+    pub(crate) looks: u32,
 }

@@ -183,7 +183,7 @@ impl Announcer {
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
         let Some(first) = stuck.waits.iter().min_by_key(|wait| wait.since) else { return };
         for owner in &stuck.under {
-            let text = under::written(*owner, self.id, first.thread);
+            let text = under::written(*owner, self.id, first.wait.thread.id);
             directory.write(under::id_under(*owner), &text, self.lease, deadline, Box::new(drop));
         }
     }

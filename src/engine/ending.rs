@@ -1,8 +1,7 @@
 //! The end of a client: what it holds is released, its threads and connections end.
 
-use crate::engine::Engine;
 use crate::engine::acquire::retry::RETRY_PAUSE;
-use crate::engine::stage::Stage;
+use crate::engine::{Engine, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::observe::LossReason;
@@ -28,7 +27,7 @@ impl Engine {
                          end the client on another thread, or when the call has returned";
             return Err(Error::new(ErrorKind::WouldDeadlock, "shutdown", words));
         }
-        let mut stage = self.ending.0.lock();
+        let mut stage = self.stage.lock();
         let left = match std::mem::replace(&mut *stage, Stage::Over) {
             Stage::NotBegun => Vec::new(),
             Stage::Failed(left) => left,
@@ -45,7 +44,7 @@ impl Engine {
     /// The same, by the last who could end the client. A release that was tried once and failed is not tried
     /// again: the lock ends with its lease.
     pub(super) fn end_for_good(&self) -> Result<()> {
-        if matches!(*self.ending.0.lock(), Stage::Failed(_)) {
+        if matches!(*self.stage.lock(), Stage::Failed(_)) {
             self.close_store();
             return Ok(());
         }

@@ -10,8 +10,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
 use crate::engine::calls::Calls;
-use crate::engine::core::Core;
-use crate::engine::keeper::Ended;
+use crate::engine::core::{Core, Ended};
 use crate::fork::is_forked;
 use crate::ident::thread_name;
 use crate::sync::{Mutex, thread_local};

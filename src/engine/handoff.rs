@@ -14,22 +14,16 @@ use crate::time::{Clock, Moment};
 
 /// A lock on its way from one thread's hold to a waiter.
 pub(crate) struct PendingHandoff {
-    pub(crate) pending: Option<Box<dyn Pending>>,
+    pub(crate) pending: Box<dyn Pending>,
     /// Before the request left: the new hold's window opens there.
     pub(crate) sent: Moment,
     /// The claim of the waiter.
     pub(crate) to: Claim,
-    /// Until it knows the outcome.
-    releaser: Option<Releaser>,
+    pub(crate) releaser: Releaser,
 }
 
-/// The thread that hands the lock off.
-pub(crate) enum Releaser {
-    /// It waits for the outcome, there.
-    Waits(HandoffResult),
-    /// It has gone on. The thread that reads the answer does this with the outcome.
-    HasGoneOn(Box<dyn FnOnce(ReleaseOutcome) + Send>),
-}
+/// What the outcome of a hand-off does for the thread that handed the lock off, until that knows it.
+pub(crate) struct Releaser(Option<Box<dyn FnOnce(ReleaseOutcome) + Send>>);
 
 /// How a releaser's hold ended.
 #[derive(Debug)]
@@ -58,25 +52,11 @@ impl ReleaseOutcome {
 }
 
 impl PendingHandoff {
-    pub(crate) fn new(
-        pending: Box<dyn Pending>,
-        sent: Moment,
-        to: Claim,
-        releaser: Releaser,
-    ) -> PendingHandoff {
-        PendingHandoff { pending: Some(pending), sent, to, releaser: Some(releaser) }
-    }
-
     /// Reads the answer, passes the outcome to the releaser, and returns the answer for the waiter.
-    pub(crate) fn receive(mut self) -> Answer<Handoff> {
-        let Some(pending) = self.pending.take() else {
-            let words = "the hand-off was read already";
-            return Err(Failure::Unknown(
-                Error::new(crate::ErrorKind::Protocol, "lock", words).with_unknown_outcome(),
-            ));
-        };
+    pub(crate) fn receive(self) -> Answer<Handoff> {
+        let PendingHandoff { pending, mut releaser, .. } = self;
         let answer = pending.wait();
-        self.end(match &answer {
+        releaser.settle(match &answer {
             Ok(Handoff::Granted { .. }) => ReleaseOutcome::HandedOff,
             Ok(Handoff::Lost) => ReleaseOutcome::Lost,
             Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error.copy()),
@@ -84,14 +64,28 @@ impl PendingHandoff {
         });
         answer
     }
+}
 
-    fn end(&mut self, outcome: ReleaseOutcome) {
-        match self.releaser.take() {
-            // It waits with a limit. If it has stopped waiting, it has treated its hold as one of unknown
-            // outcome.
-            Some(Releaser::Waits(result)) => result.set(outcome),
-            Some(Releaser::HasGoneOn(settle)) => settle(outcome),
-            None => {}
+impl Releaser {
+    pub(crate) fn new(settle: impl FnOnce(ReleaseOutcome) + Send + 'static) -> Releaser {
+        Releaser(Some(Box::new(settle)))
+    }
+
+    fn settle(&mut self, outcome: ReleaseOutcome) {
+        if let Some(settle) = self.0.take() {
+            settle(outcome);
+        }
+    }
+}
+
+impl Drop for Releaser {
+    /// A waiter that unwinds leaves the answer unread, or is reading it: its own claim ends with its lease,
+    /// the releaser's is unknown.
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            let words = "the thread that was handed the lock panicked";
+            let error = Error::new(crate::ErrorKind::Resource, "unlock", words).with_unknown_outcome();
+            self.settle(ReleaseOutcome::Unknown(error));
         }
     }
 }
@@ -104,9 +98,14 @@ pub(crate) struct HandoffResult {
 }
 
 impl HandoffResult {
-    fn set(&self, outcome: ReleaseOutcome) {
-        *self.outcome.lock() = Some(outcome);
-        self.waker.wake();
+    /// The thread waits with a limit. If it has stopped waiting, it has treated its hold as one of unknown
+    /// outcome.
+    pub(crate) fn releaser(&self) -> Releaser {
+        let HandoffResult { outcome, waker } = self.clone();
+        Releaser::new(move |ended| {
+            *outcome.lock() = Some(ended);
+            waker.wake();
+        })
     }
 
     /// `None`: no outcome came within `limit`.
@@ -119,18 +118,6 @@ impl HandoffResult {
                 return outcome;
             }
             self.waker.sleep(Some(left));
-        }
-    }
-}
-
-impl Drop for PendingHandoff {
-    /// A waiter that unwinds leaves the answer unread, or is reading it: its own claim ends with its lease,
-    /// the releaser's is unknown.
-    fn drop(&mut self) {
-        if self.releaser.is_some() {
-            let words = "the thread that was handed the lock panicked";
-            let error = Error::new(crate::ErrorKind::Resource, "unlock", words).with_unknown_outcome();
-            self.end(ReleaseOutcome::Unknown(error));
         }
     }
 }

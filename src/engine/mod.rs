@@ -9,7 +9,6 @@ pub(crate) mod acquire;
 mod agenda;
 pub(crate) mod batch;
 pub(crate) mod calls;
-mod cleanup;
 mod core;
 pub(crate) mod deadlock;
 pub(crate) mod directory;
@@ -17,8 +16,6 @@ mod ending;
 mod exit;
 pub(crate) mod handoff;
 pub(crate) mod hold;
-mod keeper;
-pub(crate) mod many;
 mod pace;
 mod policy;
 pub(crate) mod queue;
@@ -26,15 +23,10 @@ pub(crate) mod registry;
 pub(crate) mod release;
 mod renewals;
 mod runs;
-mod stage;
 pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
 mod watchdog;
-
-#[cfg(not(leasehold_shuttle))]
-#[cfg(test)]
-mod lock;
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
@@ -47,7 +39,7 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, atomic};
 use std::time::Duration;
 
 use crate::config::Options;
@@ -57,8 +49,6 @@ use crate::engine::calls::Calls;
 use crate::engine::core::Core;
 use crate::engine::hold::LockEntry;
 use crate::engine::hold::{Hold, Standing};
-use crate::engine::many::CountedClient;
-use crate::engine::stage::Ending;
 use crate::engine::store::StoreCell;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak, refused_if_forked};
@@ -72,6 +62,7 @@ use crate::observe::stats::Stats;
 use crate::park::Parker;
 use crate::seam::capabilities::{Capabilities, Lines, Majority};
 use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
+use crate::sync::Mutex;
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
@@ -80,9 +71,22 @@ pub(crate) struct Engine {
     pub(crate) calls: Arc<Calls>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
-    /// How far the end of the client has come.
-    ending: Ending,
+    /// How far the end of the client has come. Locked by the thread that works at it; others who end the
+    /// client wait here.
+    stage: Mutex<Stage>,
     pub(crate) counted: CountedClient,
+}
+
+/// How far the end of a client has come.
+#[derive(Debug, Default)]
+enum Stage {
+    /// Nobody has ended the client.
+    #[default]
+    NotBegun,
+    /// Somebody has, but not all came to its end: the store did not forget these, or a call was still under
+    /// way. The connections are open, for the next try.
+    Failed(Vec<Claim>),
+    Over,
 }
 
 impl Deref for Engine {
@@ -108,7 +112,7 @@ impl Engine {
             core,
             calls: Arc::default(),
             ended: Interrupt::new(),
-            ending: Ending::default(),
+            stage: Mutex::default(),
             counted: CountedClient::new(),
         })
     }
@@ -165,8 +169,14 @@ impl Engine {
         }
     }
 
-    pub(crate) fn claim(&self, kind: Kind, name: &Arc<LockName>, number: u64, lease: Duration) -> Claim {
-        let Capabilities { lines, homes, .. } = self.store.capabilities();
+    pub(crate) fn claim(
+        &self,
+        capabilities: &Capabilities<'_>,
+        (kind, name): (Kind, &Arc<LockName>),
+        number: u64,
+        lease: Duration,
+    ) -> Claim {
+        let Capabilities { lines, homes, .. } = *capabilities;
         // One id for all kinds but those with a line: the halves of a read-write lock, say, are to have one
         // owner.
         let is_refused = kind.has_line() && lines.is_some_and(Lines::is_refused);
@@ -218,8 +228,13 @@ impl Engine {
 
     /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet
     /// meet something under the one it has.
-    pub(crate) fn next_number(&self, thread: &ThreadMark, unbound: &mut Option<u64>) -> u64 {
-        let unspent = self.store.capabilities().majority.map_or(0, Majority::first_unspent_number);
+    pub(crate) fn next_number(
+        &self,
+        capabilities: &Capabilities<'_>,
+        thread: &ThreadMark,
+        unbound: &mut Option<u64>,
+    ) -> u64 {
+        let unspent = capabilities.majority.map_or(0, Majority::first_unspent_number);
         if let Some(number) = unbound {
             if *number < unspent {
                 *number = unbound_number();
@@ -397,5 +412,34 @@ impl Drop for Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The number of clients at a time that is told of, once in a process: a program that makes one for each
+/// request or each lock has them, and pays for each with threads and connections.
+pub(crate) const MANY_CLIENTS: usize = 32;
+
+static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
+static IS_TOLD: atomic::AtomicBool = atomic::AtomicBool::new(false);
+
+/// A client and its clones, as long as one of them is there.
+pub(crate) struct CountedClient {
+    at_a_time: usize,
+}
+
+impl CountedClient {
+    fn new() -> CountedClient {
+        CountedClient { at_a_time: CLIENTS.fetch_add(1, atomic::Ordering::Relaxed) + 1 }
+    }
+
+    /// Whether this is the first with which there are many.
+    pub(crate) fn is_one_too_many(&self) -> bool {
+        self.at_a_time >= MANY_CLIENTS && !IS_TOLD.swap(true, atomic::Ordering::Relaxed)
+    }
+}
+
+impl Drop for CountedClient {
+    fn drop(&mut self) {
+        CLIENTS.fetch_sub(1, atomic::Ordering::Relaxed);
     }
 }

@@ -176,21 +176,14 @@ impl Ticket {
     /// By the waiter: it wants to go on by itself.
     pub(crate) fn close(&self) -> ClosedOffer {
         let offer = &mut self.state.lock().offer;
-        match std::mem::take(offer) {
-            Offer::Closed | Offer::Open(_) => ClosedOffer::Unused,
-            promised @ Offer::Promised(_) => {
-                *offer = promised;
-                ClosedOffer::Promised
-            }
-            Offer::Given(handoff) => {
-                *offer = Offer::Receiving;
-                ClosedOffer::Given(handoff)
-            }
-            Offer::Receiving => {
-                *offer = Offer::Receiving;
-                ClosedOffer::Unused
-            }
+        match offer {
+            Offer::Promised(_) => return ClosedOffer::Promised,
+            Offer::Receiving => return ClosedOffer::Unused,
+            Offer::Closed | Offer::Open(_) | Offer::Given(_) => {}
         }
+        let Offer::Given(handoff) = std::mem::take(offer) else { return ClosedOffer::Unused };
+        *offer = Offer::Receiving;
+        ClosedOffer::Given(handoff)
     }
 
     /// By the waiter: what it was given is settled, either way.
@@ -219,16 +212,10 @@ impl Ticket {
     /// By the releaser: promises the lock, if the waiter sleeps for it.
     pub(crate) fn promise(&self) -> Option<Claim> {
         let offer = &mut self.state.lock().offer;
-        match std::mem::take(offer) {
-            Offer::Open(claim) => {
-                *offer = Offer::Promised(claim.clone());
-                Some(claim)
-            }
-            other => {
-                *offer = other;
-                None
-            }
-        }
+        let Offer::Open(claim) = &*offer else { return None };
+        let claim = claim.clone();
+        *offer = Offer::Promised(claim.clone());
+        Some(claim)
     }
 
     /// By the releaser: the lock is on its way.

@@ -38,10 +38,11 @@ pub(crate) struct Item {
     tell_gap: Duration,
 }
 
-/// The renewals of one request.
+/// The renewals of one request, and what came of them by homes.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) items: Vec<Item>,
+    pub(crate) tallies: HashMap<u32, Tally>,
     pub(crate) limit: Duration,
     is_probe: bool,
     sent: Moment,
@@ -173,11 +174,10 @@ impl Due {
         };
         let least = (self.lease / 6).min(LEAST_LIMIT).max(self.pace * 4);
         let limit = share.max(least).min(self.command_timeout);
-        Ok(Batch { limit, items, is_probe, sent: now, left })
+        Ok(Batch { items, tallies: HashMap::new(), limit, is_probe, sent: now, left })
     }
 
-    /// Notes the outcome of a batch, by homes.
-    pub(crate) fn report(&mut self, batch: &BatchOutcome, now: Moment) {
+    pub(crate) fn report(&mut self, batch: &Batch, now: Moment) {
         let mut all_answered = true;
         for (home, tally) in &batch.tallies {
             if tally.failed == 0 {
@@ -202,22 +202,6 @@ impl Due {
         if all_answered {
             self.pace = now.since(batch.sent).max(self.pace - self.pace / 8);
         }
-    }
-}
-
-/// The outcome of a batch.
-#[derive(Debug)]
-pub(crate) struct BatchOutcome {
-    pub(crate) tallies: HashMap<u32, Tally>,
-    is_probe: bool,
-    sent: Moment,
-    left: Duration,
-}
-
-impl Batch {
-    /// The place where its outcome is noted.
-    pub(crate) fn outcome(&self) -> BatchOutcome {
-        BatchOutcome { tallies: HashMap::new(), is_probe: self.is_probe, sent: self.sent, left: self.left }
     }
 }
 
@@ -286,11 +270,10 @@ mod tests {
     }
 
     /// Sends what goes out at `now`, which takes as long as it may if anything fails; when it is over.
-    fn send(due: &mut Due, batch: Batch, now: Moment, answers: impl Fn(&Hold) -> bool) -> Moment {
-        let (mut outcome, limit) = (batch.outcome(), batch.limit);
+    fn send(due: &mut Due, mut batch: Batch, now: Moment, answers: impl Fn(&Hold) -> bool) -> Moment {
         let mut failed = false;
-        for item in batch.items {
-            let tally = outcome.tallies.entry(item.hold.home()).or_default();
+        for item in std::mem::take(&mut batch.items) {
+            let tally = batch.tallies.entry(item.hold.home()).or_default();
             if answers(&item.hold) {
                 tally.answered += 1;
             } else {
@@ -299,8 +282,8 @@ mod tests {
                 due.put_back(item);
             }
         }
-        let over = now.plus(if failed { limit } else { millis(1) });
-        due.report(&outcome, over);
+        let over = now.plus(if failed { batch.limit } else { millis(1) });
+        due.report(&batch, over);
         over
     }
 
@@ -365,11 +348,10 @@ mod tests {
         due.add(vec![hold(0, start)]);
         let mut now = start.plus(LEASE / 2);
         for _ in 0..5 {
-            let batch = due.next(now).unwrap();
-            let mut outcome = batch.outcome();
-            outcome.tallies.entry(0).or_default().failed += 1;
-            batch.items.into_iter().for_each(|item| due.put_back(item));
-            due.report(&outcome, now);
+            let mut batch = due.next(now).unwrap();
+            batch.tallies.entry(0).or_default().failed += 1;
+            batch.items.drain(..).for_each(|item| due.put_back(item));
+            due.report(&batch, now);
             let again = due.next(now).unwrap_err();
             assert!(again >= now.plus(FIRST_GAP) && again < now.plus(MOST_GAP), "{:?}", again.since(now));
             now = again;

@@ -2,29 +2,22 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::directory::{LockUse, MOST_TOLD, MOST_TOLD_BYTES, ToldWait};
-use crate::engine::queue::{Ticket, Told};
+use crate::engine::deadlock::graph::Wait;
+use crate::engine::queue::Ticket;
 use crate::ident::Owner;
-use crate::seam::{Family, Kind};
+use crate::seam::Family;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::Moment;
 
 /// A wait of a thread that holds something.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnWait {
-    pub(crate) told: Told,
-    /// The mark's id of its thread.
-    pub(crate) thread: u64,
+    pub(crate) wait: Wait,
     pub(crate) thread_name: Box<str>,
-    pub(crate) key: String,
-    pub(crate) kind: Kind,
-    /// The number under which it would be the owner.
-    pub(crate) number: u64,
     pub(crate) since: Moment,
-    /// It takes a lock again that was given up for a condition: see `Terms`.
-    pub(crate) takes_again: bool,
-    /// Writers that wait come before it, if it is a reader.
-    pub(crate) writers_first: bool,
     pub(crate) ticket: Arc<Ticket>,
 }
 
@@ -58,20 +51,20 @@ pub(crate) struct Stuck {
 
 impl Stuck {
     pub(crate) fn ids(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.waits.iter().map(|wait| wait.told.id).collect();
+        let mut ids: Vec<u64> = self.waits.iter().map(|wait| wait.wait.id).collect();
         ids.sort_unstable();
         ids
     }
 
     pub(crate) fn wait_of(&self, thread: u64) -> Option<&OwnWait> {
-        self.waits.iter().find(|wait| wait.thread == thread)
+        self.waits.iter().find(|wait| wait.wait.thread.id == thread)
     }
 
     /// The part that an entry has room for: the waits in `first`, then the oldest, each before what its
     /// thread holds. Of a thread with very many locks the one that `first` says is named before the others.
     pub(crate) fn named(&self, first: &HashMap<u64, String>, now: Moment) -> Named {
         let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
-        waits.sort_unstable_by_key(|wait| (!first.contains_key(&wait.told.id), wait.since));
+        waits.sort_unstable_by_key(|wait| (!first.contains_key(&wait.wait.id), wait.since));
         let mut holds_of: HashMap<u64, Vec<&OwnHold>> = HashMap::new();
         for hold in &self.holds {
             if let Some(thread) = hold.thread.or(hold.taker) {
@@ -81,8 +74,8 @@ impl Stuck {
         let mut named = Named::default();
         let (mut room, mut bytes) = (MOST_TOLD, MOST_TOLD_BYTES);
         for wait in waits {
-            let mut holds = holds_of.remove(&wait.thread).unwrap_or_default();
-            let wanted = first.get(&wait.told.id);
+            let mut holds = holds_of.remove(&wait.wait.thread.id).unwrap_or_default();
+            let wanted = first.get(&wait.wait.id);
             holds.sort_by_key(|hold| Some(&hold.key) != wanted);
             let holds = holds.into_iter().map(|hold| hold.shown(now));
             let mut block: Vec<LockUse> = std::iter::once(wait.shown(now)).chain(holds).collect();
@@ -99,7 +92,7 @@ impl Stuck {
             if is_whole || wanted.is_some() && fitting > 1 {
                 block.truncate(fitting);
                 (room, bytes) = (room - fitting, left);
-                named.ids.push(wait.told.id);
+                named.ids.push(wait.wait.id);
                 named.uses.append(&mut block);
             }
         }
@@ -110,17 +103,18 @@ impl Stuck {
 
 impl OwnWait {
     fn shown(&self, now: Moment) -> LockUse {
+        let OwnWait { wait, thread_name, since, .. } = self;
         LockUse {
             is_waiting: true,
-            by: Some(self.thread),
+            by: Some(wait.thread.id),
             told: Some(ToldWait {
-                id: self.told.id,
-                at_ms: self.told.at_ms,
-                kind: self.kind.label().to_owned(),
-                takes_again: self.takes_again,
-                writers_first: self.writers_first,
+                id: wait.id,
+                at_ms: wait.at_ms,
+                kind: wait.kind.label().to_owned(),
+                takes_again: wait.takes_again,
+                writers_first: wait.writers_first,
             }),
-            ..LockUse::new(&self.key, self.number, &self.thread_name, now.since(self.since))
+            ..LockUse::new(&wait.key, wait.number, thread_name, now.since(*since))
         }
     }
 }
@@ -147,24 +141,68 @@ pub(crate) struct Named {
     pub(crate) is_cut: bool,
 }
 
+/// The waits that the client's entry may tell of, as those who wait have to do with them.
+pub(crate) struct ToldWaits {
+    /// How long a wait lasts before it is looked at.
+    pub(crate) after: Duration,
+    /// When there is something to look at, as `Moment::nanos`: the maximum while there is nothing.
+    pub(crate) due: AtomicU64,
+    /// The entry may tell of waits.
+    pub(crate) tells: AtomicBool,
+}
+
+impl ToldWaits {
+    pub(crate) fn new(after: Duration) -> ToldWaits {
+        ToldWaits { after, due: AtomicU64::new(u64::MAX), tells: AtomicBool::new(false) }
+    }
+
+    /// A wait that has lasted since then begins to sleep. `Some`: the watchdog is to look by this moment,
+    /// which it does not know of.
+    ///
+    /// The waiter has noted itself first. Pairs with `Finder::round`, which opens `due` before it looks and
+    /// sets it after.
+    pub(crate) fn note_wait(&self, since: Moment) -> Option<Moment> {
+        let ripe = since.plus(self.after);
+        let is_news = ripe.nanos() < self.due.load(Ordering::SeqCst);
+        is_news.then(|| {
+            self.due.fetch_min(ripe.nanos(), Ordering::SeqCst);
+            ripe
+        })
+    }
+
+    /// A wait that the entry may tell of is over, and has left its queue. `true`: the watchdog is to be woken
+    /// to write the entry. The caller does not wait for that: see `Finder::look`.
+    pub(crate) fn note_end(&self) -> bool {
+        self.due.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Whether the entry tells of waits, so that the finder writes it.
+    pub(crate) fn tells(&self) -> bool {
+        self.tells.load(Ordering::SeqCst)
+    }
+}
+
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::deadlock::graph::Thread;
+    use crate::ident::ClientId;
+    use crate::seam::Kind;
 
     fn wait(id: u64, since: u64) -> OwnWait {
-        OwnWait {
-            told: Told { id, at_ms: 0 },
-            thread: id,
-            thread_name: "".into(),
+        let wait = Wait {
+            thread: Thread { client: ClientId::random(), id },
+            id,
             key: format!("wanted:{id}"),
             kind: Kind::Mutex,
             number: id,
-            since: Moment::from_nanos(since),
+            at_ms: 0,
             takes_again: false,
             writers_first: false,
-            ticket: Arc::default(),
-        }
+        };
+        let since = Moment::from_nanos(since);
+        OwnWait { wait, thread_name: "".into(), since, ticket: Arc::default() }
     }
 
     fn hold(thread: u64, key: String) -> OwnHold {

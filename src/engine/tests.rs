@@ -3,6 +3,7 @@
 mod answers;
 mod kept;
 mod later;
+mod machine;
 mod odds;
 mod rare;
 mod turns;
@@ -43,8 +44,6 @@ use crate::time::{Clock, Lease, ManualClock, Moment};
 #[derive(Default)]
 struct Odd {
     holder: Mutex<Option<Owner>>,
-    /// Refuses releases and their repetitions.
-    refuses: bool,
     outlasts_leases: bool,
     cleanups: AtomicUsize,
     renewals: AtomicUsize,
@@ -53,16 +52,13 @@ struct Odd {
     /// The threads that have asked for that, and their deadlines.
     cleaned_up: Mutex<Vec<(Option<String>, Moment)>>,
     attempts: AtomicUsize,
-    /// Refuses one hand-off: says when the answer is being read, and reads it when allowed to. Others are not
-    /// even sent.
-    reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// Says when an attempt is made, and grants it when allowed to.
     granting: Option<(Sender<()>, Receiver<()>)>,
     /// The number of attempts that are refused.
     failing: AtomicUsize,
     /// The time that re-entries take.
     reenters_in: Option<(ManualClock, Duration)>,
-    /// Refuses releases from its end on.
+    /// Refuses releases and their repetitions; from its end on in any case.
     closed: AtomicBool,
     /// By when changes of something counted were to be answered, of which none is.
     counted: Mutex<Vec<Moment>>,
@@ -71,7 +67,7 @@ struct Odd {
     releasing: Scripted<Release>,
     /// The answers to the next questions; a lock is free otherwise.
     inspecting: Scripted<Option<Snapshot>>,
-    /// The answers to the next hand-offs, as their readers find them.
+    /// The answers to the next hand-offs, as their readers find them; others are not even sent.
     handing: Scripted<Handoff>,
     /// The events while the next renewals are made, and by when those were to be answered.
     renewing: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
@@ -108,14 +104,14 @@ fn refusal() -> Error {
     Error::new(ErrorKind::Busy, "request", "not now")
 }
 
-struct Refusing(Sender<()>, Receiver<()>);
-
-impl Pending for Refusing {
-    fn wait(self: Box<Self>) -> Answer<Handoff> {
-        self.0.send(()).unwrap();
-        self.1.recv().unwrap();
+/// Says when the answer to a hand-off is being read, which is that it was refused, and reads it when allowed to.
+fn refused_when_read(reading: Sender<()>, go_on: Receiver<()>) -> Scripted<Handoff> {
+    let refuse = move || {
+        reading.send(()).unwrap();
+        go_on.recv().unwrap();
         Err(Failure::Refused(refusal()))
-    }
+    };
+    Mutex::new([Box::new(refuse) as Script<Handoff>].into())
 }
 
 /// A hand-off whose answer is scripted.
@@ -204,7 +200,7 @@ impl Store for Odd {
         if let Some(answer) = scripted {
             return answer();
         }
-        if self.refuses || self.closed.load(Ordering::SeqCst) {
+        if self.closed.load(Ordering::SeqCst) {
             return Err(Failure::Refused(refusal()));
         }
         let mut holder = self.holder.lock();
@@ -220,12 +216,8 @@ impl Store for Odd {
     }
 
     fn hand_off(&self, _: &Claim, _: &Claim, _: Moment) -> Option<Box<dyn Pending>> {
-        let scripted = self.handing.lock().pop_front();
-        if let Some(answer) = scripted {
-            return Some(Box::new(Handing(answer)));
-        }
-        let (reading, go_on) = self.reading.lock().take()?;
-        Some(Box::new(Refusing(reading, go_on)))
+        let answer = self.handing.lock().pop_front()?;
+        Some(Box::new(Handing(answer)))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
@@ -345,12 +337,18 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
     }
 }
 
+/// Whether the first in the local queue sleeps, and so may be handed the lock.
+fn sleeps(engine: &Engine, name: &Arc<LockName>) -> bool {
+    let head = engine.registry.found(Kind::Mutex, name).and_then(|entry| entry.head());
+    head.is_some_and(|head| head.is_open())
+}
+
 /// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the
 /// lock too. The lock was released the plain way all the same, and nothing is left to the watchdog.
 fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
     let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd {
-        reading: Mutex::new(Some((is_reading, may_read))),
+        handing: refused_when_read(is_reading, may_read),
         channel: Some(Arc::new(Channel::new("a", true))),
         ..Odd::default()
     });
@@ -365,13 +363,7 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
         };
         let _ends = Ends(&failing);
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || {
-            engine
-                .registry
-                .found(Kind::Mutex, name)
-                .and_then(|entry| entry.head())
-                .is_some_and(|head| head.is_open())
-        });
+        comes_about("the other thread's sleep", || sleeps(&engine, name));
         engine.drop_level(&mine.hold, mine.level);
         reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed off");
         meanwhile(&failing);
@@ -449,7 +441,8 @@ fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers()
     let engine =
         Engine::start(options, Clock::Manual(clock.clone()), seam, Arc::new(Reporter::new(None))).unwrap();
     let begun = engine.clock.now();
-    let claim = engine.claim(Kind::Semaphore, &name(), 7, Duration::from_secs(30));
+    let claim =
+        engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name()), 7, Duration::from_secs(30));
     thread::scope(|scope| {
         let add = || engine.count("add_permits", &claim, &Counting::Add(1)).unwrap_err();
         let adding = thread::Builder::new().spawn_scoped(scope, add).unwrap();
@@ -483,7 +476,7 @@ fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers()
 #[test]
 fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
     let clock = ManualClock::new();
-    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let store = Arc::new(Odd { closed: true.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(clock.clone()));
     let hour = Duration::from_secs(3600);
     let mine = acquire(&engine, &name(), FOREVER, Lease::Fixed(hour)).unwrap().unwrap();
@@ -525,7 +518,7 @@ fn where_a_lock_outlasts_its_lease_a_failed_release_is_repeated_until_the_store_
 #[test]
 fn a_failed_release_is_repeated_soon_and_then_less_often() {
     let clock = ManualClock::new();
-    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let store = Arc::new(Odd { closed: true.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(clock.clone()));
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.drop_level(&mine.hold, mine.level);

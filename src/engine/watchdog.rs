@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::cleanup::{Cleanup, RETRY_LEAST, RETRY_MOST};
-use crate::engine::core::Core;
+use crate::engine::core::{Cleanup, Core, RETRY_LEAST, RETRY_MOST};
 use crate::engine::deadlock::Finder;
 use crate::engine::hold::Hold;
 use crate::engine::pace::{CleanupPace, longer};
@@ -93,14 +92,13 @@ impl Round {
         self.core.timer.look_by(self.core.registry.put(hold, false, self.core.clock.now()));
     }
 
-    fn renew(&mut self, batch: Batch) {
+    fn renew(&mut self, mut batch: Batch) {
         let core = &self.core;
         let sent = core.clock.now();
-        let (mut outcome, limit) = (batch.outcome(), batch.limit);
         let (mut asked, mut claims) = (Vec::new(), Vec::new());
         let late = batch.items.iter().map(|item| sent.since(item.hold.due()));
         let lag = if core.reporter.is_observed() { late.max().unwrap_or_default() } else { Duration::ZERO };
-        for item in batch.items {
+        for item in std::mem::take(&mut batch.items) {
             match item.hold.begin_renewal(sent) {
                 Some(claim) => {
                     claims.push(Claim { levels: item.hold.count().max(1), ..claim });
@@ -112,13 +110,13 @@ impl Round {
         if claims.is_empty() {
             return;
         }
-        let answers = core.store.renew(&claims, sent.plus(limit));
+        let answers = core.store.renew(&claims, sent.plus(batch.limit));
         let error = answers.iter().find_map(|answer| answer.as_ref().err().map(Failure::error));
         core.reporter.observe_request("renew", sent, &core.clock, error);
         let (mut renewed, mut is_any_lost) = (0, false);
         for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
             let hold = &item.hold;
-            let tally = outcome.tallies.entry(hold.home()).or_default();
+            let tally = batch.tallies.entry(hold.home()).or_default();
             match answer {
                 Ok(is_held) => {
                     tally.answered += 1;
@@ -164,7 +162,7 @@ impl Round {
             }
         }
         let now = core.clock.now();
-        self.due.report(&outcome, now);
+        self.due.report(&batch, now);
         if is_any_lost && core.sampled_until.swap(0, Ordering::SeqCst) > now.nanos() {
             let renewed = core.registry.agenda().renewed();
             core.renew(renewed, now);

@@ -198,7 +198,12 @@ impl Condition {
     fn notify(&self, action: &'static str, all: bool) -> Result<i64> {
         self.own_hold(action)?;
         let (engine, name) = (self.lock.engine(), self.checked(action)?);
-        let claim = engine.claim(Kind::Signal, name, unbound_number(), engine.options.lease);
+        let claim = engine.claim(
+            &engine.store.capabilities(),
+            (Kind::Signal, name),
+            unbound_number(),
+            engine.options.lease,
+        );
         let notified = engine.count(action, &claim, &Counting::Notify { all }).map_err(Error::after_work)?;
         Ok(notified.unwrap_or(0))
     }
@@ -219,7 +224,8 @@ impl Condition {
         };
         // Joined while the lock is held: who notifies holds it too, so nobody notifies in between.
         let number = unbound_number();
-        let claim = engine.claim(Kind::Signal, name, number, engine.options.lease);
+        let claim =
+            engine.claim(&engine.store.capabilities(), (Kind::Signal, name), number, engine.options.lease);
         let joined = engine.count(action, &claim, &Counting::Enlist);
         let released = joined.and_then(|_| {
             hold.keep_listeners(true);

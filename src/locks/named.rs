@@ -272,7 +272,9 @@ impl RedisLock {
     pub(crate) fn count(&self, action: &'static str, what: &Counting) -> Result<Option<i64>> {
         let name = self.checked(action)?;
         self.engine.usable(action)?;
-        let claim = self.engine.claim(self.kind, name, unbound_number(), self.engine.options.lease);
+        let (engine, number) = (&self.engine, unbound_number());
+        let claim =
+            engine.claim(&engine.store.capabilities(), (self.kind, name), number, engine.options.lease);
         self.engine.count(action, &claim, what)
     }
 

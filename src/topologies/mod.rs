@@ -3,3 +3,5 @@
 
 pub(crate) mod redlock;
 pub(crate) mod ring;
+#[cfg(all(test, not(leasehold_shuttle)))]
+mod tests;

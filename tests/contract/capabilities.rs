@@ -8,12 +8,11 @@ use leasehold::{ErrorKind, Lock};
 use super::harness::{Sessions, Store, fresh};
 use crate::support::{
     LONG, SLACK, Waiter, comes_true_within, elsewhere, median, ms, now, receive, slack_since, stalled_since,
-    throughout,
+    throughout, turn,
 };
 
 contracts!(
     a_kind_is_reentrant_exactly_if_it_says_so,
-    a_kind_is_fenced_exactly_if_it_says_so,
     a_release_wakes_other_clients_exactly_if_the_kind_says_so,
     every_kind_is_a_lock_to_generic_code,
     a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair,
@@ -45,15 +44,6 @@ fn a_kind_is_reentrant_exactly_if_it_says_so(store: &Store) {
     }
 }
 
-fn a_kind_is_fenced_exactly_if_it_says_so(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let guard = (kind.make)(&client, &fresh(kind.label)).acquire().unwrap();
-        assert_eq!(guard.fencing_token().is_some(), kind.traits.fenced, "{}", kind.label);
-        guard.unlock().unwrap();
-    }
-}
-
 fn a_release_wakes_other_clients_exactly_if_the_kind_says_so(store: &Store) {
     for kind in &store.kinds {
         let (client, other) = (store.client(), store.client());
@@ -63,15 +53,7 @@ fn a_release_wakes_other_clients_exactly_if_the_kind_says_so(store: &Store) {
         let rounds: Vec<Duration> = (0..11)
             .map(|_| {
                 lock.lock().unwrap();
-                let waiter = Waiter::start({
-                    let waiting = waiting.clone();
-                    move || {
-                        waiting.lock().unwrap();
-                        let had = now();
-                        waiting.unlock().unwrap();
-                        had
-                    }
-                });
+                let waiter = Waiter::start(turn(waiting.clone()));
                 let before = now();
                 lock.unlock().unwrap();
                 let (had, _) = waiter.returns_within(kind.traits.polls_within + SLACK);
@@ -131,13 +113,10 @@ fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Sto
         let got_in_front = (0..rounds).any(|_| {
             held.lock().unwrap();
             let (go, gone) = bounded::<()>(0);
-            let waiter = Waiter::start({
-                let waiting = waiting.clone();
-                move || {
-                    let guard = waiting.acquire().unwrap();
-                    gone.recv().ok(); // it keeps the lock until the other has tried
-                    guard.unlock().unwrap();
-                }
+            let waiter = Waiter::on(waiting.clone(), move |waiting| {
+                let guard = waiting.acquire().unwrap();
+                gone.recv().ok(); // it keeps the lock until the other has tried
+                guard.unlock().unwrap();
             });
             if kind.traits.fair {
                 // Its place is what counts; a thread that only waits for an answer has none yet.

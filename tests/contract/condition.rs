@@ -158,15 +158,12 @@ fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
     let client = store.client();
     let name = fresh("cond");
     let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let (lock, interrupt) = (client.get_lock(&name), interrupt.clone());
-        move || {
-            let mut guard = lock.acquire().unwrap();
-            let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
-            assert!(lock.is_held_by_current_thread().unwrap());
-            guard.unlock().unwrap();
-            ended
-        }
+    let waiter = Waiter::on((client.get_lock(&name), interrupt.clone()), move |(lock, interrupt)| {
+        let mut guard = lock.acquire().unwrap();
+        let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
+        assert!(lock.is_held_by_current_thread().unwrap());
+        guard.unlock().unwrap();
+        ended
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());

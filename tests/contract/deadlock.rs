@@ -237,23 +237,29 @@ fn a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_on
     let quick = Duration::from_millis(200);
     let (again, other) =
         (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
-    let gives_up = gate_of(2);
+    let (gives_up, interrupt) = (gate_of(2), Interrupt::new());
     let thread = {
-        let (first, lock, gives_up) =
-            (again.client.get_lock(&a), again.client.get_lock(&waited), Arc::clone(&gives_up));
+        let (first, lock) = (again.client.get_lock(&a), again.client.get_lock(&waited));
+        let (gives_up, interrupt) = (Arc::clone(&gives_up), interrupt.clone());
         crate::support::start(move || {
             let _held = first.acquire()?;
             let mut guard = lock.acquire()?;
             gives_up.wait();
-            // It ends by itself while the other waits, and so takes the lock again as the younger of the two.
-            let is_notified = lock.condition("c").wait_for(&mut guard, Duration::from_millis(1_500))?;
-            assert!(!is_notified);
+            // Interrupted while the other waits, it takes the lock again as the younger of the two.
+            let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
+            assert!(ended.unwrap_err().is_interrupted());
             guard.check()
         })
     };
     gives_up.wait();
     let held = other.client.get_lock(&waited).acquire().unwrap();
-    let error = other.client.get_lock(&a).acquire().map(drop).unwrap_err();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(eventually(LONG, || is_known_to_wait(&other)));
+            interrupt.interrupt();
+        });
+        other.client.get_lock(&a).acquire().map(drop).unwrap_err()
+    });
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
     held.unlock().unwrap();
     thread.join().unwrap().unwrap();

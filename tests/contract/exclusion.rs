@@ -7,12 +7,10 @@ use leasehold::RedisLock;
 
 use super::harness::{Store, fresh};
 use crate::support::processes::increments;
-use crate::support::{Holding, elsewhere, ms};
+use crate::support::{Holding, ms};
 
 contracts!(
-    clients_exclude_each_other,
     two_clients_are_two_owners_even_on_one_thread,
-    every_handle_for_a_name_is_the_same_lock,
     all_kinds_exclude_threads_and_clients,
     exactly_one_of_two_clients_holds,
     sixteen_clients_count_exactly,
@@ -45,20 +43,6 @@ impl Unprotected {
     }
 }
 
-fn clients_exclude_each_other(store: &Store) {
-    let name = fresh("clients");
-    let (one, other) = (store.client().get_lock(&name), store.client().get_lock(&name));
-    for (holder, rival) in [(&one, &other), (&other, &one)] {
-        holder.lock().unwrap();
-        elsewhere(|| assert!(!rival.try_lock().unwrap()));
-        assert!(!rival.try_lock_for(ms(30)).unwrap());
-        assert!(rival.is_locked().unwrap());
-        holder.unlock().unwrap();
-        assert!(rival.try_lock().unwrap());
-        rival.unlock().unwrap();
-    }
-}
-
 fn two_clients_are_two_owners_even_on_one_thread(store: &Store) {
     let name = fresh("owners");
     let (one, other) = (store.client(), store.client());
@@ -72,21 +56,6 @@ fn two_clients_are_two_owners_even_on_one_thread(store: &Store) {
     assert!(other.get_lock(&name).unlock().unwrap_err().is_not_held());
     assert_eq!(one.get_lock(&name).hold_count().unwrap(), 1);
     one.get_lock(&name).unlock().unwrap();
-}
-
-fn every_handle_for_a_name_is_the_same_lock(store: &Store) {
-    let client = store.client();
-    let name = fresh("handles");
-    let first = client.get_lock(&name);
-    let (second, third, fourth) = (client.get_lock(&name), first.clone(), client.clone().get_lock(&name));
-    first.lock().unwrap();
-    second.lock().unwrap();
-    assert_eq!(third.hold_count().unwrap(), 2);
-    elsewhere(|| assert!(!fourth.try_lock().unwrap()));
-    third.unlock().unwrap();
-    fourth.unlock().unwrap();
-    assert!(!first.is_locked().unwrap());
-    assert!(elsewhere(|| second.try_lock().unwrap() && second.unlock().is_ok()));
 }
 
 fn all_kinds_exclude_threads_and_clients(store: &Store) {

@@ -111,13 +111,10 @@ fn a_token_of_a_reentry_is_below_that_of_an_earlier_waiter(store: &Store) {
     let name = fresh("behind");
     let (client, other) = (store.client(), store.client());
     client.get_lock(&name).lock().unwrap();
-    let waiter = Waiter::start({
-        let lock = other.get_fenced_lock(&name);
-        move || {
-            let token = lock.lock_and_get_token().unwrap();
-            lock.unlock().unwrap();
-            token
-        }
+    let waiter = Waiter::on(other.get_fenced_lock(&name), move |lock| {
+        let token = lock.lock_and_get_token().unwrap();
+        lock.unlock().unwrap();
+        token
     });
     let token = client.get_fenced_lock(&name).lock_and_get_token().unwrap();
     (0..2).for_each(|_| client.get_lock(&name).unlock().unwrap());

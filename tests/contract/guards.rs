@@ -14,12 +14,10 @@ contracts!(
     dropping_a_guard_releases,
     a_guard_dropped_by_a_panic_releases,
     a_guard_that_outlives_its_threads_work_releases_at_the_threads_end,
-    unlocking_a_guard_releases_and_says_so,
     a_guard_knows_its_lock_its_owner_and_its_state,
     the_remaining_time_goes_down_and_a_renewal_raises_it,
     a_guard_of_a_lost_hold_says_so_when_unlocked,
     dropping_a_guard_of_a_lost_hold_touches_nobody,
-    an_owned_guard_may_be_released_by_another_thread,
     an_owned_guard_is_not_the_threads_own,
     an_owned_guard_is_renewed_after_its_thread_has_ended,
     with_lock_says_when_the_hold_did_not_last,
@@ -76,19 +74,6 @@ fn a_guard_that_outlives_its_threads_work_releases_at_the_threads_end(store: &St
         EARLY.with_borrow_mut(|guard| *guard = Some(early.acquire().unwrap()));
     });
     comes_true_within(SLACK, || !early.is_locked().unwrap() && !late.is_locked().unwrap());
-}
-
-fn unlocking_a_guard_releases_and_says_so(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
-        lock.acquire().unwrap().unlock().unwrap();
-        assert!(!lock.is_locked().unwrap());
-        lock.acquire_owned().unwrap().unlock().unwrap();
-        assert!(!lock.is_locked().unwrap());
-        // The guard was the hold: there is nothing left to unlock.
-        assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
-    }
 }
 
 fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
@@ -159,22 +144,6 @@ fn dropping_a_guard_of_a_lost_hold_touches_nobody(store: &Store) {
         assert!(unlocked.unlock().unwrap_err().is_lost());
         assert!(lock.is_locked().unwrap());
         held.release(); // fails the test if the hold had been touched
-    }
-}
-
-fn an_owned_guard_may_be_released_by_another_thread(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
-        let (unlocked, dropped) = (lock.acquire_owned().unwrap(), lock.clone());
-        elsewhere(move || unlocked.unlock().unwrap());
-        assert!(!lock.is_locked().unwrap());
-        let guard = dropped.acquire_owned().unwrap();
-        elsewhere(move || {
-            guard.check().unwrap();
-            drop(guard);
-        });
-        comes_true_within(SLACK, || !lock.is_locked().unwrap());
     }
 }
 

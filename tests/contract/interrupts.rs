@@ -3,7 +3,7 @@
 use leasehold::{AcquireOptions, ErrorKind, Interrupt};
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG, SLACK, Waiter, ms, now, slack_since, throughout};
+use crate::support::{Holding, LONG, SLACK, Waiter, ms, now, slack_since, throughout, turn};
 
 contracts!(
     an_interrupt_ends_a_wait,
@@ -21,9 +21,8 @@ fn an_interrupt_ends_a_wait(store: &Store) {
             let held = Holding::take(&(kind.make)(holder, &name));
             let lock = (kind.make)(&client, &name);
             let interrupt = Interrupt::new();
-            let waiter = Waiter::start({
-                let (lock, interrupt) = (lock.clone(), interrupt.clone());
-                move || lock.lock_interruptibly(&interrupt)
+            let waiter = Waiter::on((lock.clone(), interrupt.clone()), move |(lock, interrupt)| {
+                lock.lock_interruptibly(&interrupt)
             });
             assert!(!waiter.is_over());
             let before = now();
@@ -50,13 +49,10 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         let held = Holding::take(&holder.get_lock(&name));
         let lock = client.get_lock(&name);
         let interrupt = Interrupt::new();
-        let waiter = Waiter::start({
-            let (lock, interrupt) = (lock.clone(), interrupt.clone());
-            move || {
-                let ended =
-                    lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop).unwrap_err();
-                (ended.is_interrupted(), lock.hold_count().unwrap())
-            }
+        let waiter = Waiter::on((lock.clone(), interrupt.clone()), move |(lock, interrupt)| {
+            let ended =
+                lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop).unwrap_err();
+            (ended.is_interrupted(), lock.hold_count().unwrap())
         });
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
@@ -76,15 +72,7 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
             let (lock, interrupt) = (client.get_lock(&name), interrupt.clone());
             Waiter::start(move || lock.lock_interruptibly(&interrupt).is_err())
         });
-        let next = Waiter::start({
-            let lock = client.get_lock(&name);
-            move || {
-                lock.lock().unwrap();
-                let had = now();
-                lock.unlock().unwrap();
-                had
-            }
-        });
+        let next = Waiter::start(turn(client.get_lock(&name)));
         interrupt.interrupt();
         assert!(first.returns_within(SLACK).0 && second.returns_within(SLACK).0);
         let released = held.release();

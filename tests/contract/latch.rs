@@ -63,9 +63,8 @@ fn waits_at_a_latch_end_as_asked(store: &Store) {
     assert!(!latch.wait_for(ms(60)).unwrap());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
     let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let (latch, interrupt) = (latch.clone(), interrupt.clone());
-        move || latch.wait_interruptibly(&interrupt)
+    let waiter = Waiter::on((latch.clone(), interrupt.clone()), move |(latch, interrupt)| {
+        latch.wait_interruptibly(&interrupt)
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
@@ -77,10 +76,7 @@ fn a_latch_that_is_deleted_opens(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("latch");
     client.get_count_down_latch(&name).try_set_count(5).unwrap();
-    let waiter = Waiter::start({
-        let latch = other.get_count_down_latch(&name);
-        move || latch.wait().unwrap()
-    });
+    let waiter = Waiter::on(other.get_count_down_latch(&name), move |latch| latch.wait().unwrap());
     let deleted = now();
     assert!(client.get_count_down_latch(&name).delete().unwrap());
     let (_, returned) = waiter.returns_within(SLACK * 4);
@@ -117,10 +113,7 @@ fn a_latch_is_shown_with_its_count(store: &Store) {
     // If a number is all that is kept, the waiters tell its kind.
     assert!(matches!(seen.kind, ObjectKind::CountDownLatch | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.is_held()), (Some(2), false));
-    let waiter = Waiter::start({
-        let latch = latch.clone();
-        move || latch.wait().unwrap()
-    });
+    let waiter = Waiter::on(latch.clone(), move |latch| latch.wait().unwrap());
     comes_true_within(LONG, || other.inspect(&name).unwrap().kind == ObjectKind::CountDownLatch);
     latch.count_down().unwrap();
     let seen = other.inspect(&name).unwrap();

@@ -257,9 +257,8 @@ fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
     let holding = Holding::take(&other.get_lock(&names[2]));
     let multi = group(&client, &names);
     let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let (multi, interrupt) = (multi.clone(), interrupt.clone());
-        move || multi.lock_interruptibly(&interrupt)
+    let waiter = Waiter::on((multi.clone(), interrupt.clone()), move |(multi, interrupt)| {
+        multi.lock_interruptibly(&interrupt)
     });
     comes_true_within(LONG, || names[..2].iter().all(|name| other.get_lock(name).is_locked().unwrap()));
     interrupt.interrupt();
@@ -272,10 +271,7 @@ fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
     );
     // The client is shut down.
     let leaving = store.client();
-    let waiter = Waiter::start({
-        let multi = group(&leaving, &names);
-        move || multi.lock()
-    });
+    let waiter = Waiter::on(group(&leaving, &names), move |multi| multi.lock());
     comes_true_within(LONG, || other.get_lock(&names[1]).is_locked().unwrap());
     leaving.shutdown().unwrap();
     let (ended, _) = waiter.returns_within(LONG);

@@ -123,9 +123,8 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
     let holding = lock.acquire_owned().unwrap();
     let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let (lock, interrupt) = (lock.clone(), interrupt.clone());
-        move || lock.acquire_owned_with(&AcquireOptions::new().interrupt(&interrupt))
+    let waiter = Waiter::on((lock.clone(), interrupt.clone()), move |(lock, interrupt)| {
+        lock.acquire_owned_with(&AcquireOptions::new().interrupt(&interrupt))
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0.unwrap_err().is_interrupted());
@@ -193,10 +192,8 @@ fn a_client_that_connects_lazily_is_like_any_other(store: &Store) {
         let name = fresh(kind.label);
         let client = store.client_with(|options| options.connect_lazily());
         let holding = Holding::take(&(kind.make)(&other, &name));
-        let waiter = Waiter::start({
-            let lock = (kind.make)(&client, &name);
-            move || lock.acquire_owned().unwrap().unlock()
-        });
+        let waiter =
+            Waiter::on((kind.make)(&client, &name), move |lock| lock.acquire_owned().unwrap().unlock());
         holding.release();
         waiter.returns_within(LONG).0.unwrap();
         let lock = (kind.make)(&client, &name);

@@ -140,10 +140,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     let lock = client.get_read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
-    let waiter = Waiter::start({
-        let foreign = other.get_read_write_lock(&name);
-        move || foreign.read().lock().unwrap()
-    });
+    let waiter = Waiter::on(other.get_read_write_lock(&name), move |foreign| foreign.read().lock().unwrap());
     waiter.settle();
     let freed = now();
     writing.unlock().unwrap();
@@ -157,10 +154,7 @@ fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let writing = lock.write().acquire().unwrap();
-    let waiter = Waiter::start({
-        let lock = lock.clone();
-        move || lock.read().acquire().unwrap().unlock().unwrap()
-    });
+    let waiter = Waiter::on(lock.clone(), move |lock| lock.read().acquire().unwrap().unlock().unwrap());
     waiter.settle();
     let reading = lock.read().try_acquire_for(LONG).unwrap().expect("a writer may read");
     writing.unlock().unwrap();
@@ -197,10 +191,7 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
     assert_eq!(lock.read().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
     lock.read().acquire().unwrap().unlock().unwrap();
     assert!(begun.elapsed() < slack_since(begun));
-    let waiter = Waiter::start({
-        let lock = lock.clone();
-        move || lock.read().acquire_owned().unwrap().unlock().unwrap()
-    });
+    let waiter = Waiter::on(lock.clone(), move |lock| lock.read().acquire_owned().unwrap().unlock().unwrap());
     writing.unlock().unwrap();
     waiter.returns_within(SLACK * 4);
 }
@@ -215,9 +206,8 @@ fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
     let reading = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
     let taken = now();
     throughout(lease + ms(300), || reading.check().is_ok());
-    let waiter = Waiter::start({
-        let lock = other.get_read_write_lock(&name);
-        move || lock.write().acquire().unwrap().unlock().unwrap()
+    let waiter = Waiter::on(other.get_read_write_lock(&name), move |lock| {
+        lock.write().acquire().unwrap().unlock().unwrap()
     });
     throughout(ms(30), || !waiter.is_over());
     let freed = now();
@@ -246,10 +236,7 @@ fn readers_follow_a_writers_lease_and_a_writer_the_longest_readers(store: &Store
         assert!(returned.duration_since(begun) >= ms(195), "{:?}", returned.duration_since(begun));
     }
     let read = now();
-    let writer = Waiter::start({
-        let lock = clients[0].get_read_write_lock(&name);
-        move || lock.write().lock().unwrap()
-    });
+    let writer = Waiter::on(clients[0].get_read_write_lock(&name), move |lock| lock.write().lock().unwrap());
     let (_, returned) = writer.returns_within(store.freed_within(ms(400)) + SLACK);
     assert!(returned.duration_since(begun) >= ms(590), "{:?}", returned.duration_since(begun));
     assert!(returned.duration_since(read) < store.freed_within(ms(450)) + slack_since(read));
@@ -304,10 +291,7 @@ fn the_last_reader_wakes_the_writer(store: &Store) {
     let name = fresh("rw");
     let lock = client.get_read_write_lock(&name);
     let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
-    let waiter = Waiter::start({
-        let foreign = other.get_read_write_lock(&name);
-        move || foreign.write().lock().unwrap()
-    });
+    let waiter = Waiter::on(other.get_read_write_lock(&name), move |foreign| foreign.write().lock().unwrap());
     let [first, last] = readers;
     first.unlock().unwrap();
     throughout(ms(30), || !waiter.is_over());
@@ -381,11 +365,9 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
         !foreign.read().is_held_by_current_thread().unwrap() || taken.elapsed() > ms(300)
     });
     leased.check().unwrap();
-    let (_, returned) = Waiter::start({
-        let lock = store.client().get_read_write_lock(&name);
-        move || lock.write().lock().unwrap()
-    })
-    .returns_within(lease + SLACK * 4);
+    let (_, returned) =
+        Waiter::on(store.client().get_read_write_lock(&name), move |lock| lock.write().lock().unwrap())
+            .returns_within(lease + SLACK * 4);
     let after = returned.duration_since(taken);
     assert!(after >= lease - ms(10) && after < lease + ms(50) + slack_since(taken), "{after:?}");
 }
@@ -428,9 +410,8 @@ fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
         }
         let freed = now();
         writing.unlock().unwrap();
-        let writer = Waiter::start({
-            let lock = other.get_read_write_lock(&name);
-            move || lock.write().acquire().unwrap().unlock().unwrap()
+        let writer = Waiter::on(other.get_read_write_lock(&name), move |lock| {
+            lock.write().acquire().unwrap().unlock().unwrap()
         });
         let (_, returned) = writer.returns_within(LONG);
         let (since, lasts) = if is_over { (freed, ms(0)) } else { (read, store.freed_within(lease)) };
@@ -448,10 +429,7 @@ fn a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out(store: &St
     let taken = now();
     let writing = lock.write().acquire_with(&leased(lease)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();
-    let reader = Waiter::start({
-        let foreign = foreign.clone();
-        move || foreign.read().acquire_owned().unwrap()
-    });
+    let reader = Waiter::on(foreign.clone(), move |foreign| foreign.read().acquire_owned().unwrap());
     let (theirs, returned) = reader.returns_within(LONG);
     let waited = returned.duration_since(taken);
     assert!(waited > lease - lease / 50, "{waited:?}");
@@ -568,23 +546,17 @@ fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let first = reading.read().acquire_owned().unwrap();
     assert!(!is_refused(&late), "nobody waits yet");
-    let writer = Waiter::start({
-        let (writing, order) = (writing.clone(), Arc::clone(&order));
-        move || {
-            let guard = writing.write_fenced().acquire().unwrap();
-            order.lock().unwrap().push("writer");
-            guard.unlock().unwrap();
-        }
+    let writer = Waiter::on((writing.clone(), Arc::clone(&order)), move |(writing, order)| {
+        let guard = writing.write_fenced().acquire().unwrap();
+        order.lock().unwrap().push("writer");
+        guard.unlock().unwrap();
     });
     comes_true_within(SLACK * 4, || is_refused(&late));
     assert!(is_refused(&reading), "a reader of the same client, too");
-    let reader = Waiter::start({
-        let (late, order) = (late.clone(), Arc::clone(&order));
-        move || {
-            let guard = late.read().acquire().unwrap();
-            order.lock().unwrap().push("reader");
-            guard.unlock().unwrap();
-        }
+    let reader = Waiter::on((late.clone(), Arc::clone(&order)), move |(late, order)| {
+        let guard = late.read().acquire().unwrap();
+        order.lock().unwrap().push("reader");
+        guard.unlock().unwrap();
     });
     assert!(!writer.is_over() && !reader.is_over());
     let freed = now();
@@ -603,9 +575,8 @@ fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Stor
     // Each reader lets go only when the next reads, so that there is never a gap.
     let mut reading = locks[0].read().acquire_owned().unwrap();
     for round in 0..3 {
-        let writer = Waiter::start({
-            let lock = store.client().get_read_write_lock(&name).writers_first();
-            move || lock.write().acquire().unwrap().unlock().unwrap()
+        let writer = Waiter::on(store.client().get_read_write_lock(&name).writers_first(), move |lock| {
+            lock.write().acquire().unwrap().unlock().unwrap()
         });
         let mut turns = 0;
         comes_true_within(SLACK * 4, || {
@@ -658,15 +629,10 @@ fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
     let [lock, writing, late] = [(); 3].map(|()| store.client().get_read_write_lock(&name).writers_first());
     let reading = lock.read().acquire_owned().unwrap();
     let interrupt = Interrupt::new();
-    let writer = Waiter::start({
-        let interrupt = interrupt.clone();
-        move || writing.write().lock_interruptibly(&interrupt)
-    });
+    let writer =
+        Waiter::on(interrupt.clone(), move |interrupt| writing.write().lock_interruptibly(&interrupt));
     comes_true_within(SLACK * 4, || is_refused(&late));
-    let reader = Waiter::start({
-        let late = late.clone();
-        move || late.read().acquire().unwrap().unlock().unwrap()
-    });
+    let reader = Waiter::on(late.clone(), move |late| late.read().acquire().unwrap().unlock().unwrap());
     throughout(ms(30), || !reader.is_over());
     let gave_up = now();
     interrupt.interrupt();

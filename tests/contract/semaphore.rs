@@ -94,10 +94,7 @@ fn a_waiter_for_a_semaphore_that_is_deleted_gets_an_error(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("deleted");
     client.get_semaphore(&name).try_set_permits(0).unwrap();
-    let waiter = Waiter::start({
-        let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(1).map(drop)
-    });
+    let waiter = Waiter::on(other.get_semaphore(&name), move |semaphore| semaphore.acquire(1).map(drop));
     assert!(client.get_semaphore(&name).delete().unwrap());
     let (answer, _) = waiter.returns_within(ms(1_200) + SLACK * 4);
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::NotSetUp);
@@ -134,10 +131,7 @@ fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
     let name = fresh("sem");
     client.get_semaphore(&name).try_set_permits(1).unwrap();
     let permit = client.get_semaphore(&name).acquire(1).unwrap();
-    let waiter = Waiter::start({
-        let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(1).unwrap()
-    });
+    let waiter = Waiter::on(other.get_semaphore(&name), move |semaphore| semaphore.acquire(1).unwrap());
     let freed = now();
     drop(permit);
     let (_, returned) = waiter.returns_within(SLACK * 4);
@@ -150,14 +144,10 @@ fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
     let name = fresh("sem");
     client.get_semaphore(&name).try_set_permits(1).unwrap();
     let permit = client.get_semaphore(&name).acquire(1).unwrap();
-    let greedy = Waiter::start({
-        let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(3).unwrap().unlock().unwrap()
+    let greedy = Waiter::on(other.get_semaphore(&name), move |semaphore| {
+        semaphore.acquire(3).unwrap().unlock().unwrap()
     });
-    let modest = Waiter::start({
-        let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(1).unwrap()
-    });
+    let modest = Waiter::on(other.get_semaphore(&name), move |semaphore| semaphore.acquire(1).unwrap());
     let freed = now();
     drop(permit);
     let (_permit, returned) = modest.returns_within(SLACK * 4);
@@ -171,10 +161,8 @@ fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
     client.get_semaphore(&name).try_set_permits(0).unwrap();
-    let waiter = Waiter::start({
-        let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(2).unwrap().forget()
-    });
+    let waiter =
+        Waiter::on(other.get_semaphore(&name), move |semaphore| semaphore.acquire(2).unwrap().forget());
     let added = now();
     assert_eq!(client.get_semaphore(&name).add_permits(2).unwrap(), 2);
     let (_, returned) = waiter.returns_within(SLACK * 4);
@@ -188,9 +176,8 @@ fn waits_for_permits_end_as_asked(store: &Store) {
     assert!(semaphore.try_acquire_for(1, ms(60)).unwrap().is_none());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
     let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let (semaphore, interrupt) = (semaphore.clone(), interrupt.clone());
-        move || semaphore.acquire_with(1, &AcquireOptions::new().interrupt(&interrupt))
+    let waiter = Waiter::on((semaphore.clone(), interrupt.clone()), move |(semaphore, interrupt)| {
+        semaphore.acquire_with(1, &AcquireOptions::new().interrupt(&interrupt))
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
@@ -224,10 +211,8 @@ fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
     client.get_expirable_semaphore(&name).try_set_permits(1).unwrap();
     let taken = now();
     let permit = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(300))).unwrap().unwrap();
-    let waiter = Waiter::start({
-        let semaphore = other.get_expirable_semaphore(&name);
-        move || semaphore.acquire().unwrap()
-    });
+    let waiter =
+        Waiter::on(other.get_expirable_semaphore(&name), move |semaphore| semaphore.acquire().unwrap());
     let (_next, returned) = waiter.returns_within(ms(300) + SLACK * 4);
     // When the lease ends, not when the safety poll comes.
     let after = returned.duration_since(taken);
@@ -325,9 +310,8 @@ fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
     let name = fresh("max");
     assert!(client.get_semaphore(&name).try_set_permits(MOST).unwrap());
     let all = client.get_semaphore(&name).acquire(MOST).unwrap();
-    let waiter = Waiter::start({
-        let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(1).unwrap().unlock().unwrap()
+    let waiter = Waiter::on(other.get_semaphore(&name), move |semaphore| {
+        semaphore.acquire(1).unwrap().unlock().unwrap()
     });
     all.unlock().unwrap();
     waiter.returns_within(SLACK * 4);
@@ -423,10 +407,8 @@ fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
     let semaphore = client.get_semaphore(&name);
     assert!(!semaphore.release_if_exists(3).unwrap());
     assert!(semaphore.try_set_permits(1).unwrap(), "it was not made by that");
-    let waiter = Waiter::start({
-        let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(3).unwrap().forget()
-    });
+    let waiter =
+        Waiter::on(other.get_semaphore(&name), move |semaphore| semaphore.acquire(3).unwrap().forget());
     let added = now();
     assert!(semaphore.release_if_exists(2).unwrap());
     let (_, returned) = waiter.returns_within(SLACK * 4);
@@ -448,18 +430,16 @@ fn several_permits_are_waited_for_and_come_back_with_their_lease(store: &Store) 
     let many = vec!["0".repeat(32); 1_001];
     assert_eq!(semaphore.release_many(&many).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1)).lease(ms(300))).unwrap().is_none());
-    let waiter = Waiter::start({
-        let semaphore = other.get_expirable_semaphore(&name);
-        move || semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap()
+    let waiter = Waiter::on(other.get_expirable_semaphore(&name), move |semaphore| {
+        semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap()
     });
     let (all, returned) = waiter.returns_within(lease + SLACK * 4);
     let after = returned.duration_since(taken);
     assert!(after >= lease - ms(5) && after < lease + ms(50) + slack_since(taken), "{after:?}");
     assert_eq!((all.ids().len(), leased.state()), (3, HoldState::Lost));
     let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let (semaphore, interrupt) = (semaphore.clone(), interrupt.clone());
-        move || semaphore.acquire_with(1, &AcquireOptions::new().interrupt(&interrupt))
+    let waiter = Waiter::on((semaphore.clone(), interrupt.clone()), move |(semaphore, interrupt)| {
+        semaphore.acquire_with(1, &AcquireOptions::new().interrupt(&interrupt))
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
@@ -504,10 +484,7 @@ fn the_lease_of_a_permit_is_asked_for_and_changed_by_its_id(store: &Store) {
     assert!(left().unwrap() > seconds(50) && left().unwrap() <= seconds(60));
     assert!(foreign.update_lease_time(&id, seconds(600)).unwrap());
     assert!(left().unwrap() > seconds(590));
-    let waiter = Waiter::start({
-        let foreign = foreign.clone();
-        move || foreign.acquire().unwrap()
-    });
+    let waiter = Waiter::on(foreign.clone(), move |foreign| foreign.acquire().unwrap());
     let cut = now();
     assert!(foreign.update_lease_time(&id, ms(50)).unwrap());
     // Nobody is told, so that it may be the safety poll that finds it.
@@ -534,10 +511,7 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     assert!(!semaphore.try_set_permits(9).unwrap());
     let two = semaphore.acquire_with(2, &AcquireOptions::new()).unwrap().unwrap();
     assert_eq!(counts(), (2, 2, 0));
-    let waiter = Waiter::start({
-        let foreign = other.get_expirable_semaphore(&name);
-        move || foreign.acquire().unwrap()
-    });
+    let waiter = Waiter::on(other.get_expirable_semaphore(&name), move |foreign| foreign.acquire().unwrap());
     let raised = now();
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let (third, returned) = waiter.returns_within(SLACK * 4);

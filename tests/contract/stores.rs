@@ -455,9 +455,9 @@ fn mysql_without_connections() -> (Store, EndSessions) {
 
 #[cfg(feature = "sqlite")]
 pub(crate) fn sqlite() -> Option<Store> {
-    static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(folder::in_memory);
-    Some(sqlite_with(Box::new(move |options| in_file(options, folder))))
+    // A file has one writer at a time: contracts on one file would keep each other's renewals waiting.
+    let folder = folder::in_memory();
+    Some(sqlite_with(Box::new(move |options| in_file(options, &folder))))
 }
 
 #[cfg(feature = "sqlite")]

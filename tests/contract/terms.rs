@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Backoff, ErrorKind, LossReason};
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, leased, ms, now, receive, slack_since};
+use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, leased, ms, now, receive, slack_since, turn};
 
 contracts!(
     a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once,
@@ -52,15 +52,7 @@ fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) 
     let name = fresh("most");
     let taken = now();
     let guard = client.lock_builder(&name).max_hold(ms(4_000)).build().acquire().unwrap();
-    let waiter = Waiter::start({
-        let lock = other.get_lock(&name);
-        move || {
-            lock.lock().unwrap();
-            let had = now();
-            lock.unlock().unwrap();
-            had
-        }
-    });
+    let waiter = Waiter::start(turn(other.get_lock(&name)));
     let loss = receive(&guard.lost(), ms(4_000) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::HeldTooLong);
     // Without renewals it would have ended after three seconds.
@@ -119,15 +111,7 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let spin = client.get_spin_lock(&name);
     let guard = spin.acquire().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap() && !other.get_spin_lock(&name).try_lock().unwrap());
-    let waiter = Waiter::start({
-        let lock = other.get_lock(&name);
-        move || {
-            lock.lock().unwrap();
-            let had = now();
-            lock.unlock().unwrap();
-            had
-        }
-    });
+    let waiter = Waiter::start(turn(other.get_lock(&name)));
     waiter.settle();
     let freed = now();
     guard.unlock().unwrap();
@@ -140,12 +124,9 @@ fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("spinning");
     let held = Holding::take(&client.get_lock(&name));
-    let waiter = Waiter::start({
-        let lock = other.get_spin_lock(&name);
-        move || {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
-        }
+    let waiter = Waiter::on(other.get_spin_lock(&name), move |lock| {
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
     });
     let freed = held.release();
     // The longest sleep is 128 ms.
@@ -160,19 +141,11 @@ fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("pace");
     let held = Holding::take(&client.get_lock(&name));
-    let spinning = Waiter::start({
-        let lock = other.lock_builder(&name).spin(Backoff::constant(LONG * 6)).build();
-        move || lock.acquire().and_then(leasehold::Guard::unlock)
-    });
-    let waiter = Waiter::start({
-        let lock = other.get_lock(&name);
-        move || {
-            let guard = lock.acquire().unwrap();
-            let had = now();
-            guard.unlock().unwrap();
-            had
-        }
-    });
+    let spinning =
+        Waiter::on(other.lock_builder(&name).spin(Backoff::constant(LONG * 6)).build(), move |lock| {
+            lock.acquire().and_then(leasehold::Guard::unlock)
+        });
+    let waiter = Waiter::start(turn(other.get_lock(&name)));
     let freed = held.release();
     let (had, _) = waiter.returns_within(LONG);
     // As if it were alone: by a message, or by the store's poll.

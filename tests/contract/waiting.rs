@@ -8,7 +8,7 @@ use leasehold::crossbeam_channel::unbounded;
 use super::harness::{Need, Store, fresh};
 use crate::support::processes::increments;
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, median, ms, now, slack_since, stalled_since,
+    Holding, LONG, SLACK, Waiter, comes_true_within, median, ms, now, slack_since, stalled_since, turn,
 };
 
 contracts!(
@@ -138,19 +138,8 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     // The lock is held by a thread of the same client, or by another client; the head of the queue gives up.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
-        let head = Waiter::start({
-            let lock = client.get_lock(&name);
-            move || lock.try_lock_for(ms(150)).unwrap()
-        });
-        let next = Waiter::start({
-            let lock = client.get_lock(&name);
-            move || {
-                let guard = lock.acquire().unwrap();
-                let had = now();
-                guard.unlock().unwrap();
-                had
-            }
-        });
+        let head = Waiter::on(client.get_lock(&name), move |lock| lock.try_lock_for(ms(150)).unwrap());
+        let next = Waiter::start(turn(client.get_lock(&name)));
         assert!(!head.returns_within(ms(150) + SLACK).0);
         let released = held.release();
         let (had, _) = next.returns_within(LONG);
@@ -171,19 +160,10 @@ fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
         holder.lock().unwrap();
         let wait = ms(60);
         let begun = now();
-        let head = Waiter::start({
-            let lock = client.get_lock(&name);
-            move || lock.try_lock_for(wait).unwrap() && lock.unlock().is_ok()
+        let head = Waiter::on(client.get_lock(&name), move |lock| {
+            lock.try_lock_for(wait).unwrap() && lock.unlock().is_ok()
         });
-        let next = Waiter::start({
-            let lock = client.get_lock(&name);
-            move || {
-                lock.lock().unwrap();
-                let had = now();
-                lock.unlock().unwrap();
-                had
-            }
-        });
+        let next = Waiter::start(turn(client.get_lock(&name)));
         // Around the head's deadline, a little sooner or later each round.
         let release_at = begun + wait + Duration::from_micros(500) * round;
         comes_true_within(LONG, || now() >= release_at);

@@ -11,7 +11,7 @@ use leasehold::{ErrorKind, HoldState};
 use super::world::{KEPT, L, PATIENCE, R, T, about, no_releases, releases, scenario};
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
 use crate::support::{
-    LONG, SLACK, call, comes_within, elsewhere, leased, let_pass, ms, now, throughout, within,
+    LONG, SLACK, call_on, comes_within, elsewhere, leased, let_pass, ms, now, throughout, within,
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -108,16 +108,13 @@ fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
         let other = world.direct().get_lock("nested");
         let fault = world.proxy.next(|command| is_level(command, "nested", 2), Do::HoldReply);
         let (had, is_had) = bounded(1);
-        let nested = call({
-            let lock = client.get_lock("nested");
-            move || {
-                let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
-                let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
-                // Without limit: from the present owner at the soonest.
-                had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
-                let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-                (inner, again.owner(), again.unlock())
-            }
+        let nested = call_on(client.get_lock("nested"), move |lock| {
+            let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
+            let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
+            // Without limit: from the present owner at the soonest.
+            had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
+            let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+            (inner, again.owner(), again.unlock())
         });
         fault.wait_for(1, LONG);
         // Both leases run out while the answer is on its way.
@@ -141,19 +138,16 @@ fn a_reentry_granted_after_the_end_of_the_lease_is_undone() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
-        let nested = call({
-            let lock = client.get_lock("longer");
-            move || {
-                let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
-                let begun = now();
-                // The server has it last for as long as the inner level asks.
-                lock.lock_with_lease(10 * L).unwrap();
-                let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
-                let lost = outer.check().unwrap_err().is_lost();
-                lock.unlock().unwrap();
-                drop(outer);
-                (waited, count, lost)
-            }
+        let nested = call_on(client.get_lock("longer"), move |lock| {
+            let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
+            let begun = now();
+            // The server has it last for as long as the inner level asks.
+            lock.lock_with_lease(10 * L).unwrap();
+            let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
+            let lost = outer.check().unwrap_err().is_lost();
+            lock.unlock().unwrap();
+            drop(outer);
+            (waited, count, lost)
         });
         fault.wait_for(1, LONG);
         let_pass(L + SLACK, "until the window of the outer level has ended");

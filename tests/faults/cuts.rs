@@ -9,7 +9,7 @@ use crate::support::history::History;
 use crate::support::observer::Event;
 use crate::support::proxy::{Direction, Do, Which};
 use crate::support::{
-    LONG, SLACK, call, comes_within, eventually, leased, ms, now, stalled_since, throughout, within,
+    LONG, SLACK, call, call_on, comes_within, eventually, leased, ms, now, stalled_since, throughout, within,
 };
 
 #[test]
@@ -27,46 +27,11 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         let cut = now();
         let on = |name: &'static str| client.get_lock(name);
         let calls = [
-            (
-                T,
-                "try_lock",
-                call({
-                    let lock = on("a");
-                    move || lock.try_lock().map(drop)
-                }),
-            ),
-            (
-                ms(300) + T,
-                "try_lock_for",
-                call({
-                    let lock = on("b");
-                    move || lock.try_lock_for(ms(300)).map(drop)
-                }),
-            ),
-            (
-                T + PATIENCE + T,
-                "lock",
-                call({
-                    let lock = on("c");
-                    move || lock.lock()
-                }),
-            ),
-            (
-                T,
-                "is_locked",
-                call({
-                    let lock = on("kept");
-                    move || lock.is_locked().map(drop)
-                }),
-            ),
-            (
-                T,
-                "force_unlock",
-                call({
-                    let lock = on("d");
-                    move || lock.force_unlock().map(drop)
-                }),
-            ),
+            (T, "try_lock", call_on(on("a"), move |lock| lock.try_lock().map(drop))),
+            (ms(300) + T, "try_lock_for", call_on(on("b"), move |lock| lock.try_lock_for(ms(300)).map(drop))),
+            (T + PATIENCE + T, "lock", call_on(on("c"), move |lock| lock.lock())),
+            (T, "is_locked", call_on(on("kept"), move |lock| lock.is_locked().map(drop))),
+            (T, "force_unlock", call_on(on("d"), move |lock| lock.force_unlock().map(drop))),
         ];
         let begun = now();
         drop(dropped);
@@ -111,10 +76,7 @@ fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
         let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
         let held = world.direct().get_fair_lock("queued").acquire_with(&leased(LONG)).unwrap().unwrap();
         let begun = now();
-        let waiting = call({
-            let lock = client.get_fair_lock("queued");
-            move || lock.try_lock_for(wait)
-        });
+        let waiting = call_on(client.get_fair_lock("queued"), move |lock| lock.try_lock_for(wait));
         let is_queued = || world.run::<i64>(&["LLEN", "redisson_lock_queue:{queued}"]) == 1;
         assert!(eventually(LONG, is_queued), "it does not stand in the queue");
         world.proxy.hold(Direction::ToServer, Which::All);

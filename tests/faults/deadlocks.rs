@@ -148,9 +148,12 @@ fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_ch
             entries.iter().filter(|entry| entry.contains("\nwait=")).count() == LONG_CHAIN - 2
         };
         assert!(eventually(LONG, told));
-        let (sender, warned) = unbounded();
+        let (observer, warned) = crate::support::observer::told(|event| match event {
+            Event::Warning { text, .. } => Some((*text).to_owned()),
+            _ => None,
+        });
         let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3));
-        let client = builder.observer(Warnings(sender)).build().unwrap();
+        let client = builder.observer(observer).build().unwrap();
         let (before, begun) = (reads(world), now());
         let (own, next, ends) = (client.get_lock(name(0)), client.get_lock(name(1)), interrupt.clone());
         let waiter = call(move || {
@@ -206,16 +209,6 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
         waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
         drop(held);
     });
-}
-
-struct Warnings(leasehold::crossbeam_channel::Sender<String>);
-
-impl Observer for Warnings {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Warning { text, .. } = event {
-            self.0.send((*text).to_owned()).ok(); // the test may have ended
-        }
-    }
 }
 
 #[test]

@@ -10,10 +10,9 @@ use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
 use leasehold::{Event, LockClient, ManualClock, MemoryStore, Observer, OwnedGuard};
 use parking_lot::Mutex;
 
-use super::world::{play, scenario};
+use super::world::scenario;
 use crate::support::heap::{Counting, allocated_by_this_thread, live_bytes};
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone, alone_within, eventually, let_pass, ms, now, shout};
+use crate::support::{LONG, alone, eventually, let_pass, ms, shout};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -164,50 +163,5 @@ fn an_outage_leaves_no_memory_taken() {
         drop((guards, free));
         assert_given_back(before, lease + LONG, "the outage");
         drop(client);
-    });
-}
-
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-}
-
-/// The figures of `docs/performance.md`: not a part of the gate, since they take minutes.
-#[test]
-fn the_figures_of_leases_that_run_out_are_taken_when_they_are_asked_for() {
-    if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
-        return;
-    }
-    alone_within(Duration::from_secs(900), || {
-        let Some(binary) = default_server() else { return };
-        play(RedisServer::builder(&binary).start(), |world| {
-            let client = world.builder_to(&world.server.url()).lease(ms(30_000)).build().unwrap();
-            let cycles = || {
-                let (begun, mut cycles) = (now(), 0);
-                while begun.elapsed() < ms(3_000) {
-                    client.get_lock("another").acquire().unwrap().unlock().unwrap();
-                    cycles += 1;
-                }
-                cycles
-            };
-            leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
-            let_pass(ms(3_000), "the leases");
-            let (before, resident, cycles_before) = (live_bytes(), resident_kib(), cycles());
-            for round in 1..=3 {
-                leave_to_run_out(&client, 400_000 * round..400_000 * (round + 1), ms(1_000));
-                let most = live_bytes() - before;
-                let cycles_during = cycles();
-                let_pass(ms(3_000), "the leases");
-                shout(&format!(
-                    "MEASURED {round} x 400,000 leases of a second left to run out: {} KiB taken at the end of them, {} KiB when \
-                     all were over; the process {resident} KiB before, {} KiB after; another lock's cycles in 3 s: \
-                     {cycles_before} before, {cycles_during} right after the last",
-                    most / 1024,
-                    (live_bytes() - before) / 1024,
-                    resident_kib()
-                ));
-            }
-        });
     });
 }

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use leasehold::LockClient;
 use leasehold::crossbeam_channel::bounded;
-use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use super::world::{P, T, World, scenario, scenario_on};
 use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
 use crate::support::{
-    LONG, SLACK, call, eventually, listening_clients, median, ms, now, shout, stalled_since, within,
+    LONG, SLACK, call, call_on, eventually, listening_clients, median, ms, now, shout, stalled_since, turn,
+    within,
 };
 
 /// No lease ends by itself here: a waiter that is served was woken, or polled.
@@ -31,15 +32,6 @@ fn line(name: &str) -> String {
 
 fn standing(world: &World, name: &str) -> usize {
     world.run(&["ZCARD", &line(name)])
-}
-
-fn turn(lock: RedisLock) -> impl FnOnce() -> std::time::Instant + Send + 'static {
-    move || {
-        let guard = lock.acquire().unwrap();
-        let had = now();
-        guard.unlock().unwrap();
-        had
-    }
 }
 
 fn await_line(world: &World, name: &str, count: usize) {
@@ -453,14 +445,11 @@ fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
             let held = client(world).get_lock("handed").acquire().unwrap();
             let other = client(world);
             let ((had, is_had), (go, may_go)) = (bounded(1), bounded::<()>(1));
-            let waiting = call({
-                let lock = other.get_lock("handed");
-                move || {
-                    let guard = lock.acquire().unwrap();
-                    had.send(()).unwrap();
-                    may_go.recv().unwrap();
-                    guard.unlock().unwrap();
-                }
+            let waiting = call_on(other.get_lock("handed"), move |lock| {
+                let guard = lock.acquire().unwrap();
+                had.send(()).unwrap();
+                may_go.recv().unwrap();
+                guard.unlock().unwrap();
             });
             await_line(world, "handed", 1);
             // Nobody is told. Another thread of the waiter's client takes it, unless the waiter polls just

@@ -8,7 +8,7 @@ use leasehold::{LockClient, OwnedGuard};
 use super::world::{World, scenario};
 use crate::support::stalls::stalled_since;
 use crate::support::{
-    LONG, Process, call, eventually, listening_clients, median, ms, now, reexecuted, shout, test_name,
+    LONG, Process, call, eventually, listening_clients, median, ms, now, reexecuted, shout, test_name, turn,
 };
 
 /// No lease ends by itself here: a waiter that is served was woken, or polled.
@@ -185,15 +185,7 @@ fn waiters_killed_by_the_dozen_hold_up_nobody_and_are_forgotten_while_the_lock_i
             let held = holder.get_lock(&name).acquire().unwrap();
             let dozen = reexecuted(&test_name(), &[(DOZEN, &format!("{} {name}", world.server.url()))]);
             assert!(eventually(LONG, || standing(world, &name) == 12), "{} stand", standing(world, &name));
-            let waiting = call({
-                let lock = waiter.get_lock(&name);
-                move || {
-                    let guard = lock.acquire().unwrap();
-                    let had = now();
-                    guard.unlock().unwrap();
-                    had
-                }
-            });
+            let waiting = call(turn(waiter.get_lock(&name)));
             assert!(eventually(LONG, || standing(world, &name) == 13));
             dozen.signal("KILL");
             let _killed = dozen.ends_within(LONG);

@@ -7,7 +7,7 @@ use leasehold::{ErrorKind, LockClient, RedisLock};
 use super::world::{ENTRIES, L, T, World, about, releases, scenario};
 use crate::support::proxy::{Do, Then, Which};
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, call, eventually, leased, ms, now, within};
+use crate::support::{LONG, call, call_on, eventually, leased, ms, now, within};
 
 /// Long enough not to end, nor to be renewed, within a test.
 const LEASE: Duration = Duration::from_secs(20);
@@ -178,9 +178,8 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
             // With a wait for the last, what was had before it is prolonged in the end.
             let other = world.direct();
             let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
-            let taking = call({
-                let multi = multi.clone();
-                move || multi.try_acquire_owned_for(LONG).map(|group| group.unwrap())
+            let taking = call_on(multi.clone(), move |multi| {
+                multi.try_acquire_owned_for(LONG).map(|group| group.unwrap())
             });
             if let Some(holding) = holding {
                 assert!(eventually(LONG, || world.run::<i64>(&["LLEN", "redisson_lock_queue:{q}"]) == 1));

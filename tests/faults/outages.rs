@@ -10,7 +10,7 @@ use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Command, Do, Then};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{
-    LONG, alone_within, call, eventually, leased, let_pass, ms, now, stalled_since, within,
+    LONG, alone_within, call, comes_true_within, eventually, leased, let_pass, ms, now, stalled_since, within,
 };
 
 struct Outage {
@@ -241,7 +241,7 @@ fn a_waiter_that_gives_up_does_not_wait_until_the_store_has_taken_it_out_of_the_
                 interrupt.interrupt();
                 assert!(waiter.join().is_err());
             } else {
-                assert!(fair.try_acquire_for(ms(300)).unwrap().is_none());
+                assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
             }
             held_back.wait_for(1, LONG);
             assert_eq!(waiting(), 1, "the store has not been asked yet");
@@ -267,10 +267,10 @@ fn a_place_that_could_not_be_left_is_cleaned_up_and_the_thread_goes_on_under_ano
         let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
         let number = client.current_owner();
         let lost = world.proxy.next(leaves, Do::DropRequest(Then::Reset));
-        assert!(fair.try_acquire_for(ms(300)).unwrap().is_none());
+        assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
         lost.wait_for(1, LONG);
         // A place that nobody asks for again lasts six seconds.
-        assert!(eventually(ms(3_000), || other.inspect("fair").unwrap().waiting == 0));
+        comes_true_within(ms(3_000), || other.inspect("fair").unwrap().waiting == 0);
         assert!(eventually(LONG, || client.current_owner() != number), "its request may yet come");
         held.unlock().unwrap();
         fair.acquire().unwrap().unlock().unwrap();

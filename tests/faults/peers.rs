@@ -6,7 +6,7 @@ use leasehold::LossReason;
 
 use super::world::{L, P, R, T, World, about, scenario};
 use crate::support::{
-    LONG, SLACK, call, comes_within, elsewhere, eventually, leased, let_pass, ms, now, throughout,
+    LONG, SLACK, call, call_on, comes_within, elsewhere, eventually, leased, let_pass, ms, now, throughout,
 };
 
 const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
@@ -124,14 +124,8 @@ fn messages_that_make_no_sense_end_no_wait_and_no_subscription() {
         latch.try_set_count(1).unwrap();
         let permit = semaphore.acquire(1).unwrap();
         let waiters = [
-            call({
-                let semaphore = semaphore.clone();
-                move || semaphore.acquire(1).unwrap().unlock().unwrap()
-            }),
-            call({
-                let latch = latch.clone();
-                move || latch.wait().unwrap()
-            }),
+            call_on(semaphore.clone(), move |semaphore| semaphore.acquire(1).unwrap().unlock().unwrap()),
+            call_on(latch.clone(), move |latch| latch.wait().unwrap()),
         ];
         let channels = ["redisson_sc:{sem}", "redisson_countdownlatch__channel__{latch}"];
         for channel in channels {

@@ -10,8 +10,8 @@ use crate::support::epilogue::threads;
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then};
 use crate::support::{
-    LONG, call, comes_within, elsewhere, eventually, leased, let_pass, ms, now, quiet_panic, throughout,
-    within,
+    LONG, call, call_on, comes_within, elsewhere, eventually, leased, let_pass, ms, now, quiet_panic,
+    throughout, within,
 };
 
 #[test]
@@ -112,7 +112,7 @@ fn after_a_shutdown_nothing_is_left_although_clones_live_on() {
 #[test]
 fn a_pool_of_one_serves_many_threads() {
     scenario(|world| {
-        let client = world.builder().pool_size(1).command_timeout(ms(450)).build().unwrap();
+        let client = world.builder().pool_size(1).command_timeout(LONG).build().unwrap();
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for number in 0..64 {
@@ -242,10 +242,7 @@ fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
                 })
             };
             fault.wait_for(1, LONG);
-            let ending = call({
-                let client = client.clone();
-                move || client.shutdown()
-            });
+            let ending = call_on(client.clone(), move |client| client.shutdown());
             // Asks nobody.
             let no_lease =
                 || client.get_lock("other").try_lock_for_with_lease(ms(0), ms(0)).unwrap_err().kind();

@@ -8,7 +8,7 @@ use crate::agent::{Peer, Pending};
 use crate::java;
 use crate::scene::{alone, between, monotonic, own_time_between};
 use crate::support::cluster::Cluster;
-use crate::support::{Call, call, wait_until};
+use crate::support::{Call, call, call_on, wait_until};
 use crate::waking::{kept_the_promise, rounds};
 
 /// A waiter that is not woken finds the lock free a second after its last attempt in Rust, and in Java at
@@ -160,12 +160,9 @@ impl Sides {
             assert!(self.java.is("reader", "read-try", &[&name]));
             assert!(!self.java.is("writer", "write-try", &[&name]));
             reading.unlock().unwrap();
-            let waiter = call({
-                let lock = lock.clone();
-                move || {
-                    let guard = lock.write().acquire().unwrap();
-                    guard.unlock().unwrap();
-                }
+            let waiter = call_on(lock.clone(), move |lock| {
+                let guard = lock.write().acquire().unwrap();
+                guard.unlock().unwrap();
             });
             self.somebody_listens(&name, &channel);
             assert!(waiter.is_open(), "a writer came in while Java reads");

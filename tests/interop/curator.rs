@@ -1,5 +1,6 @@
 //! Real Curator on one ZooKeeper: its `InterProcessMutex` and our lock are the same lock, and one queue.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use leasehold::{LockClient, NotHeld, RedisLock};
 use crate::agent::{Agent, Peer};
 use crate::scene::{alone, between, build_once, monotonic, source};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{call, let_pass, now, stalled_since, wait_until};
+use crate::support::{call, call_on, let_pass, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
@@ -124,6 +125,33 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
+fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
+    const TIMES: usize = 200;
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(java) = curator(&server) else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "0").unwrap();
+    let path = file.path().to_str().unwrap();
+    let counting = ["one", "two", "three"]
+        .map(|thread| java.ask(thread, "count-up", &["/locks/count", path, &TIMES.to_string()]));
+    let (client, number) =
+        (rust(&server), || fs::read_to_string(path).unwrap().trim().parse::<usize>().unwrap());
+    let count = || {
+        for _ in 0..TIMES {
+            let guard = client.get_lock("/locks/count").acquire().unwrap();
+            fs::write(path, (number() + 1).to_string()).unwrap();
+            guard.unlock().unwrap();
+        }
+    };
+    std::thread::scope(|scope| drop([(); 3].map(|()| scope.spawn(count))));
+    for counted in counting {
+        assert_eq!(counted.wait_for(Duration::from_secs(60)).expect_ok(), TIMES.to_string());
+    }
+    assert_eq!(number(), 6 * TIMES);
+}
+
+#[test]
 fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -143,10 +171,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     let writing = java.ask("one", "write-lock", &[path]);
     queue_is(&server, 1);
     assert!(!other.read().try_lock().unwrap());
-    let reading = call({
-        let read = other.read().clone();
-        move || read.acquire_owned()
-    });
+    let reading = call_on(other.read().clone(), move |read| read.acquire_owned());
     queue_is(&server, 2);
     lock.read().unlock().unwrap();
     writing.wait().expect_ok();

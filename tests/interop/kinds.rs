@@ -8,7 +8,7 @@ use redis::Commands;
 use crate::agent::Pending;
 use crate::java;
 use crate::scene::{between, calls, keys, monotonic, own_time_between, rust, scripts_run};
-use crate::support::{Call, call, leased, median, now, stalled_since, wait_until};
+use crate::support::{Call, call, call_on, leased, median, now, stalled_since, wait_until};
 use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -115,14 +115,11 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     // Java's readers and ours let go; a writer of ours is told by the last, which is Java's.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
-    let waiter = call({
-        let lock = lock.clone();
-        move || {
-            lock.write().lock().unwrap();
-            let had = monotonic();
-            lock.write().unlock().unwrap();
-            had
-        }
+    let waiter = call_on(lock.clone(), move |lock| {
+        lock.write().lock().unwrap();
+        let had = monotonic();
+        lock.write().unlock().unwrap();
+        had
     });
     wait_until("it waits", LONG, || scripts_run(&mut admin) >= before + 2);
     java.get("r0", "read-unlock", &["rw"]);
@@ -224,14 +221,11 @@ fn permits_go_back_and_forth_between_the_languages() {
     assert_eq!(got.result.as_deref(), Ok("true"));
     assert!(own_time_between(freed, got.ended) < TOLD);
     let before = scripts_run(&mut admin);
-    let waiter = call({
-        let semaphore = semaphore.clone();
-        move || {
-            let permit = semaphore.acquire(1).unwrap();
-            let had = monotonic();
-            permit.unlock().unwrap();
-            had
-        }
+    let waiter = call_on(semaphore.clone(), move |semaphore| {
+        let permit = semaphore.acquire(1).unwrap();
+        let had = monotonic();
+        permit.unlock().unwrap();
+        had
     });
     wait_until("we have asked twice", LONG, || scripts_run(&mut admin) >= before + 2);
     assert!(waiter.is_open());
@@ -513,14 +507,11 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     let other = rust(&server.url(), LONG).get_read_write_lock("rw");
     let mut admin = server.admin();
     java.get("reader", "read-lock", &["rw"]);
-    let writer = call({
-        let lock = lock.clone();
-        move || {
-            let guard = lock.write().acquire().unwrap();
-            let had = monotonic();
-            guard.unlock().unwrap();
-            had
-        }
+    let writer = call_on(lock.clone(), move |lock| {
+        let guard = lock.write().acquire().unwrap();
+        let had = monotonic();
+        guard.unlock().unwrap();
+        had
     });
     wait_until("it has said that it waits", Duration::from_secs(20), || {
         admin.exists("leasehold_rwlock_waiting:{rw}").unwrap()
@@ -530,14 +521,11 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     assert!(lock.read().try_acquire().unwrap().is_none());
     assert!(writer.is_open(), "readers keep a writer out, whoever let them in");
     java.get("other", "read-unlock", &["rw"]);
-    let reader = call({
-        let lock = lock.clone();
-        move || {
-            let guard = lock.read().acquire().unwrap();
-            let had = monotonic();
-            guard.unlock().unwrap();
-            had
-        }
+    let reader = call_on(lock.clone(), move |lock| {
+        let guard = lock.read().acquire().unwrap();
+        let had = monotonic();
+        guard.unlock().unwrap();
+        had
     });
     java.get("reader", "read-unlock", &["rw"]);
     assert!(writer.join() < reader.join());

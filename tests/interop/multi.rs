@@ -8,7 +8,7 @@ use redis::Commands;
 
 use crate::java;
 use crate::scene::{between, keys, monotonic, own_time_between, rust, scripts_run};
-use crate::support::{call, leased, now, stalled_since, wait_until};
+use crate::support::{call, call_on, leased, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(10);
@@ -37,12 +37,9 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
         }
         // A wait ends soon after Java's release.
         let before = scripts_run(&mut admin);
-        let waiter = call({
-            let multi = multi.clone();
-            move || {
-                let guard = multi.acquire().unwrap();
-                (monotonic(), guard.unlock().unwrap())
-            }
+        let waiter = call_on(multi.clone(), move |multi| {
+            let guard = multi.acquire().unwrap();
+            (monotonic(), guard.unlock().unwrap())
         });
         let javas = group.split(',').min().unwrap();
         wait_until("it waits", LONG, || {
@@ -158,13 +155,10 @@ fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     guard.unlock().unwrap();
     // Waited for in vain at first: ours ends when it was said to.
     let held = client.get_lock("m").acquire_owned().unwrap();
-    let waiter = call({
-        let client = rust(&server.url(), LEASE);
-        move || {
-            let multi = client.get_multi_lock([client.get_lock("f"), client.get_lock("m")]);
-            multi.lock_with_lease(Duration::from_secs(2)).unwrap();
-            multi.remaining_lease().unwrap()
-        }
+    let waiter = call_on(rust(&server.url(), LEASE), move |client| {
+        let multi = client.get_multi_lock([client.get_lock("f"), client.get_lock("m")]);
+        multi.lock_with_lease(Duration::from_secs(2)).unwrap();
+        multi.remaining_lease().unwrap()
     });
     wait_until("it waits", LONG, || client.get_lock("f").is_locked().unwrap());
     held.unlock().unwrap();

@@ -100,6 +100,15 @@ fn transfers_in_all_directions_at_once_lose_nothing() {
 }
 
 #[test]
+fn a_path_is_locked_with_all_below_it_and_nothing_beside_it() {
+    for output in outputs("path_locks", &[]) {
+        says(&output, &["library/east/shelf/box: locked", "library/east: locked", "library: locked"]);
+        says(&output, &["library/east/desk: free", "library/west: free", "and the box within: true"]);
+        says(&output, &["afterwards library: free"]);
+    }
+}
+
+#[test]
 fn two_accounts_in_the_wrong_order_are_a_deadlock_that_is_told_and_broken() {
     for output in outputs("transfer_wrong_order", &[]) {
         says(
@@ -362,6 +371,11 @@ fn metrics_are_scraped_and_name_no_lock() {
         });
         assert!(are_there, "of {wanted:#?} not all are in\n{text}");
         assert!(!text.contains("stock:4"), "a lock's name is a label:\n{text}");
+        if let Some(promtool) = crate::alerts::promtool() {
+            let mut check = Command::new(promtool).args(["check", "metrics"]).stdin(Stdio::piped()).spawn().unwrap();
+            check.stdin.take().unwrap().write_all(text.split_once("\r\n\r\n").unwrap().1.as_bytes()).unwrap();
+            assert!(check.wait().unwrap().success(), "names and units as Prometheus has them");
+        }
         drop(program.0.stdin.take());
         assert!(program.0.wait().unwrap().success());
     }

@@ -1,7 +1,6 @@
 //! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is
 //! wrong.
 
-use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -127,46 +126,9 @@ fn a_server_dies_with_a_test_process_that_cannot_clean_up() {
     );
 }
 
-#[test]
-fn a_swallowed_reply_is_lost_and_its_command_executed() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    for (then, name) in [(Then::Silent, "silent"), (Then::Close, "close"), (Then::Reset, "reset")] {
-        let mut connection = connect_impatient(&proxy.url());
-        let fault = proxy.next(script_with(name), Do::SwallowReply(then));
-        assert_eq!(incr(&mut connection, "not this one").is_ok() as usize + fault.hits(), 1);
-        let error = incr_by_script(&mut connection, name).unwrap_err();
-        match then {
-            Then::Silent => assert!(error.is_timeout(), "{error:?}"),
-            Then::Close => assert!(error.is_connection_dropped() && !is_reset(&error), "{error:?}"),
-            Then::Reset => assert!(is_reset(&error), "{error:?}"),
-        }
-        assert_eq!((fault.hits(), get(&server, name)), (1, Some(1)));
-        assert_eq!(fault.commands()[0].args[3], name.as_bytes());
-        // It was the next one only, and other connections pass.
-        assert_eq!(incr_by_script(&mut connect(&proxy.url()), name).unwrap(), 2);
-        // A silent connection stays silent; the others are dead.
-        assert!(incr_by_script(&mut connection, name).is_err());
-        assert_eq!(get(&server, name), Some(2));
-    }
-}
-
 /// Whether the other side has aborted the connection; the driver hides the kind of its I/O errors.
 fn is_reset(error: &redis::RedisError) -> bool {
     error.kind() == ErrorKind::Io && error.to_string().contains("reset")
-}
-
-#[test]
-fn in_a_pipeline_only_replies_before_the_swallowed_one_arrive() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.next(|command| command.contains("third"), Do::SwallowReply(Then::Close));
-    let mut raw = TcpStream::connect(proxy.address()).unwrap();
-    raw.write_all(b"ECHO first\r\nECHO second\r\nECHO third\r\nECHO fourth\r\n").unwrap();
-    let mut read = String::new();
-    raw.read_to_string(&mut read).unwrap();
-    assert_eq!(read, "$5\r\nfirst\r\n$6\r\nsecond\r\n");
-    assert_eq!(fault.hits(), 1);
 }
 
 #[test]
@@ -183,44 +145,6 @@ fn a_held_request_arrives_when_released_even_if_its_client_has_gone() {
     fault.release();
     assert!(eventually(LONG, || get(&server, "late") == Some(1)));
     assert!(eventually(LONG, || proxy.connections() == 0), "the late connection ends in order");
-}
-
-#[test]
-fn a_dropped_request_never_arrives() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    for then in [Then::Silent, Then::Close, Then::Reset] {
-        let fault = proxy.next(verb("INCR"), Do::DropRequest(then));
-        let error = incr(&mut connect_impatient(&proxy.url()), "dropped").unwrap_err();
-        assert_eq!(error.is_timeout(), then == Then::Silent, "{error:?}");
-        assert_eq!((fault.hits(), get(&server, "dropped")), (1, None));
-    }
-    assert_eq!(incr(&mut connect(&proxy.url()), "dropped").unwrap(), 1);
-}
-
-#[test]
-fn a_cut_reply_ends_after_so_many_bytes() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.next(verb("ECHO"), Do::CutReply(7, Then::Close));
-    let mut raw = TcpStream::connect(proxy.address()).unwrap();
-    raw.write_all(b"ECHO 0123456789\r\n").unwrap();
-    let mut read = String::new();
-    raw.read_to_string(&mut read).unwrap();
-    assert_eq!((read.as_str(), fault.hits()), ("$10\r\n01", 1));
-    let fault = proxy.next(verb("INCR"), Do::CutReply(2, Then::Silent));
-    times_out(incr(&mut connect_impatient(&proxy.url()), "counter"));
-    assert_eq!((fault.hits(), get(&server, "counter")), (1, Some(1)));
-}
-
-#[test]
-fn a_garbled_reply_is_no_resp() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.next(verb("INCR"), Do::GarbleReply(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
-    let error = incr(&mut connect_impatient(&proxy.url()), "counter").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Parse, "{error:?}");
-    assert_eq!((fault.hits(), get(&server, "counter")), (1, Some(1)));
 }
 
 #[test]
@@ -246,44 +170,6 @@ fn delays_are_at_least_as_long_as_asked_and_can_be_ended() {
     proxy.delay_requests(Duration::ZERO);
     let quick = eventually(LONG, || timed(|| incr(&mut connection, "counter").unwrap()).1 < PATIENCE);
     assert!(quick, "a delay was left");
-}
-
-#[test]
-fn a_held_reply_comes_when_released() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.next(verb("INCR"), Do::HoldReply);
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| incr(&mut connect(&proxy.url()), "counter").unwrap());
-        fault.wait_for(1, LONG);
-        assert_eq!(get(&server, "counter"), Some(1));
-        assert!(!waiting.is_finished());
-        fault.release();
-        assert_eq!(waiting.join().unwrap(), 1);
-    });
-}
-
-#[test]
-fn a_hold_to_the_server_keeps_requests_and_a_hold_to_the_client_keeps_replies() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let mut connection = connect_impatient(&proxy.url());
-    proxy.hold(Direction::ToServer, Which::All);
-    times_out(incr(&mut connection, "to server"));
-    assert_eq!(get(&server, "to server"), None);
-    proxy.resume();
-    assert!(eventually(LONG, || get(&server, "to server") == Some(1)));
-
-    let mut connection = connect_impatient(&proxy.url());
-    proxy.hold(Direction::ToClient, Which::All);
-    times_out(incr(&mut connection, "to client"));
-    assert_eq!(get(&server, "to client"), Some(1));
-    // The connection is accepted and nothing is said.
-    assert!(redis::Client::open(proxy.url()).unwrap().get_connection_with_timeout(PATIENCE).is_err());
-    proxy.resume();
-    // The driver skips the late reply and gives the one that belongs to this command.
-    connection.set_read_timeout(Some(LONG)).unwrap();
-    assert_eq!(incr(&mut connection, "to client").unwrap(), 2);
 }
 
 #[test]
@@ -324,31 +210,6 @@ fn holding_kills_and_messages_can_be_aimed_at_subscribers() {
 }
 
 #[test]
-fn the_confirmation_of_a_subscription_can_be_held() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.next(verb("SUBSCRIBE"), Do::HoldReply);
-    std::thread::scope(|scope| {
-        let subscribing = scope.spawn(|| {
-            let mut connection = connect(&proxy.url());
-            let mut pubsub = connection.as_pubsub();
-            pubsub.subscribe("news").unwrap();
-            pubsub.set_read_timeout(Some(LONG)).unwrap();
-            pubsub.get_message().unwrap().get_payload::<String>().unwrap()
-        });
-        fault.wait_for(1, LONG);
-        assert_eq!(
-            server.admin().publish::<_, _, i64>("news", "early").unwrap(),
-            1,
-            "the server has subscribed it"
-        );
-        assert!(!subscribing.is_finished());
-        fault.release();
-        assert_eq!(subscribing.join().unwrap(), "early");
-    });
-}
-
-#[test]
 fn dripping_takes_a_pause_for_each_piece() {
     let Some(server) = RedisServer::start_default() else { return };
     let proxy = Proxy::before(&server);
@@ -362,24 +223,6 @@ fn dripping_takes_a_pause_for_each_piece() {
 }
 
 #[test]
-fn killed_connections_end_as_asked() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    for (then, kind) in [(Then::Close, None), (Then::Reset, Some(IoKind::ConnectionReset))] {
-        let mut sockets: Vec<TcpStream> =
-            (0..5).map(|_| TcpStream::connect(proxy.address()).unwrap()).collect();
-        assert!(eventually(LONG, || proxy.connections() == 5));
-        let newest = proxy.accepted() - 1;
-        assert_eq!(proxy.kill(Which::One(newest), then), 1);
-        assert_eq!(proxy.kill(Which::All, then), 4);
-        for socket in &mut sockets {
-            socket.set_read_timeout(Some(LONG)).unwrap();
-            assert_eq!(socket.read(&mut [0]).map_err(|error| error.kind()).err(), kind);
-        }
-    }
-}
-
-#[test]
 fn a_repeated_request_is_executed_twice() {
     let Some(server) = RedisServer::start_default() else { return };
     let proxy = Proxy::before(&server);
@@ -387,20 +230,6 @@ fn a_repeated_request_is_executed_twice() {
     incr(&mut connect(&proxy.url()), "counter").unwrap();
     assert_eq!(fault.repeat(0), b":2\r\n");
     assert_eq!((fault.hits(), get(&server, "counter")), (1, Some(2)));
-}
-
-#[test]
-fn a_cancelled_fault_bites_no_more_and_each_bites_every_time() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.each(verb("INCR"), Do::DropRequest(Then::Close));
-    for round in 1..=3 {
-        assert!(incr(&mut connect(&proxy.url()), "counter").is_err());
-        assert_eq!(fault.hits(), round);
-    }
-    fault.cancel();
-    assert_eq!(incr(&mut connect(&proxy.url()), "counter").unwrap(), 1);
-    assert_eq!(fault.hits(), 3);
 }
 
 fn behind_a_network() -> Option<(RedisServer, Netns)> {
@@ -429,7 +258,7 @@ fn when_replies_are_lost_requests_are_executed() {
     let mut connection = connect_impatient(&server.url());
     let cut = net.cut(Lost::Replies);
     times_out(incr(&mut connection, "counter"));
-    assert_eq!(get(&server, "counter"), Some(1));
+    assert!(eventually(LONG, || get(&server, "counter") == Some(1)));
     cut.heal();
     connection.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(incr(&mut connection, "counter").unwrap(), 2);

@@ -1,22 +1,22 @@
 //! Etcd's own behaviour: members that are killed, stopped and cut off, leases that end behind one's back, a cluster
 //! without a quorum, many processes, users and TLS. The promises of all stores are in the contracts.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer};
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason};
 
 use crate::support::etcd::{Etcd, say_missing};
+use crate::support::observer::told;
 use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
 };
+use crate::support::relay::{Act, Direction, Relay};
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, connected, eventually, fresh, leased, median, ms, now,
     receive, slack_since, stalled_since, start, throughout,
@@ -61,16 +61,6 @@ fn queue_of(server: &Etcd, name: &str) -> Vec<serde_json::Value> {
 fn lease_of(server: &Etcd, name: &str) -> String {
     let queue = queue_of(server, name);
     queue[0]["lease"].as_str().expect("the lock is held, under a lease").to_owned()
-}
-
-struct WakeUps(Sender<bool>);
-
-impl Observer for WakeUps {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
-            self.0.send(matches!(event, Event::WakeupsDown { .. })).ok(); // the test may be over
-        }
-    }
 }
 
 #[test]
@@ -128,16 +118,6 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     holder.get_lock(&name).unlock().unwrap();
 }
 
-struct Warnings(Sender<String>);
-
-impl Observer for Warnings {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Warning { text, .. } = *event {
-            self.0.send(text.to_owned()).unwrap();
-        }
-    }
-}
-
 /// Whether the installed server may revoke leases of living holders; then it is warned about.
 fn may_revoke(server: &Etcd) -> bool {
     let status = server.must("/v3/maintenance/status", "{}");
@@ -149,8 +129,11 @@ fn may_revoke(server: &Etcd) -> bool {
 #[test]
 fn a_version_that_may_revoke_leases_of_living_holders_is_warned_about() {
     let server = some_or_skip!(Etcd::start());
-    let (tell, warnings) = unbounded();
-    let client = builder(&server.url()).observer(Warnings(tell)).build().unwrap();
+    let (observer, warnings) = told(|event| match event {
+        Event::Warning { text, .. } => Some((*text).to_owned()),
+        _ => None,
+    });
+    let client = builder(&server.url()).observer(observer).build().unwrap();
     client.with_lock(fresh("warned"), |_| ()).unwrap();
     if may_revoke(&server) {
         let warning = receive(&warnings, LONG).expect("it is warned about");
@@ -225,14 +208,16 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
 
     // Waits beside the one member that will be left.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
-    let (tell, told) = unbounded();
-    let beside = builder(&members[left].url()).observer(WakeUps(tell)).build().unwrap();
+    let (observer, wakeups) = told(|event| match event {
+        Event::WakeupsDown { .. } => Some("down"),
+        Event::WakeupsUp => Some("up"),
+        _ => None,
+    });
+    let beside = builder(&members[left].url()).observer(observer).build().unwrap();
     let waiting = beside.get_lock(&name);
     let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let interrupt = interrupt.clone();
-        move || waiting.lock_interruptibly(&interrupt).is_err()
-    });
+    let waiter =
+        Waiter::on(interrupt.clone(), move |interrupt| waiting.lock_interruptibly(&interrupt).is_err());
     members[second].kill();
     let begun = now();
     let error = holder.get_lock(fresh("none")).try_lock().unwrap_err();
@@ -248,8 +233,8 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "patience: {:?}", begun.elapsed());
     // A member without a leader does not stand still in silence: it ends the watch.
-    let down = receive(&told, ms(5_000)).expect("told that no wake-ups are coming");
-    assert!(down, "they were there before");
+    let change = receive(&wakeups, ms(5_000)).expect("told that no wake-ups are coming");
+    assert_eq!(change, "down", "they were there before");
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0);
     // Nobody can say that the lock is still held, so its holder does not either.
@@ -257,9 +242,8 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     assert!(next.check().unwrap_err().is_lost());
     // Requests of unknown outcome are undone when there is a majority again.
     members[leader].restart();
-    let (granted, _) = Waiter::start({
-        let lock = holder.get_fenced_lock(&name);
-        move || lock.acquire().map(|guard| guard.fencing_token())
+    let (granted, _) = Waiter::on(holder.get_fenced_lock(&name), move |lock| {
+        lock.acquire().map(|guard| guard.fencing_token())
     })
     .returns_within(ms(10_000) + LATE);
     assert!(granted.unwrap() > next.fencing_token());
@@ -334,11 +318,8 @@ fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
     assert_eq!(loss.reason, LossReason::Expired);
     assert!(begun.elapsed() <= ms(1_500) + slack_since(begun), "{:?}", begun.elapsed());
     server.cont();
-    let (result, _) = Waiter::start({
-        let lock = client(&server.url()).get_lock(&name);
-        move || lock.lock()
-    })
-    .returns_within(ms(1_500) + LATE + SLACK);
+    let (result, _) = Waiter::on(client(&server.url()).get_lock(&name), move |lock| lock.lock())
+        .returns_within(ms(1_500) + LATE + SLACK);
     result.unwrap();
     assert!(guard.unlock().unwrap_err().is_lost());
 }
@@ -363,35 +344,15 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
     held.unlock().unwrap();
 }
 
-/// Passes bytes on both ways; once armed, hangs up instead of passing on the next answer.
+/// A relay that, once armed, hangs up instead of passing on the next answer.
 fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let (port, armed) = (listener.local_addr().unwrap().port(), Arc::new(AtomicBool::new(false)));
+    let armed = Arc::new(AtomicBool::new(false));
     let cuts = Arc::clone(&armed);
-    let pass = |mut from: TcpStream, mut to: TcpStream, cuts: Option<Arc<AtomicBool>>| {
-        let mut bytes = [0; 4096];
-        while let Ok(read @ 1..) = from.read(&mut bytes) {
-            if cuts.as_ref().is_some_and(|cuts| cuts.swap(false, Ordering::SeqCst))
-                || to.write_all(&bytes[..read]).is_err()
-            {
-                break;
-            }
-        }
-        from.shutdown(Shutdown::Both).ok();
-        to.shutdown(Shutdown::Both).ok();
-    };
-    thread::Builder::new()
-        .spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else { return };
-                let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                let cuts = Arc::clone(&cuts);
-                thread::Builder::new().spawn(move || pass(near, far, None)).unwrap();
-                thread::Builder::new().spawn(move || pass(far_too, near_too, Some(cuts))).unwrap();
-            }
-        })
-        .unwrap();
-    (port, armed)
+    let relay = Relay::with("127.0.0.1", server, move |_, piece| {
+        let is_answer = piece.direction == Direction::ToClient;
+        if is_answer && cuts.swap(false, Ordering::SeqCst) { Act::HangUp } else { Act::Pass }
+    });
+    (relay.port(), armed)
 }
 
 #[test]
@@ -416,9 +377,8 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
             }
         }
         cut.store(false, Ordering::SeqCst);
-        let (granted, _) = Waiter::start({
-            let lock = other.get_fenced_lock(&name);
-            move || lock.acquire().map(|guard| guard.fencing_token())
+        let (granted, _) = Waiter::on(other.get_fenced_lock(&name), move |lock| {
+            lock.acquire().map(|guard| guard.fencing_token())
         })
         .returns_within(ms(1_200) + SLACK);
         assert!(granted.unwrap() > fence);

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{Event, HoldState, LockClient, ManualClock, MemoryStore, NotHeld, Observer};
+use leasehold::{Event, HoldState, LockClient, ManualClock, MemoryStore, NotHeld};
 
+use crate::support::observer::told;
 use crate::support::{Holding, LONG, Waiter, comes_true_within, elsewhere, leased, ms, now, throughout};
 
 const fn secs(seconds: u64) -> Duration {
@@ -194,19 +194,13 @@ fn clients_come_and_go_while_the_clock_moves() {
 #[test]
 fn the_clock_moves_where_there_are_no_clients() {
     let (clock, store) = world();
-    let alone = Waiter::start({
-        let clock = clock.clone();
-        move || clock.advance(HOUR)
-    });
+    let alone = Waiter::on(clock.clone(), move |clock| clock.advance(HOUR));
     alone.returns_within(LONG);
     let client = LockClient::in_memory_with(&store);
     client.get_lock("a").lock_with_lease(secs(9)).unwrap();
     client.shutdown().unwrap();
     drop(client);
-    let left = Waiter::start({
-        let clock = clock.clone();
-        move || clock.advance(HOUR)
-    });
+    let left = Waiter::on(clock.clone(), move |clock| clock.advance(HOUR));
     left.returns_within(LONG);
     let next = LockClient::in_memory_with(&store);
     assert!(next.get_lock("a").try_lock().unwrap());
@@ -247,21 +241,14 @@ fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
     assert_eq!(remaining, ms(8_910));
 }
 
-struct Names(Sender<String>);
-
-impl Observer for Names {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Released { name, .. } = *event {
-            self.0.send(name.to_owned()).unwrap();
-        }
-    }
-}
-
 #[test]
 fn a_group_is_given_back_in_the_opposite_order() {
     let store = MemoryStore::new();
-    let (sender, seen) = unbounded();
-    let client = LockClient::builder().observer(Names(sender)).build_in_memory(&store).unwrap();
+    let (observer, seen) = told(|event| match event {
+        Event::Released { name, .. } => Some((*name).to_owned()),
+        _ => None,
+    });
+    let client = LockClient::builder().observer(observer).build_in_memory(&store).unwrap();
     let rival = LockClient::in_memory_with(&store);
     let names = ["b", "d", "a", "c"];
     let multi = client.get_multi_lock(names.map(|name| client.get_lock(name)));

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
     AcquireOptions, ClientBuilder, Error, ErrorKind, Event, Fault, HoldState, LeaderEvent, LockClient,
-    LossReason, ManualClock, MemoryStore, Observer, Result,
+    LossReason, ManualClock, MemoryStore, Result,
 };
 
+use crate::support::observer::told;
 use crate::support::{LONG, elsewhere, ms, receive, wait_until};
 
 const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
@@ -86,17 +87,12 @@ fn a_request_that_is_lost_changes_nothing_and_one_whose_answer_is_lost_is_carrie
 
 #[test]
 fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
-    struct Requests(Sender<(&'static str, Option<bool>)>);
-    impl Observer for Requests {
-        fn event(&self, event: &Event<'_>) {
-            if let Event::Request { op, error, .. } = event {
-                self.0.send((op, error.map(Error::outcome_unknown))).ok();
-            }
-        }
-    }
-    let (sender, requests) = unbounded();
+    let (observer, requests) = told(|event| match event {
+        Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
+        _ => None,
+    });
     let (clock, store) = place();
-    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(Requests(sender));
+    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(observer);
     let client = builder.build_in_memory(&store).unwrap();
     let lock = client.get_lock("a");
     for (fault, outcome) in [(Fault::Refused, Some(false)), (Fault::AnswerLost, Some(true))] {
@@ -116,17 +112,12 @@ fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
 
 #[test]
 fn a_loss_is_reported_with_how_long_it_was_held_and_whether_by_a_thread_that_had_ended() {
-    struct Losses(Sender<(Duration, bool)>);
-    impl Observer for Losses {
-        fn event(&self, event: &Event<'_>) {
-            if let Event::Lost { held, is_abandoned, .. } = event {
-                self.0.send((*held, *is_abandoned)).ok();
-            }
-        }
-    }
-    let (sender, losses) = unbounded();
+    let (observer, losses) = told(|event| match event {
+        Event::Lost { held, is_abandoned, .. } => Some((*held, *is_abandoned)),
+        _ => None,
+    });
     let (clock, store) = place();
-    let client = ClientBuilder::default().observer(Losses(sender)).build_in_memory(&store).unwrap();
+    let client = ClientBuilder::default().observer(observer).build_in_memory(&store).unwrap();
     let guard = client.get_lock("a").acquire().unwrap();
     clock.advance(ms(40_000)); // renewed twice or more
     store.fail(Fault::Refused);
@@ -297,27 +288,16 @@ fn a_client_of_another_store_is_refused() {
     assert!(refused.iter().all(|error| error.kind() == ErrorKind::InvalidInput));
 }
 
-/// Sends the names of the locks whose release failed.
-struct FailedReleases(Sender<String>);
-
-impl Observer for FailedReleases {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::ReleaseFailed { name, .. } = event {
-            self.0.send((*name).to_owned()).ok();
-        }
-    }
-}
-
 #[test]
 fn the_result_of_work_comes_back_when_only_the_release_fails() {
     for fault in FAULTS {
         let (_clock, store) = place();
-        let (sender, failed) = unbounded();
-        let client = ClientBuilder::default()
-            .retry_timeout(Duration::ZERO)
-            .observer(FailedReleases(sender))
-            .build_in_memory(&store)
-            .unwrap();
+        let (observer, failed) = told(|event| match event {
+            Event::ReleaseFailed { name, .. } => Some((*name).to_owned()),
+            _ => None,
+        });
+        let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(observer);
+        let client = builder.build_in_memory(&store).unwrap();
         let charged = |name: &str| {
             store.fail_client(&client, fault).unwrap();
             format!("{name} charged")
@@ -405,8 +385,11 @@ fn the_error_of_a_release_says_that_the_work_ran_and_is_never_to_be_retried() {
 #[test]
 fn the_error_of_a_dropped_guards_release_is_not_to_be_retried_either() {
     let (_clock, store) = place();
-    let (told, seen) = unbounded();
-    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(Releases(told));
+    let (observer, seen) = told(|event| match event {
+        Event::ReleaseFailed { error, .. } => Some((error.work_ran(), error.is_retryable())),
+        _ => None,
+    });
+    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(observer);
     let client = builder.build_in_memory(&store).unwrap();
     let guards =
         [client.get_lock("plain").acquire().unwrap(), client.get_token_lock("token").acquire().unwrap()];
@@ -414,17 +397,6 @@ fn the_error_of_a_dropped_guards_release_is_not_to_be_retried_either() {
     drop(guards);
     for _ in 0..2 {
         assert_eq!(receive(&seen, LONG), Ok((true, false)), "work ran, is retryable");
-    }
-}
-
-/// Tells of each release that failed whether its error says that the work ran, and that it may be retried.
-struct Releases(Sender<(bool, bool)>);
-
-impl Observer for Releases {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::ReleaseFailed { error, .. } = event {
-            self.0.send((error.work_ran(), error.is_retryable())).ok(); // nobody listens any more
-        }
     }
 }
 

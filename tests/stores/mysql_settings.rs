@@ -177,6 +177,31 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
     assert_eq!(left, None, "a try leaves nothing behind");
 }
 
+/// Also those of callers who do not wait for it any more.
+#[test]
+fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
+    let Some(server) = MysqlServer::start() else { return };
+    let mut admin = server.admin();
+    admin.query_drop("CREATE USER app").unwrap();
+    admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
+    let url = server.url_as("app");
+    let client = connected(|| at(&url).command_timeout(ms(1_500)).retry_timeout(ms(100)).build());
+    client.get_lock("a").lock().unwrap();
+    client.get_lock("a").unlock().unwrap();
+    let mut locked = server.admin();
+    locked.query_drop("FLUSH TABLES WITH READ LOCK").unwrap();
+    thread::scope(|scope| {
+        let tries = || assert!(client.get_lock("a").try_lock().unwrap_err().is_retryable());
+        (0..4).for_each(|_| drop(scope.spawn(tries)));
+    });
+    drop(client); // a failed `shutdown` would keep a connection for the next
+    let text =
+        "SELECT CONCAT_WS(' ', command, time, info) FROM information_schema.processlist WHERE user = 'app'";
+    let mut sessions = || admin.query::<String, _>(text).unwrap();
+    assert!(eventually(LONG, || sessions().is_empty()), "left: {:?}", sessions());
+    locked.query_drop("UNLOCK TABLES").unwrap();
+}
+
 /// Where the server tells letters apart, as on Linux.
 #[test]
 fn a_table_of_the_same_name_in_other_letters_is_said_at_connect() {

@@ -244,6 +244,27 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
     assert!(took <= BY_MESSAGE, "{took:?}");
 }
 
+#[test]
+fn a_line_of_another_shape_is_done_without() {
+    let Some(server) = PostgresServer::start() else { return };
+    let (used, mut admin) = ([server.client(), server.client()], server.admin());
+    for change in
+        ["RENAME kept_until TO kept", "RENAME kept TO kept_until", "ALTER seen TYPE text", "DROP channel"]
+    {
+        admin.batch_execute(&format!("ALTER TABLE leasehold_locks_line {change}")).unwrap();
+        for [one, other] in [&used, &[server.client(), server.client()]] {
+            let name = fresh("shape");
+            let held = one.get_lock(&name).acquire().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| other.get_lock(&name).acquire().unwrap().unlock().unwrap());
+                assert!(eventually(LONG, || other.stats().waiters == 1), "{change}");
+                held.unlock().unwrap();
+            });
+        }
+        used[0].sweep(Duration::from_secs(3_600)).unwrap();
+    }
+}
+
 /// As on Redis: `faults turns::` has the rest.
 #[test]
 fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every_client() {

@@ -2,7 +2,7 @@
 //! schemas; tables that others have made or changed; errors that end a session.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -14,6 +14,7 @@ use postgres::{Client, NoTls};
 
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
+use crate::support::relay::{Act, Direction, Relay};
 use crate::support::{LONG, eventually, fresh, ms, now, start, throughout};
 
 fn shared() -> Option<&'static PostgresServer> {
@@ -248,55 +249,21 @@ fn a_limit_for_idle_sessions_ends_neither_waits_nor_wakeups() {
     });
 }
 
-/// Passes bytes on, and now and then says something itself in the place of the server.
-struct Pooler {
-    port: u16,
-    /// The number of the next requests that are answered by an error that ends the session.
-    fatal: Arc<AtomicUsize>,
-}
-
-impl Pooler {
-    fn before(server: &PostgresServer, code: &'static str) -> Pooler {
-        let (upstream, listener) = (server.port(), TcpListener::bind("127.0.0.1:0").unwrap());
-        let fatal = Arc::new(AtomicUsize::new(0));
-        let pooler = Pooler { port: listener.local_addr().unwrap().port(), fatal: Arc::clone(&fatal) };
-        start(move || {
-            for client in listener.incoming().flatten() {
-                let server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
-                let (mut answers, mut asked) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                start(move || {
-                    std::io::copy(&mut answers, &mut asked).ok(); // until one of the two hangs up
-                    asked.shutdown(Shutdown::Both).ok();
-                });
-                let fatal = Arc::clone(&fatal);
-                start(move || pass(client, server, &fatal, code));
-            }
-        });
-        pooler
-    }
-
-    fn url(&self) -> String {
-        format!("postgres://admin@127.0.0.1:{}/postgres", self.port)
-    }
-}
-
-fn pass(mut client: TcpStream, mut server: TcpStream, fatal: &AtomicUsize, code: &str) {
-    let mut bytes = vec![0; 65_536];
-    while let Ok(count @ 1..) = client.read(&mut bytes) {
-        let is_execute = bytes[0] == b'B';
+/// A pooler that answers so many of the next requests by an error that ends the session.
+fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
+    let fatal = Arc::new(AtomicUsize::new(0));
+    let left = Arc::clone(&fatal);
+    let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {
+        let is_execute = piece.direction == Direction::ToServer && piece.bytes[0] == b'B';
         let less = |left: usize| left.checked_sub(1);
-        if is_execute && fatal.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+        if is_execute && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             let fields = format!("SFATAL\0C{code}\0Mserver conn crashed?\0\0");
             let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
-            client.write_all(&[b"E", &length[..], fields.as_bytes()].concat()).ok();
-            client.shutdown(Shutdown::Both).ok();
-            break;
+            return Act::Answer([b"E", &length[..], fields.as_bytes()].concat());
         }
-        if server.write_all(&bytes[..count]).is_err() {
-            break;
-        }
-    }
-    server.shutdown(Shutdown::Both).ok(); // it may be closed already
+        Act::Pass
+    });
+    (format!("postgres://admin@127.0.0.1:{}/postgres", relay.port()), fatal)
 }
 
 /// As pgpool-II in raw mode does, while it `begins`: its transaction begins before a prepared statement, and nobody ends
@@ -397,15 +364,15 @@ fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
     let Some(server) = shared() else { return };
     server.admin();
     for code in ["XX999", "08P01"] {
-        let pooler = Pooler::before(server, code);
-        let client = at(&pooler.url()).table("fatal").build().unwrap();
+        let (url, fatal) = pooler(server, code);
+        let client = at(&url).table("fatal").build().unwrap();
         let rival = at(&server.url()).table("fatal").build().unwrap();
         let lock = client.get_lock("a");
         lock.lock().unwrap();
         lock.unlock().unwrap();
-        pooler.fatal.store(2, Ordering::SeqCst);
+        fatal.store(2, Ordering::SeqCst);
         assert!(lock.try_lock_for(LONG).unwrap(), "the wait goes on over another connection");
-        pooler.fatal.store(1, Ordering::SeqCst);
+        fatal.store(1, Ordering::SeqCst);
         let unlocked = lock.unlock();
         assert!(unlocked.as_ref().map_or_else(crate::support::may_pass, |()| true), "{unlocked:?}");
         assert!(rival.get_lock("a").try_lock_for(LONG).unwrap());

@@ -1,10 +1,9 @@
 //! PostgreSQL and MySQL behind an address that leads elsewhere from one moment to the next, or that has room
 //! for few connections: planned switchovers, users with one connection, links that break without a word.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, LockClient, LossReason};
@@ -13,99 +12,11 @@ use parking_lot::Mutex;
 use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
+use crate::support::relay::{Act, Direction, Relay};
 use crate::support::{
     LONG, RENEWED, comes_within, connected, eventually, fresh, leased, let_pass, ms, now, receive,
     throughout, within,
 };
-
-struct Relay {
-    port: u16,
-    state: Arc<RelayState>,
-}
-
-#[derive(Default)]
-struct RelayState {
-    to: AtomicU16,
-    refuses: AtomicBool,
-    accepted: AtomicUsize,
-    /// How often a client spoke after its server had, or at first.
-    turns: AtomicUsize,
-    /// On connections with a lower number nothing passes any more, their ends included.
-    cut: AtomicUsize,
-    /// The sides of all connections, so that those that are cut stay open.
-    kept: Mutex<Vec<TcpStream>>,
-}
-
-impl Relay {
-    fn to(port: u16) -> Relay {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let relay = Relay { port: listener.local_addr().unwrap().port(), state: Arc::default() };
-        relay.lead_to(port);
-        let state = Arc::clone(&relay.state);
-        in_background(move || {
-            for client in listener.incoming().flatten() {
-                if state.refuses.load(Ordering::SeqCst) {
-                    continue;
-                }
-                let number = state.accepted.fetch_add(1, Ordering::SeqCst);
-                let to = (Ipv4Addr::LOCALHOST, state.to.load(Ordering::SeqCst));
-                let Ok(server) = TcpStream::connect(to) else { continue };
-                let sides = [&client, &server].map(|side| side.try_clone().unwrap());
-                state.kept.lock().extend(sides);
-                let is_turn = Arc::new(AtomicBool::new(true));
-                for (from, to, is_client) in [(&client, &server, true), (&server, &client, false)] {
-                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let (state, is_turn) = (Arc::clone(&state), Arc::clone(&is_turn));
-                    let other = Arc::clone(&state);
-                    let is_cut = move || number < other.cut.load(Ordering::SeqCst);
-                    let note = move || {
-                        let was_turn = is_turn.swap(!is_client, Ordering::SeqCst);
-                        state.turns.fetch_add(usize::from(is_client && was_turn), Ordering::SeqCst);
-                    };
-                    in_background(move || pass_on(from, to, &note, &is_cut));
-                }
-            }
-        });
-        relay
-    }
-
-    fn lead_to(&self, port: u16) {
-        self.state.to.store(port, Ordering::SeqCst);
-    }
-
-    /// Nothing passes any more on the open connections, and neither side is told.
-    fn cut(&self) {
-        self.state.cut.store(self.state.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
-    }
-
-    fn refuse_new(&self, refuses: bool) {
-        self.state.refuses.store(refuses, Ordering::SeqCst);
-    }
-
-    fn url(&self, url: &str, port: u16) -> String {
-        url.replace(&format!(":{port}/"), &format!(":{}/", self.port))
-    }
-}
-
-/// Ends with the connections, or the process.
-fn in_background(work: impl FnOnce() + Send + 'static) {
-    drop(std::thread::Builder::new().spawn(work).unwrap());
-}
-
-fn pass_on(mut from: TcpStream, mut to: TcpStream, note: &dyn Fn(), is_cut: &dyn Fn() -> bool) {
-    let mut bytes = [0; 4_096];
-    while let Ok(count @ 1..) = from.read(&mut bytes) {
-        note();
-        if !is_cut() && to.write_all(&bytes[..count]).is_err() {
-            break;
-        }
-    }
-    if !is_cut() {
-        // Either may be closed already.
-        to.shutdown(Shutdown::Both).ok();
-        from.shutdown(Shutdown::Both).ok();
-    }
-}
 
 /// An act of an operator on a server.
 trait Operated: Database {
@@ -319,16 +230,16 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
     let options = || LockClient::builder().url(&url).session_locks().lease(ms(25_000));
-    let client = connected(|| options().command_timeout(ms(400)).retry_timeout(ms(1_500)).build());
+    let client = connected(|| options().command_timeout(ms(1_000)).retry_timeout(ms(3_000)).build());
     let rival = server.options_as("app").session_locks().build().unwrap();
     let (first, second) =
         (client.get_lock("a").acquire_owned().unwrap(), client.get_lock("b").acquire_owned().unwrap());
-    relay.cut();
-    relay.refuse_new(true);
+    relay.freeze();
+    relay.refuse(true);
     let error = first.unlock().unwrap_err();
     assert!(error.outcome_unknown(), "{error:?}");
     assert!(!rival.get_lock("a").try_lock().unwrap());
-    relay.refuse_new(false);
+    relay.refuse(false);
     let start = now();
     second.unlock().unwrap();
     assert!(rival.get_lock("b").try_lock().unwrap());
@@ -339,12 +250,23 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
 fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
-    let relay = Relay::to(server.port());
+    // How often a client spoke after its server had, or at first.
+    let turns = Arc::new(AtomicUsize::new(0));
+    let (counts, asking) = (Arc::clone(&turns), Mutex::new(BTreeSet::new()));
+    let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {
+        let mut asking = asking.lock();
+        if piece.direction == Direction::ToClient {
+            asking.remove(&piece.connection);
+        } else if asking.insert(piece.connection) {
+            counts.fetch_add(1, Ordering::SeqCst);
+        }
+        Act::Pass
+    });
     for (user, creates) in [("app", false), ("admin", true)] {
-        let before = relay.state.turns.load(Ordering::SeqCst);
+        turns.store(0, Ordering::SeqCst);
         let url = relay.url(&server.url_as(user), server.port());
         LockClient::builder().url(url).create_schema(creates).build().unwrap();
-        let turns = relay.state.turns.load(Ordering::SeqCst) - before;
+        let turns = turns.load(Ordering::SeqCst);
         assert!(turns <= 16, "{turns} round trips to build a client of {user}");
     }
 }
@@ -360,9 +282,9 @@ fn a_clients_entry_is_written_over_one_connection<D: Operated>() {
     let other = LockClient::builder().url(server.url_as("app")).build().unwrap();
     let is_written = || other.clients().count() == 1;
     assert!(eventually(LONG, is_written));
-    let before = relay.state.accepted.load(Ordering::SeqCst);
+    let before = relay.accepted();
     throughout(ms(5_000), is_written);
-    let made = relay.state.accepted.load(Ordering::SeqCst) - before;
+    let made = relay.accepted() - before;
     assert!(made <= 2, "{made} connections for five entries");
 }
 

@@ -1,15 +1,26 @@
-//! Passwords and authorities that change in their files while a client runs.
+//! Passwords and authorities that change while a client runs, in files and by a provider.
 
 use std::fs;
 use std::path::Path;
 
-use leasehold::{ErrorKind, LockClient};
-use mysql::prelude::Queryable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
+use leasehold::{ClientBuilder, Credentials, ErrorKind, LockClient};
+use mysql::prelude::Queryable;
+use parking_lot::Mutex;
+
+use crate::support::cluster::Cluster;
+#[cfg(feature = "etcd")]
+use crate::support::etcd::Etcd;
 use crate::support::mysql::MysqlServer;
+use crate::support::observer::{Seen, texts};
 use crate::support::postgres::PostgresServer;
+use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, eventually, ms};
+use crate::support::{LONG, eventually, may_pass, ms, now};
 
 /// `change` sets the password of the user on the server, and ends the user's sessions.
 #[track_caller]
@@ -43,10 +54,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
 fn redis_is_logged_in_to_by_the_password_that_the_file_has() {
     let Some(binary) = default_server() else { return };
     let server = RedisServer::builder(&binary).user("app on nopass ~* &* +@all").start();
-    let run = |words: &str| {
-        let words: Vec<&str> = words.split(' ').collect();
-        redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
-    };
+    let run = |words: &str| redis_says(server.admin(), words);
     let url = format!("redis://app@127.0.0.1:{}", server.port());
     follows_a_changed_password(&url, |password| {
         run(&format!("ACL SETUSER app resetpass >{password}"));
@@ -62,7 +70,7 @@ fn postgres_is_logged_in_to_by_the_password_that_the_file_has() {
     admin
         .batch_execute("CREATE USER secretive; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive")
         .unwrap();
-    let admin = parking_lot::Mutex::new(admin);
+    let admin = Mutex::new(admin);
     follows_a_changed_password(&server.url_as("secretive"), |password| {
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
         admin.lock().batch_execute(&format!("ALTER USER secretive PASSWORD '{password}'; {end}")).unwrap();
@@ -78,13 +86,17 @@ fn mysql_is_logged_in_to_by_the_password_that_the_file_has() {
     run("GRANT ALL ON locks.* TO secretive");
     follows_a_changed_password(&server.url_as("secretive"), |password| {
         run(&format!("ALTER USER secretive IDENTIFIED BY '{password}'"));
-        let mut admin = server.admin();
-        let sessions = "SELECT id FROM information_schema.processlist WHERE user = 'secretive'";
-        let sessions: Vec<u64> = admin.query(sessions).unwrap();
-        for session in sessions {
-            admin.query_drop(format!("KILL {session}")).ok(); // it may have ended by itself
-        }
+        end_sessions(&server);
     });
+}
+
+fn end_sessions(server: &MysqlServer) {
+    let mut admin = server.admin();
+    let sessions = "SELECT id FROM information_schema.processlist WHERE user = 'secretive'";
+    let sessions: Vec<u64> = admin.query(sessions).unwrap();
+    for session in sessions {
+        admin.query_drop(format!("KILL {session}")).ok(); // it may have ended by itself
+    }
 }
 
 /// `renew` gives the servers of the first authority certificates by the second, and ends their connections.
@@ -135,4 +147,253 @@ fn renewed_certificates_of_a_sentinel_and_its_master_are_believed() {
             server.restart();
         }
     });
+}
+
+const SECRET: &str = "S3CR3T";
+
+/// Ends a loop of other threads, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Two clients hold a lock and contend for another, while `rotate` sets the password on the server from the
+/// first to the second, and ends the user's connections: nobody waits for a lease, and nothing is lost or
+/// refused. `LEASEHOLD_ROTATIONS` sets how often.
+#[track_caller]
+fn rotations_are_followed(options: &dyn Fn() -> ClientBuilder, times: usize, rotate: impl Fn(&str, &str)) {
+    let times = std::env::var("LEASEHOLD_ROTATIONS").map_or(times, |times| times.parse().unwrap());
+    let (password, seen) = (Arc::new(Mutex::new(format!("{SECRET}-0"))), Seen::default());
+    let client = || {
+        let password = Arc::clone(&password);
+        let provider = move |_: &str| Ok::<_, std::io::Error>(Credentials::new(password.lock().as_str()));
+        options().lease(LONG).credentials(provider).observer(seen.clone()).build().unwrap()
+    };
+    let clients = [client(), client()];
+    let held = clients[0].get_lock("held").acquire().unwrap();
+    let (is_over, inside, grants) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let (said, longest) = (Mutex::new(String::new()), Mutex::new(Duration::ZERO));
+    let work = |client: &LockClient| {
+        let lock = client.get_lock("hot");
+        while !is_over.load(Ordering::SeqCst) {
+            let begun = now();
+            let outcome = lock.lock().and_then(|()| {
+                let waited = begun.elapsed();
+                let mut longest = longest.lock();
+                *longest = waited.max(*longest);
+                assert!(!inside.swap(true, Ordering::SeqCst), "two are in");
+                inside.store(false, Ordering::SeqCst);
+                grants.fetch_add(1, Ordering::SeqCst);
+                lock.unlock()
+            });
+            if let Err(error) = outcome {
+                *said.lock() += &format!("{} {error:?}\n", texts(&error));
+                assert!(may_pass(&error), "{error:?}");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        for client in [&clients[0], &clients[0], &clients[1], &clients[1]] {
+            scope.spawn(move || work(client));
+        }
+        for round in 1..=times {
+            // The provider answers when the server has been told.
+            let mut current = password.lock();
+            let new = format!("{SECRET}-{round}");
+            rotate(&current, &new);
+            *current = new;
+            drop(current);
+            let granted = grants.load(Ordering::SeqCst);
+            let goes_on = eventually(LONG, || grants.load(Ordering::SeqCst) > granted + 4);
+            assert!(goes_on, "after rotation {round}: {}", said.lock());
+        }
+    });
+    held.check().unwrap();
+    assert_eq!(seen.losses(), 0);
+    let said = format!("{} {:?} {clients:?}", said.lock(), seen.events());
+    assert!(!said.contains(SECRET), "{said}");
+    let longest = *longest.lock();
+    println!("{times} rotations, {} grants, longest wait {longest:?}", grants.load(Ordering::SeqCst));
+    assert!(longest < LONG / 2, "somebody waited {longest:?}, as for the end of a lease");
+}
+
+fn redis_says(mut server: redis::Connection, words: &str) {
+    let words: Vec<&str> = words.split(' ').collect();
+    redis::cmd(words[0]).arg(&words[1..]).exec(&mut server).unwrap();
+}
+
+const APP: &str = "app on >S3CR3T-0 ~* &* +@all";
+
+fn rotate_on(server: redis::Connection, old: &str, new: &str) {
+    let mut pipe = redis::pipe();
+    pipe.cmd("ACL").arg(&["SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
+    pipe.cmd("CLIENT").arg(&["KILL", "USER", "app"]);
+    let mut server = server;
+    pipe.exec(&mut server).unwrap();
+}
+
+#[test]
+fn rotations_are_followed_on_redis() {
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary).user(APP).start();
+    let options = || LockClient::builder().url(server.url()).username("app");
+    rotations_are_followed(&options, 50, |old, new| rotate_on(server.admin(), old, new));
+}
+
+#[test]
+fn rotations_are_followed_through_sentinels() {
+    let Some(binary) = default_server() else { return };
+    let set = SentinelSet::start_with(&binary, |server| server.user(APP), |sentinel| sentinel);
+    let options = || LockClient::builder().url(set.url()).username("app");
+    rotations_are_followed(&options, 10, |old, new| {
+        set.servers.iter().for_each(|server| rotate_on(server.admin(), old, new));
+    });
+}
+
+#[test]
+fn rotations_are_followed_in_a_cluster() {
+    let Some(cluster) = Cluster::start_with(&[&format!("user {APP}")]) else { return };
+    let asked = Arc::new(Mutex::new(std::collections::BTreeSet::new()));
+    let options = || LockClient::builder().url(cluster.url()).username("app");
+    rotations_are_followed(&options, 10, |old, new| {
+        for index in 0..6 {
+            cluster.on(index, &["ACL", "SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
+            cluster.on(index, &["CLIENT", "KILL", "USER", "app"]);
+        }
+    });
+    // Each member is asked for by its own address.
+    let heard = Arc::clone(&asked);
+    let client = options().credentials(move |address: &str| {
+        heard.lock().insert(address.to_owned());
+        Err::<Credentials, _>("none")
+    });
+    assert_eq!(client.build().unwrap_err().kind(), ErrorKind::Credentials);
+    let seeds = cluster.url().trim_start_matches("redis-cluster://").split(',').count();
+    assert_eq!(asked.lock().len(), seeds, "{asked:?}");
+}
+
+#[test]
+fn rotations_are_followed_on_postgres() {
+    let Some(server) = PostgresServer::start() else { return };
+    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
+    let mut admin = server.admin();
+    let make =
+        "CREATE USER secretive PASSWORD 'S3CR3T-0'; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive";
+    admin.batch_execute(make).unwrap();
+    let admin = Mutex::new(admin);
+    let url = server.url_as("secretive");
+    rotations_are_followed(&|| LockClient::builder().url(&url), 10, |_, new| {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
+        admin.lock().batch_execute(&format!("ALTER USER secretive PASSWORD '{new}'; {end}")).unwrap();
+    });
+}
+
+#[test]
+fn rotations_are_followed_on_mysql() {
+    let Some(server) = MysqlServer::start() else { return };
+    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
+    let run = |text: &str| server.admin().query_drop(text).unwrap();
+    run("CREATE USER secretive IDENTIFIED BY 'S3CR3T-0'");
+    run("GRANT ALL ON locks.* TO secretive");
+    let url = server.url_as("secretive");
+    rotations_are_followed(&|| LockClient::builder().url(&url), 10, |_, new| {
+        run(&format!("ALTER USER secretive IDENTIFIED BY '{new}'"));
+        end_sessions(&server);
+    });
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn rotations_are_followed_on_etcd() {
+    let Some(server) = Etcd::start() else { return };
+    for (path, body) in [
+        ("user/add", r#"{"name":"root","password":"R00T"}"#),
+        ("role/add", r#"{"name":"root"}"#),
+        ("user/grant", r#"{"user":"root","role":"root"}"#),
+        ("user/add", r#"{"name":"app","password":"S3CR3T-0"}"#),
+        ("user/grant", r#"{"user":"app","role":"root"}"#),
+        ("enable", "{}"),
+    ] {
+        server.must(&format!("/v3/auth/{path}"), body);
+    }
+    let options = || LockClient::builder().url(server.url()).username("app");
+    // A change ends all tokens.
+    rotations_are_followed(&options, 10, |_, new| {
+        let root = server.must("/v3/auth/authenticate", r#"{"name":"root","password":"R00T"}"#);
+        let token = root["token"].as_str().unwrap();
+        let body = format!(r#"{{"name":"app","password":"{new}"}}"#);
+        server.must_as(token, "/v3/auth/user/changepw", &body);
+    });
+}
+
+#[test]
+fn a_provider_that_hangs_fails_or_returns_garbage_costs_no_hold() {
+    const WORKS: u8 = 0;
+    const HANGS: u8 = 1;
+    const FAILS: u8 = 2;
+    const PANICS: u8 = 3;
+    const EMPTY: u8 = 4;
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary).user(APP).start();
+    let (password, does) = (Arc::new(Mutex::new("S3CR3T-0".to_owned())), Arc::new(AtomicU8::new(WORKS)));
+    let (known, way, seen) = (Arc::clone(&password), Arc::clone(&does), Seen::default());
+    let provider = move |_: &str| match way.load(Ordering::SeqCst) {
+        WORKS => Ok(Credentials::new(known.lock().as_str())),
+        HANGS => {
+            assert!(eventually(LONG, || way.load(Ordering::SeqCst) != HANGS));
+            Err("it has hung")
+        }
+        FAILS => Err("it fails"),
+        PANICS => panic!("it panics, which this test wants"),
+        _ => Ok(Credentials::new("")),
+    };
+    let client = LockClient::builder().url(server.url()).username("app").credentials(provider).lease(LONG);
+    let client =
+        client.connect_timeout(ms(400)).retry_timeout(ms(100)).observer(seen.clone()).build().unwrap();
+    let held = client.get_lock("held").acquire().unwrap();
+    let lock = client.get_lock("a");
+    let locks = || lock.try_lock().and_then(|_| lock.unlock());
+    for (round, way) in [HANGS, FAILS, PANICS, EMPTY].into_iter().enumerate() {
+        does.store(way, Ordering::SeqCst);
+        redis_says(server.admin(), "CLIENT KILL USER app");
+        assert!(eventually(LONG, || locks().is_ok()), "the last answer is let in: {way} {:?}", locks());
+        let new = format!("{SECRET}-{}", round + 1);
+        rotate_on(server.admin(), &password.lock(), &new);
+        let is_said = || locks().is_err_and(|error| error.kind() == ErrorKind::Credentials);
+        assert!(eventually(LONG, is_said), "{way}: {:?}", locks());
+        *password.lock() = new;
+        does.store(WORKS, Ordering::SeqCst);
+        assert!(eventually(LONG, || locks().is_ok()), "{way}: {:?}", locks());
+        held.check().unwrap();
+    }
+    assert_eq!(seen.losses(), 0);
+}
+
+/// A connection is replaced before the server would end it.
+#[test]
+fn connections_are_replaced_before_their_credentials_end() {
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary).user(APP).start();
+    let client = LockClient::builder()
+        .url(server.url())
+        .username("app")
+        .credentials(|_: &str| Ok::<_, std::io::Error>(Credentials::new("S3CR3T-0").valid_for(ms(1_000))));
+    let client = client.build().unwrap();
+    let lock = client.get_lock("a");
+    let ids = || -> Vec<String> {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.admin()).unwrap();
+        let own = list.lines().filter(|line| line.contains("user=app"));
+        own.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+    };
+    let first = ids();
+    assert!(!first.is_empty());
+    // Each request is served, and none of the first connections is left.
+    assert!(eventually(LONG, || {
+        lock.lock().and_then(|()| lock.unlock()).unwrap();
+        ids().iter().all(|id| !first.contains(id))
+    }));
 }

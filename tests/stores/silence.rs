@@ -8,7 +8,7 @@ use leasehold::{ClientBuilder, LockClient};
 use crate::support::observer::Seen;
 use crate::support::proxy::Proxy;
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone_within, fresh, let_pass, ms};
+use crate::support::{LONG, alone_within, await_renewal, fresh, let_pass, ms};
 
 /// A hold outlasts two leases during which no new connection gets an answer, and is given back. It is renewed
 /// once before, if that `opens` a connection.
@@ -20,7 +20,7 @@ fn a_hold_is_kept(url: &str, port: u16, opens: bool, with: impl FnOnce(ClientBui
     let client = with(builder.create_schema(true)).observer(seen.clone()).build().unwrap();
     let held = client.get_lock(fresh("held")).acquire().unwrap();
     if opens {
-        let_pass(ms(3_000), "the first renewal");
+        await_renewal(|| held.remaining());
     }
     proxy.ignore();
     let_pass(ms(13_000), "two leases");

@@ -12,8 +12,8 @@ use crate::support::processes::{
 };
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 use crate::support::{
-    LONG, RENEWED, elsewhere, eventually, folder, leased, let_pass, median, ms, now, start, test_command,
-    throughout,
+    LONG, RENEWED, elsewhere, eventually, folder, leased, let_pass, median, ms, now, receive, start,
+    test_command, throughout,
 };
 
 struct File(TempDir);
@@ -507,11 +507,11 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
         for name in deleted {
             std::fs::remove_file(file.0.path().join(name)).unwrap();
         }
-        let start = now();
+        let wait = if deleted == index { ms(500) } else { LONG };
         let rival = (!is_elsewhere).then(|| file.client());
         let is_taken = match &rival {
             // Another thread: a loss that is noticed meanwhile gives this one's number up.
-            Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(ms(500)).unwrap()),
+            Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(wait).unwrap()),
             None => {
                 let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
                 assert!(said.contains("took Ok("), "{case}: {said}");
@@ -520,8 +520,7 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
         };
         assert_eq!(is_taken, deleted != index, "{case}");
         if is_taken {
-            let loss = lost.recv_timeout(ms(350) + stalled_since(start));
-            assert!(loss.is_ok(), "{case}: two holders");
+            assert!(receive(&lost, ms(350)).is_ok(), "{case}: two holders");
             assert!(held.unlock().unwrap_err().is_lost(), "{case}");
         } else {
             held.check().unwrap();

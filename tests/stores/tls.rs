@@ -1,8 +1,6 @@
 //! TLS to stores that are no Redis: what is secured works as what is not, and nobody else than the server is
 //! believed.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, LockClient};
@@ -10,6 +8,7 @@ use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
+use crate::support::relay::{Act, Relay};
 use crate::support::server::{Certificates, RedisServer, matrix};
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{LONG, Waiter, ms, now, throughout};
@@ -99,30 +98,9 @@ impl Secured {
     }
 }
 
-/// Passes everything on to a port of 127.0.0.1, from a port of another address of this machine.
+/// A port of another address of this machine that leads to one of 127.0.0.1.
 fn relay_at(host: &str, to: u16) -> u16 {
-    let listener = TcpListener::bind((host, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let pass = |mut from: TcpStream, mut into: TcpStream| {
-        let mut buffer = [0; 16 * 1024];
-        while let Ok(read @ 1..) = from.read(&mut buffer) {
-            if into.write_all(&buffer[..read]).is_err() {
-                break;
-            }
-        }
-        drop(into.shutdown(Shutdown::Both)); // it may have ended by itself
-    };
-    std::thread::Builder::new()
-        .spawn(move || {
-            for client in listener.incoming().flatten() {
-                let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
-                let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                std::thread::Builder::new().spawn(move || pass(client, server)).unwrap();
-                std::thread::Builder::new().spawn(move || pass(ends.1, ends.0)).unwrap();
-            }
-        })
-        .unwrap();
-    port
+    Relay::with(host, to, |_, _| Act::Pass).port()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LockClient, OwnedGuard};
+use leasehold::{ErrorKind, Interrupt, LockClient, OwnedGuard};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 
@@ -91,13 +91,15 @@ fn a_turnstile_whose_waiters_have_left_goes_to_the_next_client() {
     let holder = server.client();
     let _held = names.each_ref().map(|name| holder.get_lock(name).acquire_owned().unwrap());
     let (first, next, mut admin) = (server.client(), server.client(), server.admin());
+    let interrupt = Interrupt::new();
     let (got, _gets) = channel();
     wait(&first, &names[1], 0, &got);
     let session = eventual_front(&mut admin, &names[1]);
     std::thread::scope(|scope| {
-        let leaves = scope.spawn(|| first.get_lock(&names[0]).try_lock_for(ms(1_500)).unwrap());
+        let leaves = scope.spawn(|| first.get_lock(&names[0]).lock_interruptibly(&interrupt).is_err());
         assert_eq!(eventual_front(&mut admin, &names[0]), session);
-        assert!(!leaves.join().unwrap());
+        interrupt.interrupt();
+        assert!(leaves.join().unwrap());
     });
     wait(&next, &names[0], 1, &got);
     let has_next = |front: Option<u64>| front.is_some_and(|front| front != session);
@@ -171,6 +173,33 @@ fn a_turnstile_that_is_stuck_delays_nobody() {
         drop(gets.recv_timeout(LONG).unwrap());
     }
     assert_eq!(front(&mut admin, &name), stuck);
+}
+
+/// A user with no connection left for it, and a client that does without it, as versions before it do.
+#[test]
+fn waiters_without_a_turnstile_are_served_beside_others() {
+    let Some(server) = MysqlServer::start() else { return };
+    let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
+    admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
+    admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
+    // Over a socket it would be a second connection, beside the one that it asked for the socket's name.
+    let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
+    let spare = Conn::new(opts).unwrap();
+    let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
+    let without = server.options().designated_poller(false).build().unwrap();
+    let (got, gets) = channel();
+    let held = holder.get_lock(&name).acquire().unwrap();
+    wait(&few, &name, 0, &got);
+    wait(&without, &name, 1, &got);
+    assert!(!without.get_lock(&name).try_lock_for(ms(500)).unwrap());
+    assert_eq!(front(&mut admin, &name), None);
+    drop(spare); // so that it has one more when it needs one
+    wait(&server.client(), &name, 2, &got);
+    eventual_front(&mut admin, &name);
+    held.unlock().unwrap();
+    let mut winners: Vec<_> = (0..3).map(|_| gets.recv_timeout(LONG).unwrap().0).collect();
+    winners.sort_unstable();
+    assert_eq!(winners, [0, 1, 2]);
 }
 
 #[test]

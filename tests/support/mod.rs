@@ -17,6 +17,7 @@
 //! | [`etcd`] | a private etcd, of one member or several |
 //! | [`cluster`] | a private Redis Cluster |
 //! | [`sentinel`] | a master, two replicas and three Sentinels |
+//! | [`relay`] | a relay that does with each piece of bytes what a test says |
 //! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
 //! | [`netns`] | a server behind a network of its own, whose packets can be dropped |
 //! | [`examples`] | the programs of `examples/`, built |
@@ -59,6 +60,7 @@ pub mod observer;
 pub mod postgres;
 pub mod processes;
 pub mod proxy;
+pub mod relay;
 pub mod sentinel;
 pub mod server;
 pub mod stalls;
@@ -76,10 +78,10 @@ use std::time::Duration;
 
 pub use alone::{Process, alone, alone_within, reexecuted, test_command, test_name};
 pub use stalls::stalled_since;
-pub use threads::{Call, Holding, Waiter, call, deadlocked, elsewhere, quiet_panic, start};
+pub use threads::{Call, Holding, Waiter, call, call_on, deadlocked, elsewhere, quiet_panic, start, turn};
 pub use timing::{
-    LONG, RENEWED, SLACK, comes_true_within, comes_within, eventually, instant_of, leased, let_pass, median,
-    mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls, within,
+    LONG, RENEWED, SLACK, await_renewal, comes_true_within, comes_within, eventually, instant_of, leased,
+    let_pass, median, mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls, within,
 };
 
 /// A name that no other test uses: `label` and something random.

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Instant;
 
+use leasehold::crossbeam_channel::{Receiver, unbounded};
 use leasehold::{Error, Loss, Observer};
 use parking_lot::Mutex;
 
@@ -65,6 +66,19 @@ impl Observer for Seen {
             _ => return,
         });
     }
+}
+
+/// An observer that sends what `pick` makes of events, and where that arrives.
+pub fn told<T: Send + 'static>(
+    pick: impl Fn(&leasehold::Event<'_>) -> Option<T> + Send + Sync + 'static,
+) -> (impl Observer, Receiver<T>) {
+    let (sender, told) = unbounded();
+    let observer = move |event: &leasehold::Event<'_>| {
+        if let Some(seen) = pick(event) {
+            sender.send(seen).ok(); // the test may have ended
+        }
+    };
+    (observer, told)
 }
 
 /// Everything an error says: its text, its debug text, and those of all its causes.

@@ -106,6 +106,24 @@ impl<T> Call<T> {
     }
 }
 
+/// The same with `value`, which the thread gets.
+pub fn call_on<V: Send + 'static, T: Send + 'static>(
+    value: V,
+    work: impl FnOnce(V) -> T + Send + 'static,
+) -> Call<T> {
+    call(move || work(value))
+}
+
+/// Takes a lock and gives it back. Returns when it had it.
+pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
+    move || {
+        let guard = lock.acquire().unwrap();
+        let had = now();
+        guard.unlock().unwrap();
+        had
+    }
+}
+
 /// Another thread that holds a lock until it is told to release it, or until this is dropped.
 pub struct Holding {
     owner: Owner,
@@ -170,6 +188,12 @@ impl<T: Send + 'static> Waiter<T> {
         let waiter = Waiter::begin(work);
         waiter.settle();
         waiter
+    }
+
+    /// The same with `value`, which the thread gets.
+    #[track_caller]
+    pub fn on<V: Send + 'static>(value: V, work: impl FnOnce(V) -> T + Send + 'static) -> Waiter<T> {
+        Waiter::start(move || work(value))
     }
 
     /// Returns once the thread runs.

@@ -6,6 +6,7 @@
 //! | it is true within a promised time | [`comes_within`], [`comes_true_within`], [`within`] |
 //! | it is true all the time | [`throughout`] |
 //! | a message comes | [`receive`] |
+//! | a hold is renewed | [`await_renewal`] |
 //! | time has to pass | [`let_pass`] |
 
 use std::time::{Duration, Instant};
@@ -176,6 +177,13 @@ pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutE
     let received = from.recv_timeout(limit + LONG);
     let took = start.elapsed();
     if took <= limit + stalled_since(start) { received } else { Err(RecvTimeoutError::Timeout) }
+}
+
+/// Waits until the time that a hold has left goes up: until a renewal was confirmed.
+#[track_caller]
+pub fn await_renewal(remaining: impl Fn() -> Duration) {
+    let mut last = remaining();
+    wait_until("a renewal", LONG, || remaining() > std::mem::replace(&mut last, remaining()));
 }
 
 pub fn median(mut spans: Vec<Duration>) -> Duration {

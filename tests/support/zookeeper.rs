@@ -1,7 +1,7 @@
 //! Private ZooKeeper servers, from the distribution's jars: one, or an ensemble.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::listening::listens;
+use super::relay::{self, Act, Direction, Piece};
 use super::server::{Certificates, Port, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 
@@ -266,105 +267,72 @@ const MADE: u8 = 2;
 
 /// A relay between clients and a server: passes everything on, until told otherwise.
 #[derive(Clone)]
-pub struct Relay(Arc<RelayState>);
+pub struct Relay(relay::Relay, Arc<Interference>);
 
-struct RelayState {
-    port: u16,
-    open: Mutex<Vec<TcpStream>>,
+#[derive(Default)]
+struct Interference {
     swallows: AtomicBool,
-    refuses: AtomicBool,
     cuts: AtomicU8,
     /// The server's answer to the first greeting: the session's id and password.
     session: Mutex<Option<Vec<u8>>>,
 }
 
+impl Interference {
+    fn act(&self, relay: &relay::Relay, piece: &Piece<'_>) -> Act {
+        if piece.direction == Direction::ToClient {
+            self.session.lock().get_or_insert_with(|| piece.bytes.to_vec());
+            return if self.swallows.load(Ordering::SeqCst) { Act::Lose } else { Act::Pass };
+        }
+        // The length, the number, and what is asked for: to make a node, with or without its state told.
+        let makes_a_node = matches!(piece.bytes.get(8..12), Some([0, 0, 0, 1 | 15]));
+        match self.cuts.load(Ordering::SeqCst) {
+            ARMED if makes_a_node => self.cuts.store(MADE, Ordering::SeqCst),
+            MADE => {
+                self.cuts.store(0, Ordering::SeqCst);
+                relay.cut();
+                return Act::HangUp;
+            }
+            _ => {}
+        }
+        Act::Pass
+    }
+}
+
 impl Relay {
     pub fn before(server: &ZooKeeper) -> Relay {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let state = RelayState {
-            port,
-            open: Mutex::default(),
-            swallows: AtomicBool::new(false),
-            refuses: AtomicBool::new(false),
-            cuts: AtomicU8::new(0),
-            session: Mutex::default(),
-        };
-        let (relay, upstream) = (Relay(Arc::new(state)), server.port());
-        let accepting = relay.clone();
-        start(move || {
-            for client in listener.incoming() {
-                if accepting.0.refuses.load(Ordering::SeqCst) {
-                    continue;
-                }
-                let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", upstream))) else {
-                    continue;
-                };
-                let mut open = accepting.0.open.lock();
-                open.extend([&client, &server].map(|stream| stream.try_clone().unwrap()));
-                let (from_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let (back, there) = (accepting.clone(), accepting.clone());
-                start(move || pass(from_client, server, |bytes| there.lets_through(bytes)));
-                start(move || {
-                    pass(from_server, client, |bytes| {
-                        back.0.session.lock().get_or_insert_with(|| bytes.to_vec());
-                        !back.0.swallows.load(Ordering::SeqCst)
-                    });
-                });
-            }
-        });
-        relay
+        let told = Arc::new(Interference::default());
+        let acts = Arc::clone(&told);
+        let act = move |relay: &relay::Relay, piece: &Piece<'_>| acts.act(relay, piece);
+        Relay(relay::Relay::with("127.0.0.1", server.port(), act), told)
     }
 
     pub fn url(&self) -> String {
-        format!("zk://127.0.0.1:{}", self.0.port)
+        format!("zk://127.0.0.1:{}", self.0.port())
     }
 
     /// Ends all connections; new ones are passed on as before.
     pub fn cut(&self) {
-        self.0.swallows.store(false, Ordering::SeqCst);
-        for stream in self.0.open.lock().drain(..) {
-            drop(stream.shutdown(Shutdown::Both)); // it may have ended by itself
-        }
-    }
-
-    pub fn cut_after(&self, delay: Duration) {
-        crossbeam_channel::after(delay).recv().expect("a timer fires");
-        self.cut();
+        self.1.swallows.store(false, Ordering::SeqCst);
+        self.0.cut();
     }
 
     /// Cuts all connections at the request behind the next one that makes a node, before it arrives.
     pub fn cut_behind_a_new_node(&self) {
-        self.0.cuts.store(ARMED, Ordering::SeqCst);
+        self.1.cuts.store(ARMED, Ordering::SeqCst);
     }
 
     pub fn has_cut(&self) -> bool {
-        self.0.cuts.load(Ordering::SeqCst) == 0
-    }
-
-    fn lets_through(&self, request: &[u8]) -> bool {
-        // The length, the number, and what is asked for: to make a node, with or without its state told.
-        let makes_a_node = matches!(request.get(8..12), Some([0, 0, 0, 1 | 15]));
-        match self.0.cuts.load(Ordering::SeqCst) {
-            ARMED if makes_a_node => self.0.cuts.store(MADE, Ordering::SeqCst),
-            MADE => {
-                self.0.cuts.store(0, Ordering::SeqCst);
-                self.cut();
-                return false;
-            }
-            _ => {}
-        }
-        true
+        self.1.cuts.load(Ordering::SeqCst) == 0
     }
 
     /// From now on requests arrive, and answers do not; until the connections are cut.
     pub fn swallow_answers(&self) {
-        self.0.swallows.store(true, Ordering::SeqCst);
+        self.1.swallows.store(true, Ordering::SeqCst);
     }
 
     /// Ends the first client's session, as another client with its id and password can.
     pub fn end_session(&self, server: &ZooKeeper) {
-        let welcome = self.0.session.lock().clone().expect("a client is there");
+        let welcome = self.1.session.lock().clone().expect("a client is there");
         let (id, password) = (&welcome[12..20], &welcome[20..40]);
         let mut greeting = vec![0, 0, 0, 45];
         greeting.extend([0; 12]);
@@ -373,7 +341,7 @@ impl Relay {
         greeting.extend(password);
         greeting.push(0);
         // The server hangs up on the client, which would take its session back.
-        self.0.refuses.store(true, Ordering::SeqCst);
+        self.0.refuse(true);
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.write_all(&greeting).unwrap();
@@ -382,22 +350,6 @@ impl Relay {
         assert_eq!(&answer[12..20], id, "the session is taken over");
         stream.write_all(&[0, 0, 0, 8, 0, 0, 0, 1, 255, 255, 255, 245]).unwrap();
         stream.read_exact(&mut [0; 20]).unwrap();
-        self.0.refuses.store(false, Ordering::SeqCst);
+        self.0.refuse(false);
     }
-}
-
-fn start(work: impl FnOnce() + Send + 'static) {
-    drop(std::thread::Builder::new().spawn(work).expect("a thread"));
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, keeps: impl Fn(&[u8]) -> bool) {
-    let mut buffer = [0; 16 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer) {
-        if keeps(&buffer[..read]) && to.write_all(&buffer[..read]).is_err() {
-            break;
-        }
-    }
-    // Either may have ended by itself.
-    drop(from.shutdown(Shutdown::Both));
-    drop(to.shutdown(Shutdown::Both));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::crossbeam_channel::Receiver;
 use leasehold::{
     ClientBuilder, Error, ErrorKind, Event, FencedLock, HoldState, LockClient, Observer, RedisLock,
     RedlockNode,
@@ -17,6 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::support::epilogue::not_given_back;
 use crate::support::history::History;
+use crate::support::observer::told;
 use crate::support::proxy::{Command, Do, Proxy};
 use crate::support::server::{Port, RedisServer, default_server};
 use crate::support::{
@@ -73,6 +74,16 @@ impl Nodes {
         running.iter().map(|at| of(&self.servers[*at])).collect()
     }
 
+    /// Waits until each of five has a part in a hold.
+    fn all_take_part(&self, lock: &RedisLock) {
+        comes_true_within(LONG, || {
+            let guard = lock.acquire().unwrap();
+            let all = self.all_agree(lock.name(), &[0, 1, 2, 3, 4]);
+            guard.unlock().unwrap();
+            all
+        });
+    }
+
     /// Whether all these servers have the lock's key, of one and the same owner.
     fn all_agree(&self, key: &str, running: &[usize]) -> bool {
         let holders = self.holders(key, running);
@@ -103,21 +114,12 @@ fn builder() -> ClientBuilder {
     LockClient::builder().lease(LEASE).node_timeout(NODE_TIMEOUT).retry_timeout(ms(2000))
 }
 
-struct Teller(Sender<String>);
-
-impl Observer for Teller {
-    fn event(&self, event: &Event<'_>) {
-        match event {
-            Event::Warning { text, .. } => drop(self.0.send(format!("warning: {text}"))),
-            Event::Lost { loss, .. } => drop(self.0.send(format!("lost: {:?}", loss.reason))),
-            _ => {}
-        }
-    }
-}
-
-fn teller() -> (Teller, Receiver<String>) {
-    let (tell, told) = unbounded();
-    (Teller(tell), told)
+fn teller() -> (impl Observer, Receiver<String>) {
+    told(|event| match event {
+        Event::Warning { text, .. } => Some(format!("warning: {text}")),
+        Event::Lost { loss, .. } => Some(format!("lost: {:?}", loss.reason)),
+        _ => None,
+    })
 }
 
 #[track_caller]
@@ -315,13 +317,8 @@ fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
     nodes.servers[1].restart();
     nodes.servers[2].restart();
     let name = fresh("again");
-    comes_true_within(LONG, || {
-        takes_and_gives_back(&client.get_lock(&name));
-        let guard = client.get_lock(&name).acquire_owned().unwrap();
-        let all_have_it = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
-        guard.unlock().unwrap();
-        all_have_it
-    });
+    takes_and_gives_back(&client.get_lock(&name));
+    nodes.all_take_part(&client.get_lock(&name));
     nodes.assert_nothing_left(&name);
 }
 
@@ -356,12 +353,7 @@ fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() 
             hanging.len()
         ));
         hanging.iter().for_each(|at| nodes.servers[*at].cont());
-        comes_true_within(LONG, || {
-            let guard = lock.acquire().unwrap();
-            let all = nodes.all_agree(lock.name(), &[0, 1, 2, 3, 4]);
-            guard.unlock().unwrap();
-            all
-        });
+        nodes.all_take_part(&lock);
     }
     nodes.assert_nothing_left(lock.name());
 }
@@ -413,12 +405,7 @@ fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
     takes_and_gives_back(&client.get_lock(&name));
     nodes.servers[3].restart();
     nodes.servers[4].restart();
-    comes_true_within(LONG, || {
-        let guard = client.get_lock(&name).acquire().unwrap();
-        let all = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
-        guard.unlock().unwrap();
-        all
-    });
+    nodes.all_take_part(&client.get_lock(&name));
 }
 
 /// Without its own password a server refuses the client, and as a replica all changes.
@@ -443,12 +430,7 @@ fn a_minority_may_be_of_no_use_when_the_client_is_made_and_joins_when_it_is() {
     takes_and_gives_back(&client.get_lock(&name));
     set(4, &["REPLICAOF", "NO", "ONE"]);
     ask("");
-    comes_true_within(LONG, || {
-        let guard = client.get_lock(&name).acquire().unwrap();
-        let all = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
-        guard.unlock().unwrap();
-        all
-    });
+    nodes.all_take_part(&client.get_lock(&name));
     // Three of five: the reason is the client's.
     for at in 0..3 {
         set(at, &["CONFIG", "SET", "requirepass", "another"]);
@@ -471,12 +453,7 @@ fn two_that_hang_when_the_client_is_made_cost_no_time_out_and_join_when_they_ans
     shout(&format!("COUNTED 2 of 5 hanging: connected after {took:?}"));
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].cont());
     let name = fresh("joined");
-    comes_true_within(LONG, || {
-        let guard = client.get_lock(&name).acquire().unwrap();
-        let all = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
-        guard.unlock().unwrap();
-        all
-    });
+    nodes.all_take_part(&client.get_lock(&name));
 }
 
 #[test]
@@ -557,10 +534,11 @@ fn a_hold_survives_two_servers_that_lose_it_and_three_at_once_are_reported_as_a_
 /// The lease of the tests in which servers are away for longer than it.
 const BRIEF: Duration = ms(2000);
 
-/// A given-back hold counts there from a round after that on: within a third of the lease and the time of an
-/// answer.
-fn until_it_counts() {
-    let_pass(BRIEF / 2, "the next renewal confirms what was given back");
+/// What was given back counts there from the next round of renewals on; one may be under way.
+fn until_it_counts(guard: &leasehold::OwnedGuard) {
+    for _ in 0..2 {
+        crate::support::await_renewal(|| guard.remaining());
+    }
 }
 
 #[test]
@@ -575,7 +553,7 @@ fn a_server_that_was_away_for_a_lease_has_the_hold_again_when_the_next_one_goes_
         throughout(BRIEF + BRIEF / 4, || guard.check().is_ok());
         nodes.servers[away].cont();
         comes_true_within(LONG, || nodes.all_agree(&name, &[0, 1, 2]));
-        until_it_counts();
+        until_it_counts(&guard);
     }
     guard.check().unwrap();
     guard.unlock().unwrap();
@@ -610,7 +588,7 @@ fn five_servers_that_are_started_again_empty_one_after_the_other_cost_no_hold_un
         for at in 0..5 {
             nodes.restart_empty(at);
             comes_true_within(LONG, || names.iter().all(|name| nodes.all_agree(name, &[0, 1, 2, 3, 4])));
-            until_it_counts();
+            guards.iter().for_each(until_it_counts);
             guards.iter().for_each(|guard| guard.check().unwrap());
         }
         drop(ends);

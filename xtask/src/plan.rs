@@ -66,7 +66,6 @@ pub const EXTRA: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
-    "versions",
     "release",
     "windows",
 ];
@@ -89,7 +88,6 @@ pub const SOAK: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
-    "versions",
     "release",
     "windows",
 ];
@@ -140,7 +138,6 @@ const PARTS: &[(&str, Work)] = &[
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
     ("fleet", parts::fleet),
-    ("versions", parts::versions),
     ("release", parts::release),
     ("windows", elsewhere::windows),
 ];
@@ -161,7 +158,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet", "versions"].contains(&part)
+        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet"].contains(&part)
 }
 
 #[cfg(test)]

@@ -76,7 +76,6 @@ pub const SUITES: &[Suite] = &[
         "wakeups:: --skip=::a_thousand --skip=::a_subscriber --skip=::many --skip=::without",
     ),
     suite("timed", "stores", "turnstile::a_release turnstile::a_turnstile_is_taken_again"),
-    suite("versions", "stores", "versions::"),
 ];
 
 /// Something that was built for the tests: a test program, an example, or the unit tests of the library or of

@@ -71,20 +71,23 @@ pub(super) struct Access {
 
 impl Access {
     pub(super) fn of(given: Settings) -> Access {
-        let root_cert = given.tls_ca.and_then(|file| std::fs::read(file).ok());
-        let client_tls = given.tls_identity.and_then(|(certificate, key)| {
+        let root_cert = given.tls_ca.as_ref().and_then(|file| std::fs::read(file).ok());
+        let client_tls = given.tls_identity.as_ref().and_then(|(certificate, key)| {
             Some(ClientTlsConfig {
                 client_cert: std::fs::read(certificate).ok()?,
                 client_key: std::fs::read(key).ok()?,
             })
         });
+        let (database, sentinel) =
+            (given.database, (given.sentinel_username.clone(), given.sentinel_password.clone()));
+        let (username, password) = given.login();
         let is_given = root_cert.is_some() || client_tls.is_some();
         Access {
             certificates: is_given.then_some(TlsCertificates { client_tls, root_cert }),
-            username: given.username,
-            password: given.password,
-            database: given.database,
-            sentinel: (given.sentinel_username, given.sentinel_password),
+            username,
+            password,
+            database,
+            sentinel,
         }
     }
 

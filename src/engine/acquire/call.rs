@@ -83,10 +83,8 @@ impl<'a> AcquireCall<'a> {
     }
 }
 
-/// How long a caller waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitLimit {
-    /// One attempt.
     Once,
     /// Until then, or without end.
     Deadline(Moment),

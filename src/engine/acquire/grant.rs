@@ -14,15 +14,15 @@ use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
 impl Engine {
-    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it. `place`: to be
-    /// left with the grant.
+    /// Makes the hold of a grant that was asked for under `claim`, whose lease counts from `since` on, and
+    /// enters it. `bound`: what ends the hold besides its lease. `place`: to be left with the grant.
     pub(super) fn enter(
         &self,
         call: &AcquireCall<'_>,
         thread: &Arc<ThreadMark>,
-        (claim, sent): (&Claim, Moment),
+        (claim, (since, bound)): (&Claim, (Moment, Option<Arc<dyn Bound>>)),
         keep: Option<KeepTerms>,
-        (fence, bound): (Option<FencingToken>, Option<Arc<dyn Bound>>),
+        fence: Option<FencingToken>,
         place: Option<QueuePlace>,
     ) -> Granted {
         let holder = if call.by_thread {
@@ -34,9 +34,9 @@ impl Engine {
         let grant = Grant {
             claim: claim.clone(),
             holder,
-            sent,
+            sent: since,
             lease: call.lease,
-            ceiling: call.terms.max_hold.map(|most| sent.plus(most)),
+            ceiling: call.terms.max_hold.map(|most| since.plus(most)),
             renewed_lease: match call.lease {
                 Lease::Kept(_) => claim.lease,
                 _ => self.options.lease,

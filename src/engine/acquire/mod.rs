@@ -1,16 +1,12 @@
 //! Acquiring a lock: from the caller's request to a grant.
 //!
 //! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock
-//! re-enters it (`reentry`). Of the others, one that finds the lock calm asks once (`first`); all else waits
-//! (`waiting`). `outcome` says what each answer means,
-//! `retry` for how long failures are borne, `request` under which number is asked.
+//! re-enters it (`reentry`); all others ask and wait in one loop (`waiting`). `retry` says for how long
+//! failures are borne, `grant` makes the hold.
 
 pub(crate) mod call;
-mod first;
 mod grant;
-pub(crate) mod outcome;
 mod reentry;
-pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod terms;
 pub(crate) mod waiting;
@@ -20,16 +16,14 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
-use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::hold::entry::Wish;
 use crate::engine::hold::{Found, Hold};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMark, unbound_number};
 use crate::interrupt::Interrupt;
-use crate::observe::spans::WaitSpan;
-use crate::seam::Kind;
-use crate::time::LONGEST_LEASE;
+use crate::seam::{Capabilities, Family, Kind};
+use crate::time::{LONGEST_LEASE, Moment};
 
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
@@ -39,53 +33,64 @@ impl Engine {
         let under = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMark::current();
-        let wish =
-            Wish { keeps: call.keeps(), asks: self.asks_first(call), waits: !call.limit.is_over(begun) };
+        let capabilities = self.store.capabilities();
+        let asks = asks_first(&capabilities, call);
+        let wish = Wish { keeps: call.keeps(), asks, waits: !call.limit.is_over(begun) };
         let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
+        let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
         let granted = match call.entry.find(call.by_thread.then(|| thread.id()), wish, may_use, begun) {
-            Found::Calm(place) => self.ask_first(Request::new(self, call, lease, &thread, begun), place),
+            Found::Calm(place) => waiting().run_calm(place),
             Found::Cached(hold, level) => self.had_again(call, Granted { hold, level }, begun).map(Some),
+            Found::Own(hold) if hold.is_live(self.clock.now(), &self.reporter) => {
+                if !hold.holder.is_this_task() {
+                    return self.would_wait_for_itself(call, OTHER_TASK);
+                }
+                if call.kind.is_token() || !call.terms.reentrant {
+                    return self.would_wait_for_itself(call, NOT_REENTRANT);
+                }
+                if let Some(granted) = self.reenter(call, &hold, lease)? {
+                    return Ok(Some(granted));
+                }
+                self.wait_for(call, &thread, begun, waiting)
+            }
+            Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
             Found::Stale(hold) => {
                 self.core.give_back(&hold, self.clock.now(), under.another());
-                self.wait_for(Request::new(self, call, lease, &thread, begun))
+                self.wait_for(call, &thread, begun, waiting)
             }
-            Found::Leaving => {
-                let request = Request::new(self, call, lease, &thread, begun);
-                self.wait_for(request.under(unbound_number()))
-            }
-            Found::Used => self.wait_for(Request::new(self, call, lease, &thread, begun)),
-            Found::Own(hold) => {
-                if hold.is_live(self.clock.now(), &self.reporter) {
-                    if !hold.holder.is_this_task() {
-                        return self.would_wait_for_itself(call, OTHER_TASK);
-                    }
-                    if call.kind.is_token() || !call.terms.reentrant {
-                        return self.would_wait_for_itself(call, NOT_REENTRANT);
-                    }
-                    if let Some(granted) = self.reenter(call, &hold, lease)? {
-                        return Ok(Some(granted));
-                    }
-                }
-                // It was lost. A new hold follows, under a number that nothing late can be under: see
-                // `Hold::lose`.
-                self.wait_for(Request::new(self, call, lease, &thread, begun))
-            }
+            // An own hold was lost: a new one follows, under a number that nothing late can be under. See
+            // `Hold::lose`.
+            Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
         };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
     /// The other case: somebody here has the lock or wants it, or another process did a moment ago.
     #[cold]
-    fn wait_for(&self, request: Request<'_>) -> Result<Option<Granted>> {
-        let call = request.call;
-        if !call.by_thread || call.limit.is_over(request.begun) {
+    fn wait_for<'a>(
+        &self,
+        call: &AcquireCall<'_>,
+        thread: &ThreadMark,
+        begun: Moment,
+        waiting: impl FnOnce() -> Waiting<'a>,
+    ) -> Result<Option<Granted>> {
+        if !call.by_thread || call.limit.is_over(begun) {
             self.give_back_kept(call.entry); // no thread holds it
         }
-        if let Some(words) = self.own_hold_in_the_way(call, request.thread) {
+        if let Some(words) = self.own_hold_in_the_way(call, thread) {
             return self.would_wait_for_itself(call, words);
         }
-        let span = WaitSpan::open(call.name.given(), call.kind.label());
-        Waiting::new(request, span).run(None)
+        waiting().run()
+    }
+
+    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown`
+    /// to see.
+    pub(crate) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
+        if let Err(error) = self.open(call.action) {
+            self.drop_level(&granted.hold, granted.level);
+            return Err(error);
+        }
+        Ok(granted)
     }
 
     /// Why the caller would wait for its own thread, if it would.
@@ -160,6 +165,18 @@ impl Engine {
             && call.by_thread
             && self.registry.of_thread(Kind::Write, call.name, thread.id()).is_some()
     }
+}
+
+/// Whether a call for a calm lock asks at once. Else its kind, its terms or its store needs more than one plain
+/// request.
+fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
+    let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
+    is_plain
+        && call.terms.backoff.is_none()
+        && call.terms.max_hold.is_none()
+        && capabilities.majority.is_none()
+        && capabilities.sessions.is_none()
+        && !(capabilities.queues)(call.kind)
 }
 
 const OTHER_TASK: &str = "another task of this thread holds it, which waiting here would keep from going on: take it with an owned \

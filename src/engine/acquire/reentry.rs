@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
-use crate::engine::acquire::outcome::AttemptOutcome;
-use crate::engine::acquire::retry::RETRY_PAUSE;
-use crate::engine::acquire::retry::RetryBudget;
+use crate::engine::acquire::retry::{RETRY_PAUSE, RetryBudget};
 use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::LossReason;
@@ -65,16 +63,17 @@ impl Engine {
                 self.lose(hold, LossReason::Expired);
                 stands = false;
             }
-            let outcome = AttemptOutcome::of(answer, stands.then_some(sent), None);
-            if matches!(outcome, AttemptOutcome::TooLate | AttemptOutcome::Unknown(_)) {
+            // A grant that was read after the window, or no answer: the store may have the level.
+            if is_granted && !stands || matches!(answer, Err(Failure::Unknown(_))) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
             if let (false, Some(until)) = (stands, in_doubt) {
                 // Nobody gives back what is lost.
                 self.clean_up(claim.clone(), until, now);
             }
-            match outcome {
-                AttemptOutcome::Granted { fence, .. } => {
+            match answer {
+                Ok(Attempt::Granted { .. }) if !stands => return Ok(None),
+                Ok(Attempt::Granted { fence, .. }) => {
                     hold.set_fence(fence);
                     // The outer level decides how the lock is kept until others are acquired too.
                     let level = hold.add_level(match call.lease {
@@ -84,12 +83,11 @@ impl Engine {
                     self.watch(hold);
                     return Ok(Some(Granted { hold: Arc::clone(hold), level }));
                 }
-                AttemptOutcome::TooLate => return Ok(None),
-                AttemptOutcome::Lost | AttemptOutcome::Busy { .. } | AttemptOutcome::InLine { .. } => {
+                Ok(Attempt::Lost | Attempt::Busy { .. } | Attempt::InLine { .. }) => {
                     self.lose(hold, LossReason::Gone);
                     return Ok(None);
                 }
-                AttemptOutcome::Failed(error) | AttemptOutcome::Unknown(error) => {
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                     if in_doubt.is_some() {
                         hold.retire_owner_on_end(); // it may yet set the count: not that of the thread's next hold
                     }

@@ -1,13 +1,15 @@
 //! The second reading of what a first has shown. It begins after the first ended: see `graph`.
 
-use crate::deadlock::Deadlock;
+use std::time::Duration;
+
+use crate::deadlock::{Deadlock, DeadlockStep};
 use crate::directory::ClientInfo;
-use crate::engine::deadlock::graph::{Link, are_held, are_waited_for};
+use crate::engine::deadlock::graph::{Link, are_held, are_waited_for, youngest};
 use crate::engine::deadlock::reading::{Asked, Reading};
-use crate::engine::deadlock::shown::shown;
 use crate::engine::stuck::Stuck;
 use crate::error::Error;
 use crate::ident::ClientId;
+use crate::inspect::Location;
 
 /// Those that it shows too, each as it is told.
 pub(super) struct Again {
@@ -47,6 +49,50 @@ pub(super) fn read_again(
     Again { rings, own, requests, has_gaps, refusal }
 }
 
+/// The ring, with what the reading knows of its threads. `here` is this client.
+fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, prefix: &str) -> Deadlock {
+    let given = |key: &str| key.strip_prefix(prefix).unwrap_or(key).to_owned();
+    let youngest = youngest(ring).map(|wait| (wait.thread, wait.id));
+    let before = ring.iter().cycle().skip(ring.len().saturating_sub(1));
+    let steps = before.zip(ring).map(|(before, link)| {
+        let wait = &link.wait;
+        let (client, thread) = (wait.thread.client, wait.thread.id);
+        let (location, waiting_for) = if client == here.id {
+            let (name, waiting_for) = seen.own_thread(thread);
+            (place(here, name), waiting_for)
+        } else {
+            seen.client(client).map_or(
+                (Location::new(String::new(), 0, String::new()), Duration::ZERO),
+                |info| {
+                    let one = info.uses.iter().find(|one| one.by == Some(thread) && one.told.is_some());
+                    let name = one.map(|one| one.thread.clone()).unwrap_or_default();
+                    (place(info, name), one.map(|one| one.lasted).unwrap_or_default())
+                },
+            )
+        };
+        DeadlockStep {
+            owner: format!("{client}:{}", wait.number),
+            wait_id: wait.id,
+            location,
+            by_this_client: client == here.id,
+            holds: given(&before.wait.key),
+            waits_for: given(&wait.key),
+            kind: wait.kind.label().to_owned(),
+            waiting_for,
+            is_youngest: youngest == Some((wait.thread, wait.id)),
+        }
+    });
+    Deadlock { steps: steps.collect(), is_certain: ring.iter().all(|link| link.is_certain) }
+}
+
+fn place(info: &ClientInfo, thread: String) -> Location {
+    Location {
+        program: info.program.clone(),
+        label: info.label.clone(),
+        ..Location::new(info.host.clone(), info.pid, thread)
+    }
+}
+
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests {
@@ -55,16 +101,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::deadlock::graph::ring_of;
-    use crate::engine::deadlock::reading::own_wait;
-    use crate::engine::queue::{Ticket, Told};
+    use crate::engine::deadlock::graph::{Thread, Wait, ring_of};
     use crate::engine::stuck::{OwnHold, OwnWait};
     use crate::seam::{Family, Kind};
     use crate::stores::memory::MemoryStore;
     use crate::time::{Clock, Moment};
 
+    fn here() -> ClientId {
+        ClientId::of_text(&["here"])
+    }
+
     /// Two threads of this client, each of which holds the lock that the other waits for.
     fn crossed() -> Stuck {
+        let client = here();
         let hold = |key: &str, number, thread| OwnHold {
             key: key.to_owned(),
             family: Family::Lock,
@@ -77,16 +126,19 @@ mod tests {
             ends: false,
         };
         let wait = |key: &str, id, number, thread| OwnWait {
-            told: Told { id, at_ms: id },
-            thread,
+            wait: Wait {
+                thread: Thread { client, id: thread },
+                id,
+                key: key.to_owned(),
+                kind: Kind::Mutex,
+                number,
+                at_ms: id,
+                takes_again: false,
+                writers_first: false,
+            },
             thread_name: "".into(),
-            key: key.to_owned(),
-            kind: Kind::Mutex,
-            number,
             since: Moment::from_nanos(0),
-            takes_again: false,
-            writers_first: false,
-            ticket: Arc::new(Ticket::default()),
+            ticket: Arc::default(),
         };
         Stuck {
             waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],
@@ -99,11 +151,11 @@ mod tests {
     /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and
     /// `change` says what is not as before then. Other processes are not seen.
     fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
-        let (store, clock, id) = (MemoryStore::new().open(), Clock::System, ClientId::random());
+        let (store, clock, id) = (MemoryStore::new().open(), Clock::System, here());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));
         let asked = Asked { store: &store, id, clock: &clock, sees_others: false, deadline, each };
         let own = begin();
-        let ring = ring_of(&mut Reading::new(&asked, &own), &own_wait(id, &own.waits[0])).unwrap();
+        let ring = ring_of(&mut Reading::new(&asked, &own), &own.waits[0].wait).unwrap();
         let times = Cell::new(0);
         let stuck = || {
             let mut stuck = begin();
@@ -133,7 +185,7 @@ mod tests {
         assert_eq!(rings_where(&another_number(waits)), 0, "the owner is no more the thread that waits");
         let another_wait = |time: usize, stuck: &mut Stuck| {
             if time == waits {
-                stuck.waits[1].told.id = 103;
+                stuck.waits[1].wait.id = 103;
             }
         };
         assert_eq!(rings_where(&another_wait), 0, "the thread was out of its wait");
@@ -149,7 +201,7 @@ mod tests {
     fn a_writer_waits_for_a_reader_of_its_own_client() {
         let reads = || {
             let mut stuck = crossed();
-            stuck.waits[0].kind = Kind::Write;
+            stuck.waits[0].wait.kind = Kind::Write;
             stuck.holds[1].family = Family::Read;
             stuck
         };

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::deadlock::SEEN_FOR;
 use crate::engine::deadlock::again::read_again;
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of};
-use crate::engine::deadlock::reading::{Asked, Reading, entry_wait, own_wait};
+use crate::engine::deadlock::reading::{Asked, Reading, entry_wait};
 use crate::error::Result;
 use crate::park::Parker;
 use crate::seam::Failure;
@@ -32,7 +32,7 @@ impl Engine {
             deadline: Moment::NEVER,
             each: self.options.command_timeout,
         };
-        let mut origins: Vec<Wait> = own.waits.iter().map(|wait| own_wait(self.id, wait)).collect();
+        let mut origins: Vec<Wait> = own.waits.iter().map(|own| own.wait.clone()).collect();
         let mut first = Reading::new(&asked, &own);
         let mut next = directory.map(|directory| (directory, Place::default()));
         for _ in 0..MOST_PAGES {

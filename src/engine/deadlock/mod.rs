@@ -17,8 +17,6 @@ pub(crate) mod graph;
 mod model;
 mod pace;
 mod reading;
-mod shown;
-pub(crate) mod told;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -30,7 +28,7 @@ use crate::engine::core::Core;
 use crate::engine::deadlock::again::read_again;
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of, youngest};
 use crate::engine::deadlock::pace::Pace;
-use crate::engine::deadlock::reading::{Asked, Reading, own_wait};
+use crate::engine::deadlock::reading::{Asked, Reading};
 use crate::engine::directory::Posting;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::stuck::{Named, Stuck};
@@ -254,19 +252,19 @@ impl Finder {
         let mut first = Reading::new(&asked, stuck);
         let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
         let (mut looked, mut leaves) = (Vec::new(), false);
-        for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.told.id == *id)) {
+        for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.wait.id == *id)) {
             if sees_others && first.requests >= room {
                 break; // its turn comes when there is room for more
             }
             let before = first.has_gaps;
             first.limit(MOST_REQUESTS);
             first.meets_cut = false;
-            let ring = ring_of(&mut first, &own_wait(core.id, wait));
+            let ring = ring_of(&mut first, &wait.wait);
             leaves |= first.has_gaps && !before;
-            looked.push(wait.told.id);
-            self.first.remove(&wait.told.id);
+            looked.push(wait.wait.id);
+            self.first.remove(&wait.wait.id);
             if first.meets_cut && ring.is_none() {
-                self.first.insert(wait.told.id, String::new());
+                self.first.insert(wait.wait.id, String::new());
             }
             if let Some(ring) = ring {
                 self.name_first(&ring);
@@ -328,7 +326,7 @@ impl Finder {
         let breaks = core.options.break_deadlocks && deadlock.is_certain;
         let is_ours = |wait: &&Wait| breaks && wait.thread.client == core.id;
         if let Some(wait) = youngest(ring).filter(is_ours)
-            && let Some(own) = stuck.waits.iter().find(|own| own.told.id == wait.id)
+            && let Some(own) = stuck.waits.iter().find(|own| own.wait.id == wait.id)
         {
             own.ticket.end_for(&deadlock);
         }

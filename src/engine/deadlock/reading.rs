@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::directory::under::{id_under, read_under};
 use crate::directory::{ClientInfo, LockUse};
 use crate::engine::deadlock::graph::{Holder, Thread, View, Wait};
-use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
+use crate::engine::stuck::{OwnHold, Stuck};
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::{Inspection, Mode, ObjectKind};
@@ -246,20 +246,6 @@ pub(super) fn kind_of(label: &str) -> Option<Kind> {
     kinds.into_iter().find(|kind| kind.label() == label)
 }
 
-/// A wait of this client's.
-pub(super) fn own_wait(id: ClientId, wait: &OwnWait) -> Wait {
-    Wait {
-        thread: Thread { client: id, id: wait.thread },
-        id: wait.told.id,
-        key: wait.key.clone(),
-        kind: wait.kind,
-        number: wait.number,
-        at_ms: wait.told.at_ms,
-        takes_again: wait.takes_again,
-        writers_first: wait.writers_first,
-    }
-}
-
 /// A wait that another client's entry names; `None`: this use of a lock is no such wait.
 pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
     let told = one.told.as_ref().filter(|_| one.is_waiting)?;
@@ -325,7 +311,7 @@ impl View for Reading<'_> {
         };
         let mut takers: Vec<Thread> = taker.map(thread).into_iter().collect();
         if self.own.under.contains(&Owner::new(holder.client, holder.number)) {
-            takers.extend(self.own.waits.iter().map(|wait| Thread { client: own, id: wait.thread }));
+            takers.extend(self.own.waits.iter().map(|own| own.wait.thread));
         } else {
             takers.extend(self.under(holder));
         }
@@ -334,7 +320,7 @@ impl View for Reading<'_> {
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
         if thread.client == self.asked.id {
-            return self.own.wait_of(thread.id).map(|wait| own_wait(thread.client, wait));
+            return self.own.wait_of(thread.id).map(|own| own.wait.clone());
         }
         let mut waits =
             self.client(thread.client)?.uses.iter().filter_map(|one| entry_wait(thread.client, one));

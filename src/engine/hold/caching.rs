@@ -118,7 +118,6 @@ pub(crate) struct Caching<H> {
     recallable: Option<Recallable<H>>,
     recalled: Option<Moment>,
     paused_until: Option<Moment>,
-    /// The keeper's thread watches this lock.
     is_watched: bool,
     /// This client has, or had, a time slice or a hold that may stay until a recall.
     may_cache: bool,
@@ -126,7 +125,6 @@ pub(crate) struct Caching<H> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Keeping {
-    /// The hold is to be released.
     Ends,
     /// Cached for the time slice. `is_new`: the keeper does not watch this lock yet.
     InTurn {
@@ -135,7 +133,6 @@ pub(crate) enum Keeping {
     UntilAsked,
 }
 
-/// The keeper's next step.
 #[derive(Debug)]
 pub(crate) enum Watched<H> {
     /// Nobody uses this hold, or others want it: release it.
@@ -146,7 +143,6 @@ pub(crate) enum Watched<H> {
     Over,
 }
 
-/// How a cached hold is used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
     /// It was cached until a recall, and none came.
@@ -253,7 +249,6 @@ impl<H> Caching<H> {
         if self.is_idle() && self.is_unused(hold) { self.take_to_leave(|_| true) } else { None }
     }
 
-    /// The lock has this hold no more.
     pub(crate) fn forget(&mut self, hold: &Arc<H>) {
         if self.is_unused(hold) {
             self.slot = Slot::Open;
@@ -261,7 +256,6 @@ impl<H> Caching<H> {
         self.forget_recalls(hold);
     }
 
-    /// The hold does not stay until a recall any more.
     pub(crate) fn forget_recalls(&mut self, hold: &Arc<H>) {
         self.recallable.take_if(|kept| Arc::ptr_eq(&kept.hold, hold));
     }
@@ -403,7 +397,6 @@ impl<H> Caching<H> {
         }
     }
 
-    /// The store has seen others who want the hold.
     pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) {
         let kept = self.recallable.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold));
         if kept.is_some_and(|kept| !std::mem::replace(&mut kept.terms.is_wanted, true)) {

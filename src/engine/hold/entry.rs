@@ -2,13 +2,12 @@
 //!
 //! One entry for each lock, however many values stand for it. Each value and each hold has it.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::hold::caching::{Caching, Keeping, Reuse};
-use crate::engine::hold::given_up::GivenUp;
-use crate::engine::hold::own_hash::OwnHash;
 use crate::engine::hold::{Hold, State};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
@@ -472,6 +471,58 @@ impl Drop for QueuePlace {
     }
 }
 
+/// The last owner numbers under which a request about the lock may still come. Later numbers are greater.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp(Mutex<Numbers>);
+
+#[derive(Debug, Default)]
+struct Numbers {
+    last: VecDeque<u64>,
+    /// This number and all before count as given up: there were too many.
+    until: u64,
+}
+
+const MOST_GIVEN_UP: usize = 32;
+
+impl GivenUp {
+    /// Something may still come under that number.
+    pub(crate) fn add(&self, number: u64) {
+        let mut numbers = self.0.lock();
+        if !numbers.last.contains(&number) {
+            numbers.last.push_back(number);
+        }
+        if numbers.last.len() > MOST_GIVEN_UP
+            && let Some(oldest) = numbers.last.pop_front()
+        {
+            numbers.until = numbers.until.max(oldest);
+        }
+    }
+
+    /// Whether a grant under that number may meet a late request.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        let numbers = self.0.lock();
+        number <= numbers.until || numbers.last.contains(&number)
+    }
+}
+
+/// Uses the hash that a key brings along.
+#[derive(Debug, Default)]
+pub(crate) struct OwnHash(u64);
+
+impl Hasher for OwnHash {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -617,5 +668,14 @@ mod tests {
         assert!(entry.held_here(at(0)).is_some());
         entry.state().take_out(&holds[1]);
         assert!(entry.held_here(at(0)).is_none());
+    }
+
+    #[test]
+    fn a_number_that_was_given_up_stays_so_however_many_follow() {
+        let given_up = GivenUp::default();
+        [9, 7, 7].iter().for_each(|number| given_up.add(*number));
+        assert_eq!([6, 7, 8, 9, 10].map(|number| given_up.has(number)), [false, true, false, true, false]);
+        (100..100 + MOST_GIVEN_UP as u64).for_each(|number| given_up.add(number));
+        assert_eq!([7, 9, 10, 100, 200].map(|number| given_up.has(number)), [true, true, false, true, false]);
     }
 }

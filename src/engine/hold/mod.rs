@@ -6,11 +6,9 @@
 
 pub(crate) mod caching;
 pub(crate) mod entry;
-mod given_up;
 pub(crate) mod grant;
 mod listeners;
 mod loss;
-mod own_hash;
 mod phase;
 mod renewal;
 mod state;
@@ -214,7 +212,7 @@ impl Hold {
     /// [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
         if let Some(mark) = self.holder.thread() {
-            // Notes first, gives up second: see `Request::judge`.
+            // Notes first, gives up second: see `Waiting::window_of`.
             self.entry.given_up.add(self.claim.owner.number());
             mark.retire(self.claim.owner.number());
         }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Registry;
+use crate::engine::deadlock::graph::{Thread, Wait};
 use crate::engine::hold::Hold;
 use crate::engine::hold::entry::{Entered, LockKey};
-use crate::engine::queue::Told;
+use crate::engine::queue::{Sleeper, Told};
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
-use crate::ident::{Owner, unbound_number};
+use crate::ident::{ClientId, Owner, unbound_number};
 use crate::seam::Family;
 use crate::time::{Moment, millis};
 
@@ -22,7 +23,13 @@ impl Registry {
     ///
     /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing
     /// is stuck.
-    pub(crate) fn stuck(&self, now: Moment, least: Duration, wall_ms: u64, under: &[Owner]) -> Stuck {
+    pub(crate) fn stuck(
+        &self,
+        client: ClientId,
+        (now, wall_ms): (Moment, u64),
+        least: Duration,
+        under: &[Owner],
+    ) -> Stuck {
         let all = self.all();
         let _alone = self.several.lock();
         let entries: Vec<_> = all
@@ -87,18 +94,11 @@ impl Registry {
             waits.into_iter().filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
         let waits = waits.map(|(key, ticket, one)| {
             let at_ms = wall_ms.saturating_sub(millis(now.since(one.since)));
-            OwnWait {
-                told: ticket.tell(|| Told { id: unbound_number(), at_ms }),
-                thread: one.thread.id(),
-                thread_name: one.thread.name().into(),
-                key: key.name.key().to_owned(),
-                kind: one.kind,
-                number: one.number,
-                since: one.since,
-                takes_again: one.takes_again,
-                writers_first: one.writers_first,
-                ticket: Arc::clone(ticket),
-            }
+            let Told { id, at_ms } = ticket.tell(|| Told { id: unbound_number(), at_ms });
+            let Sleeper { number, kind, takes_again, writers_first, since, .. } = one;
+            let (thread, key) = (Thread { client, id: one.thread.id() }, key.name.key().to_owned());
+            let wait = Wait { thread, id, key, kind, number, at_ms, takes_again, writers_first };
+            OwnWait { wait, thread_name: one.thread.name().into(), since, ticket: Arc::clone(ticket) }
         });
         Stuck { waits: waits.collect(), holds, under: under.to_vec(), next }
     }

@@ -16,11 +16,10 @@ impl Engine {
     /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is
     /// next, or it could not be sent.
     pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
-        let mut result = None;
-        self.start_handoff(hold, next, begun, || {
-            Releaser::Waits(result.insert(HandoffResult::default()).clone())
-        });
-        result.map(|result| self.wait_for_handoff(&result))
+        let Next::Local(..) = next else { return None };
+        let result = HandoffResult::default();
+        let is_sent = self.start_handoff(hold, next, begun, || result.releaser()).is_none();
+        is_sent.then(|| self.wait_for_handoff(&result))
     }
 
     /// Waits for the outcome of a hand-off, which the next owner reads.
@@ -87,7 +86,7 @@ impl Core {
                 // other way round, a waiter behind the next owner could go to sleep for a hold whose end
                 // nobody reports.
                 self.registry.remove_handed(hold);
-                ticket.give(PendingHandoff::new(pending, sent, to, releaser()));
+                ticket.give(PendingHandoff { pending, sent, to, releaser: releaser() });
                 None
             }
             None => {
@@ -101,10 +100,10 @@ impl Core {
     /// [says](crate::engine::queue::Ticket::received) that the hand-off is over.
     pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, call: Call) -> Releaser {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
-        Releaser::HasGoneOn(Box::new(move |outcome| match outcome {
+        Releaser::new(move |outcome| match outcome {
             // As in `handed_off`. What the releaser's thread asks from then on goes behind it.
             ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), call),
             outcome => core.settle(&ended, outcome),
-        }))
+        })
     }
 }

@@ -150,39 +150,21 @@ impl Engine {
         }
     }
 
-    /// Makes the store end a hold at `ends`; repeats failures until `give_up` or the end of the window.
-    /// `false`: not held.
+    /// Makes the store end a hold at `ends`, or now if that has passed meanwhile. `false`: not held.
     fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
         let claim = hold.claim();
-        let give_up = give_up.min(hold.until());
-        let mut in_doubt = false;
-        loop {
-            let now = self.clock.now();
-            let rest = ends.since(now);
-            if rest.is_zero() {
-                // The least time has passed meanwhile.
-                let released = self.send_release(hold, 0, give_up, None);
-                let released =
-                    released.map_err(|error| if in_doubt { error.with_unknown_outcome() } else { error });
-                return Ok(released?.is_some() || in_doubt);
-            }
-            let error = match self.ask("release", || self.store.expire_in(&claim, rest, self.one_command())) {
-                Ok(true) => return Ok(true),
-                // An earlier request of ours set the end, which has come.
-                Ok(false) => return Ok(in_doubt && self.clock.now() < hold.until()),
-                Err(Failure::Refused(error)) => error,
-                Err(Failure::Unknown(error)) => {
-                    in_doubt = true;
-                    hold.retire_owner_on_end(); // as a release
-                    error
+        let ask = || {
+            let (rest, deadline) = (ends.since(self.clock.now()), self.one_command());
+            self.ask("release", || {
+                if !rest.is_zero() {
+                    return self.store.expire_in(&claim, rest, deadline);
                 }
-            };
-            let now = self.clock.now();
-            if now >= give_up || !error.is_retryable() {
-                return Err(if in_doubt { error.with_unknown_outcome() } else { error });
-            }
-            Parker::new(&self.clock).park(now.plus(random_between(PAUSE)), None);
-        }
+                self.store.release(&claim, 0, deadline).map(|ended| matches!(ended, Release::Freed { .. }))
+            })
+        };
+        let (is_held, in_doubt) = self.repeat(hold, give_up, ask)?;
+        // An earlier request of ours set the end, which has come.
+        Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
     pub(crate) fn released(
@@ -265,8 +247,8 @@ impl Engine {
         }
     }
 
-    /// Asks the store to leave `left` levels; repeats failures until `give_up` or the end of the window.
-    /// Returns which other clients were notified; `None`: not held. `first`: the answer of a first request.
+    /// Asks the store to leave `left` levels. Returns which other clients were notified; `None`: not held.
+    /// `first`: the answer of a first request.
     pub(crate) fn send_release(
         &self,
         hold: &Arc<Hold>,
@@ -275,18 +257,32 @@ impl Engine {
         mut first: Option<Answer<Release>>,
     ) -> Result<Option<Others>> {
         let claim = hold.claim();
+        let send = || self.ask("release", || self.store.release(&claim, left, self.one_command()));
+        let (released, in_doubt) = self.repeat(hold, give_up, || first.take().unwrap_or_else(send))?;
+        Ok(match released {
+            Release::Freed { others } => Some(others),
+            Release::StillHeld => Some(Others::Nobody),
+            // An earlier request of ours did it, if the lease cannot have ended meanwhile.
+            Release::NotHeld { .. } | Release::Never => {
+                let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
+                was_ours.then_some(Others::Nobody)
+            }
+        })
+    }
+
+    /// Repeats a request that ends levels of a hold, until `give_up` or the end of the window, while it
+    /// fails. Returns the answer, and whether an earlier request went without one.
+    fn repeat<T>(
+        &self,
+        hold: &Arc<Hold>,
+        give_up: Moment,
+        mut ask: impl FnMut() -> Answer<T>,
+    ) -> Result<(T, bool)> {
         let give_up = give_up.min(hold.until());
         let mut in_doubt = false;
         loop {
-            let ask = || self.store.release(&claim, left, self.one_command());
-            let error = match first.take().unwrap_or_else(|| self.ask("release", ask)) {
-                Ok(Release::Freed { others }) => return Ok(Some(others)),
-                Ok(Release::StillHeld) => return Ok(Some(Others::Nobody)),
-                // An earlier request of ours did it, if the lease cannot have ended meanwhile.
-                Ok(Release::NotHeld { .. } | Release::Never) => {
-                    let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
-                    return Ok(was_ours.then_some(Others::Nobody));
-                }
+            let error = match ask() {
+                Ok(answer) => return Ok((answer, in_doubt)),
                 Err(Failure::Refused(error)) => error,
                 Err(Failure::Unknown(error)) => {
                     // The request may arrive at any time from now on: the thread's next hold must have
@@ -299,7 +295,7 @@ impl Engine {
             let now = self.clock.now();
             // The store recognizes a repeated change without a lease for some minutes only. The watchdog
             // repeats it within that time.
-            let is_left = in_doubt && !claim.kind.is_leased();
+            let is_left = in_doubt && !hold.kind().is_leased();
             if now >= give_up || !error.is_retryable() || is_left {
                 return Err(if in_doubt { error.with_unknown_outcome() } else { error });
             }

@@ -206,13 +206,7 @@ fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() 
             engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || {
-            engine
-                .registry
-                .found(Kind::Mutex, &name)
-                .and_then(|entry| entry.head())
-                .is_some_and(|head| head.is_open())
-        });
+        comes_about("the other thread's sleep", || sleeps(&engine, &name));
         *store.holder.lock() = None;
         // Longer than it ever sleeps.
         clock.advance(hour * 3);
@@ -234,7 +228,7 @@ fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
     let ((is_reading, _reading), (go_on, may_read)) = (bounded(1), bounded(1));
     go_on.send(()).unwrap();
     let store = Arc::new(Odd {
-        reading: Mutex::new(Some((is_reading, may_read))),
+        handing: refused_when_read(is_reading, may_read),
         channel: Some(Arc::new(Channel::new("a", true))),
         ..Odd::default()
     });
@@ -247,17 +241,11 @@ fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
             theirs.map(|theirs| engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap())
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || {
-            engine
-                .registry
-                .found(Kind::Mutex, &name)
-                .and_then(|entry| entry.head())
-                .is_some_and(|head| head.is_open())
-        });
+        comes_about("the other thread's sleep", || sleeps(&engine, &name));
         engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
         assert!(waiter.join().unwrap().is_some(), "the store has it under the one who unlocked it");
     });
-    assert!(store.reading.lock().is_none(), "it was to be handed off");
+    assert!(store.handing.lock().is_empty(), "it was to be handed off");
     assert_eq!(*store.holder.lock(), None);
     engine.shutdown().unwrap();
 }
@@ -651,7 +639,7 @@ fn a_release_in_doubt_of_what_has_no_lease_is_left_to_the_watchdog_at_once() {
 
 #[test]
 fn the_number_of_a_hold_whose_release_failed_is_not_that_of_the_next() {
-    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let store = Arc::new(Odd { closed: true.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(ManualClock::new()));
     let number = ThreadMark::current().number();
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -662,7 +650,7 @@ fn the_number_of_a_hold_whose_release_failed_is_not_that_of_the_next() {
 
 #[test]
 fn a_thread_holds_nothing_here_that_it_does_not_hold_whatever_the_store_says() {
-    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let store = Arc::new(Odd { closed: true.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(ManualClock::new()));
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     let held = Snapshot { holder: mine.hold.owner().to_string(), count: 2, remaining: None };

@@ -3,9 +3,9 @@
 use super::answers::in_doubt;
 use super::*;
 use crate::engine::calls::Calls;
+use crate::engine::core::Ended;
 use crate::engine::hold::LockEntry;
 use crate::engine::hold::caching::UNUSED;
-use crate::engine::keeper::Ended;
 use crate::engine::registry::Registry;
 use crate::engine::renewals::CHUNK;
 use crate::observe::event::Event;

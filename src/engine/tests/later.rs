@@ -15,7 +15,8 @@ fn a_name_that_the_store_cannot_keep_is_refused_when_it_is_known_that_it_cannot(
     let odd = Arc::clone(&store);
     let (engine, name) = (opened_by(move || Ok(Arc::clone(&odd) as _)), name());
     engine.store.check_name(Kind::Mutex, &name).unwrap();
-    let claim = engine.claim(Kind::Semaphore, &name, 7, Duration::from_secs(30));
+    let claim =
+        engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name), 7, Duration::from_secs(30));
     for error in [
         acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop).unwrap_err(),
         engine.inspect("holder", Kind::Mutex, &name).map(drop).unwrap_err(),

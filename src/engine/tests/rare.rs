@@ -109,13 +109,7 @@ fn while_another_waits(
             None => Ok(false),
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || {
-            engine
-                .registry
-                .found(Kind::Mutex, name)
-                .and_then(|entry| entry.head())
-                .is_some_and(|head| head.is_open())
-        });
+        comes_about("the other thread's sleep", || sleeps(&engine, name));
         release();
         waiter.join()
     })
@@ -217,7 +211,7 @@ fn a_shutdown_does_not_ask_again_when_its_time_is_over() {
 fn an_attempt_in_doubt_is_cleaned_up_for_as_long_as_it_may_keep_the_lock() {
     for refuses in [false, true] {
         let clock = ManualClock::new();
-        let store = Arc::new(Odd { refuses, ..Odd::default() });
+        let store = Arc::new(Odd { closed: refuses.into(), ..Odd::default() });
         let engine = engine(&store, &Clock::Manual(clock.clone()));
         let hour = Duration::from_secs(3600);
         store.attempting.lock().push_back(Box::new(in_doubt));
@@ -300,7 +294,7 @@ fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiti
         takes_again: false,
         writers_first: false,
     });
-    let stuck = || engine.registry.stuck(engine.clock.now(), Duration::ZERO, 0, &[]).waits.len();
+    let stuck = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
     assert_eq!(stuck(), 1);
     assert!(held.hold.begin_release());
     assert_eq!(stuck(), 0);

@@ -28,8 +28,11 @@ pub(super) fn is_lease_over(failure: &Failure) -> bool {
 /// The members, and what all connections to them share.
 pub(super) struct Members {
     pub(super) address: Arc<EtcdAddress>,
-    /// The user and the certificates as the files of secrets have them by now.
+    /// The certificates as their files have them by now.
     renewal: Arc<Renewable<EtcdAddress>>,
+    /// The user as the sources of credentials have it by now.
+    logins: Arc<Renewable<EtcdAddress>>,
+    has_login: bool,
     /// The member that is asked first, modulo their number; moved on when it is of no use.
     first: AtomicUsize,
     /// The token for the user and the password, once they were accepted.
@@ -38,9 +41,12 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn new(options: &ServerOptions) -> Result<Members, Error> {
-        let renewal = Renewable::new(options, EtcdAddress::new)?;
-        let address = renewal.current();
-        Ok(Members { address, renewal, first: AtomicUsize::new(0), token: Mutex::new(None) })
+        let (logins, address) = Renewable::new(options, EtcdAddress::new)?;
+        let without_login = ServerOptions { credentials: None, ..options.clone() };
+        let (renewal, _) = Renewable::new(&without_login, EtcdAddress::new)?;
+        let has_login = address.user.is_some() || options.credentials.is_some();
+        let (first, token) = (AtomicUsize::new(0), Mutex::new(None));
+        Ok(Members { address, renewal, logins, has_login, first, token })
     }
 
     /// Connects to the first member that accepts. A failure means that nothing was sent.
@@ -55,12 +61,12 @@ impl Members {
             let now = Clock::System.now();
             let left = u32::try_from(members.len() - turn).unwrap_or(u32::MAX);
             let share = (deadline.since(now) / left).min(self.address.connect_timeout);
-            let open = |renewed: &EtcdAddress| {
+            let open = |renewed: &EtcdAddress, _ends: Option<Moment>| {
                 let renewed = renewed.members.get(at).unwrap_or(member);
                 let opened = Connection::open(renewed, &self.address.hosts, now.plus(share));
                 opened.map_err(|error| broken(member, error))
             };
-            match self.renewal.with(open) {
+            match self.renewal.with("", deadline, open) {
                 Ok(connection) => return Ok(Connected { connection, member }),
                 Err(error) => last = Some(error.or_answer(last)),
             }
@@ -147,7 +153,7 @@ impl Transport {
         let mut response = self.exchange(path, body, deadline)?;
         // A token ends after some minutes, and with each change of users or roles. The request was not looked
         // at.
-        if self.members.address.user.is_some() && wants_token(&response) {
+        if self.members.has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
         }
@@ -156,9 +162,16 @@ impl Transport {
 
     /// Gets a token for the user, if there is one.
     pub(super) fn authenticate(&self, deadline: Moment) -> Answer<()> {
-        let log_in =
-            |address: &EtcdAddress| self.authenticate_as(address, deadline).map_err(Failure::into_error);
-        self.members.renewal.with(log_in).map_err(Failure::Refused)
+        if !self.members.has_login {
+            return Ok(());
+        }
+        let members = self.members.address.members.iter();
+        let members: Vec<_> =
+            members.map(|member| format!("{}:{}", member.host.name(), member.port)).collect();
+        let log_in = |address: &EtcdAddress, _ends: Option<Moment>| {
+            self.authenticate_as(address, deadline).map_err(Failure::into_error)
+        };
+        self.members.logins.with(&members.join(","), deadline, log_in).map_err(Failure::Refused)
     }
 
     fn authenticate_as(&self, address: &EtcdAddress, deadline: Moment) -> Answer<()> {

@@ -44,8 +44,10 @@ impl RedisAddress {
         let scheme = Scheme::of(&options.url)?;
         check_url(&options.url)?;
         let options = &with_parameters(options)?;
-        if !scheme.is_sentinel && (options.sentinel_username.is_some() || options.sentinel_password.is_some())
-        {
+        let ServerOptions { sentinel_username, sentinel_password, sentinel_credentials, .. } = options;
+        let is_for_sentinels =
+            sentinel_username.is_some() || sentinel_password.is_some() || sentinel_credentials.is_some();
+        if !scheme.is_sentinel && is_for_sentinels {
             return Err(Error::invalid(
                 "connect",
                 "Sentinels' user or password were given, but the URL does not start with redis-sentinel://",
@@ -80,28 +82,20 @@ impl RedisAddress {
 
     /// As [`new`](Self::new), for connections that outlast a password or a certificate.
     pub(super) fn renewed(options: &ServerOptions) -> Result<RedisAddress> {
-        let renewal = Renewable::new(options, RedisAddress::new)?;
-        let address = RedisAddress::clone(&renewal.current());
-        Ok(RedisAddress { renewal: Some(renewal), ..address })
+        let (renewal, address) = Renewable::new(options, RedisAddress::new)?;
+        Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::clone(&address) })
     }
 
-    /// This target with the login and the certificates of `renewed`. Sentinels stay: they have what is known
-    /// of the master.
-    pub(super) fn by(&self, renewed: &RedisAddress) -> Option<RedisAddress> {
-        if self.login.role != Role::Primary {
-            let (host, port) = self.host_and_port()?;
-            return renewed.at(host, port, self.login.role);
+    /// A server's place, with the certificates that this address has.
+    pub(super) fn secured(&self, place: &ServerPlace) -> ServerPlace {
+        match (&self.target, place) {
+            #[cfg(feature = "tls")]
+            (Target::Place(ServerPlace::Tls { config, .. }), ServerPlace::Tls { host, port, .. }) => {
+                ServerPlace::Tls { host: host.clone(), port: *port, config: Arc::clone(config) }
+            }
+            (Target::Place(_), place) => place.clone(),
+            (Target::Master(sentinels), place) => sentinels.secured(place),
         }
-        let target = match (&self.target, &renewed.target) {
-            (Target::Place(_), Target::Place(place)) => Target::Place(place.clone()),
-            (target, _) => target.clone(),
-        };
-        Some(RedisAddress {
-            target,
-            login: renewed.login.clone(),
-            connect_timeout: self.connect_timeout,
-            renewal: None,
-        })
     }
 
     /// A cluster's URL: one address for each of its hosts, at least one.

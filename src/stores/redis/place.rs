@@ -57,6 +57,18 @@ impl ServerPlace {
     }
 }
 
+impl ServerPlace {
+    /// For a provider of credentials; errors show [`Display`](fmt::Display), which hides what may be secret.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            ServerPlace::Tcp { host, port } => format!("{}:{port}", host.name()),
+            #[cfg(feature = "tls")]
+            ServerPlace::Tls { host, port, .. } => format!("{}:{port}", host.name()),
+            ServerPlace::Unix(path) => path.display().to_string(),
+        }
+    }
+}
+
 impl fmt::Display for ServerPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -210,7 +210,8 @@ pub(crate) enum Fitness {
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
-        "READONLY" | "MASTERDOWN" => Fitness::Demoted,
+        // NOAUTH: what let this connection in has ended.
+        "READONLY" | "MASTERDOWN" | "NOAUTH" => Fitness::Demoted,
         "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Passing,
         _ => Fitness::Fit,
     }

@@ -66,7 +66,8 @@ impl ZooKeeperStore {
         reporter: Arc<Reporter>,
     ) -> Result<ZooKeeperStore> {
         let session = Session::open(options, lease, reporter)?;
-        let access = if session.address.login.is_some() { Access::Creator } else { Access::Everyone };
+        let has_login = session.address.login.is_some() || options.credentials.is_some();
+        let access = if has_login { Access::Creator } else { Access::Everyone };
         let store = ZooKeeperStore { session, access, command_timeout: options.command_timeout };
         let agreed = store.agree_on_format(options.notes, Clock::System.after(options.connect_timeout));
         agreed.inspect_err(|_| store.close())?;

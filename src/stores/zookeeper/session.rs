@@ -38,7 +38,7 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 pub(super) struct Session {
-    pub(super) address: ZooKeeperAddress,
+    pub(super) address: Arc<ZooKeeperAddress>,
     /// The login and the certificates as the files of secrets have them by now.
     renewal: Arc<Renewable<ZooKeeperAddress>>,
     pub(super) places: NodePlaces,
@@ -131,8 +131,7 @@ impl Session {
         reporter: Arc<Reporter>,
     ) -> Result<Arc<Session>> {
         let connect_timeout = options.connect_timeout;
-        let address = ZooKeeperAddress::new(options)?;
-        let renewal = Renewable::new(options, ZooKeeperAddress::new)?;
+        let (renewal, address) = Renewable::new(options, ZooKeeperAddress::new)?;
         let session = Arc::new_cyclic(|me| Session {
             address,
             renewal,
@@ -323,8 +322,8 @@ impl Session {
             let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
             let greeted = Clock::System.now();
             let asked = link::AskedFor { life: life.as_deref(), last_transaction, timeout: self.timeout };
-            let connect = |renewed: &_| link::connect(renewed, (host, *port), &asked, deadline);
-            match self.renewal.with(connect) {
+            let connect = |renewed: &_, _| link::connect(renewed, (host, *port), &asked, deadline);
+            match self.renewal.with(&format!("{}:{port}", host.name()), deadline, connect) {
                 Ok(link::NewConnection::Expired) => {
                     if let Some(life) = life {
                         self.expire(&life);
@@ -511,7 +510,7 @@ mod tests {
     use super::*;
     use crate::stores::zookeeper::fake::{frame, welcome};
 
-    const SESSION: Duration = Duration::from_secs(30);
+    const SESSION: Duration = Duration::from_secs(600);
 
     /// A server that welcomes one client, and reads nothing more until it is signalled to; then it answers
     /// everything.

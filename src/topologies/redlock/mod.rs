@@ -8,7 +8,7 @@
 //!
 //! Invariant: an owner number under which something may still arrive at a single server is not used for
 //! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it
-//! the majority. Pairs with `Request::claim`.
+//! the majority. Pairs with `Engine::next_number`.
 
 mod attempt;
 mod connect;

@@ -1,6 +1,5 @@
 //! The decisions of a majority, on servers that answer as a test has it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,125 +7,17 @@ use std::time::Duration;
 use super::*;
 use crate::ident::unbound_number;
 use crate::observe::reporter::Reporter;
-use crate::seam::fallbacks::describe_by_kinds;
-use crate::seam::{Answer, Failure, Others, Sink};
-
-/// Answers in turn what was put down for it; then grants, releases and renews, and finds nothing to clean up.
-#[derive(Default)]
-struct Server {
-    attempts: Mutex<VecDeque<Answer<Attempt>>>,
-    releases: Mutex<VecDeque<Answer<Release>>>,
-    renewals: Mutex<VecDeque<Answer<bool>>>,
-    cleanups: Mutex<VecDeque<Answer<Release>>>,
-    /// The owners whose requests were cleaned up.
-    cleaned: Mutex<Vec<Owner>>,
-    /// The owners whose single attempts were released.
-    released: Mutex<Vec<Owner>>,
-    /// How many attempts came.
-    asked: AtomicUsize,
-    /// The owner of each attempt, for how many levels, and for how long.
-    attempted: Mutex<Vec<(Owner, u32, Duration)>>,
-    /// Answers nothing until then.
-    silent_until: Mutex<Option<Moment>>,
-    /// Answers attempts when that has passed.
-    takes: Mutex<Duration>,
-    /// Comes before the next renewal is answered, and before a lock is freed by force.
-    renewing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    forcing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-fn freed() -> Answer<Release> {
-    Ok(Release::Freed { others: Others::Nobody })
-}
-
-fn nothing() -> Answer<Release> {
-    Ok(Release::NotHeld { holder: None })
-}
+use crate::seam::{Answer, Failure, Sink};
+use crate::topologies::tests::{Scripted, freed, nothing, silence};
 
 fn busy() -> Error {
     Error::new(ErrorKind::Busy, "request", "not now")
 }
 
-fn silence() -> Error {
-    Error::new(ErrorKind::TimedOut, "request", "no answer")
-}
-
-fn next<T>(answers: &Mutex<VecDeque<Answer<T>>>, otherwise: Answer<T>) -> Answer<T> {
-    answers.lock().pop_front().unwrap_or(otherwise)
-}
-
-impl Server {
-    fn is_silent(&self) -> bool {
-        self.silent_until.lock().is_some_and(|until| Clock::System.now() < until)
-    }
-}
-
-impl Store for Server {
-    fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities::default()
-    }
-
-    fn check_name(&self, _: Kind, _: &LockName) -> Result<()> {
-        Ok(())
-    }
-
-    fn attempt(&self, claim: &Claim, count: u32, _: Moment) -> Answer<Attempt> {
-        self.attempted.lock().push((claim.owner, count, claim.lease));
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let until = Clock::System.after(*self.takes.lock());
-        while Clock::System.now() < until {
-            std::thread::yield_now();
-        }
-        next(&self.attempts, Ok(Attempt::granted(None)))
-    }
-
-    fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
-        self.released.lock().push(claim.owner);
-        next(&self.releases, freed())
-    }
-
-    fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
-        let meanwhile = self.renewing.lock().take();
-        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-        claims.iter().map(|_| next(&self.renewals, Ok(true))).collect()
-    }
-
-    fn clean_up(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
-        self.cleaned.lock().extend(claims.iter().map(|claim| claim.owner));
-        claims.iter().map(|_| next(&self.cleanups, nothing())).collect()
-    }
-
-    fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
-        let meanwhile = self.forcing.lock().take();
-        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-        Ok(true)
-    }
-
-    fn listen(&self, _: &Claim, _: &Waker) -> Option<Subscription> {
-        None
-    }
-
-    fn message_count(&self, _: &Claim) -> Option<u64> {
-        None
-    }
-
-    fn close(&self) {}
-}
-
-impl Inspect for Server {
-    fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
-        if self.is_silent() { Err(Failure::Refused(silence())) } else { Ok(None) }
-    }
-
-    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        describe_by_kinds(self, name, deadline)
-    }
-}
-
 /// Three servers, and Redlock on them.
-fn redlock() -> (Redlock, [Arc<Server>; 3]) {
-    let servers: [Arc<Server>; 3] = Default::default();
-    let node = |server: &Arc<Server>| {
+fn redlock() -> (Redlock, [Arc<Scripted>; 3]) {
+    let servers: [Arc<Scripted>; 3] = Default::default();
+    let node = |server: &Arc<Scripted>| {
         let store: Arc<dyn Store> = Arc::clone(server) as _;
         let open = move |_| {
             Ok(Voter {
@@ -169,7 +60,7 @@ fn eventually(happened: impl Fn() -> bool) {
     }
 }
 
-fn is_cleaned(server: &Server, claim: &Claim) -> bool {
+fn is_cleaned(server: &Scripted, claim: &Claim) -> bool {
     server.cleaned.lock().contains(&claim.owner)
 }
 
@@ -367,12 +258,12 @@ fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_
 // ---- what a server lost is given back
 
 /// Renews a hold that only these do not have.
-fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Server>]) -> Answer<bool> {
+fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
     lacking.iter().for_each(|server| server.renewals.lock().push_back(Ok(false)));
     redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()
 }
 
-fn attempts_of(server: &Server, claim: &Claim) -> Vec<u32> {
+fn attempts_of(server: &Scripted, claim: &Claim) -> Vec<u32> {
     let attempted = server.attempted.lock();
     attempted.iter().filter(|(owner, ..)| *owner == claim.owner).map(|(_, count, _)| *count).collect()
 }
@@ -383,7 +274,7 @@ fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
 }
 
 /// Has the third of the servers lose a hold and be given it again.
-fn given_back(redlock: &Redlock, third: &Arc<Server>) -> Claim {
+fn given_back(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
     let hold = claim(LONG);
     assert!(matches!(renew(redlock, &hold, &[third]), Ok(true)));
     eventually(|| has_it_again(redlock, &hold, 2));
@@ -589,9 +480,9 @@ fn what_a_server_refuses_to_take_back_is_asked_for_again_after_the_next_renewal(
 
 #[test]
 fn a_server_that_is_silent_when_the_client_is_made_is_not_waited_for_and_joins_later() {
-    let servers: [Arc<Server>; 3] = Default::default();
+    let servers: [Arc<Scripted>; 3] = Default::default();
     let is_silent = Arc::new(Mutex::new(true));
-    let node = |(at, server): (usize, &Arc<Server>)| {
+    let node = |(at, server): (usize, &Arc<Scripted>)| {
         let (store, is_silent): (Arc<dyn Store>, _) = (Arc::clone(server) as _, Arc::clone(&is_silent));
         let open = move |_| {
             while at == 2 && *is_silent.lock() {

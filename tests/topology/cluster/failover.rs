@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::load::{L, Load, POLL, T, Total, assert_nothing_is_left, builder, rounds};
 use crate::support::cluster::Cluster;
-use crate::support::{LONG, SLACK, alone_within, call, eventually, ms, now, shout, stalled_since};
+use crate::support::{LONG, SLACK, alone_within, call, call_on, eventually, ms, now, shout, stalled_since};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
@@ -88,14 +88,11 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     let lost_name = cluster.name_on(primary, "lost");
     let losing = holder.get_lock(&lost_name).acquire().unwrap();
     let losses = losing.lost();
-    let waiting = call({
-        let lock = waiter.get_fenced_lock(&name);
-        move || {
-            lock.lock().unwrap();
-            let at = now();
-            lock.unlock().unwrap();
-            at
-        }
+    let waiting = call_on(waiter.get_fenced_lock(&name), move |lock| {
+        lock.lock().unwrap();
+        let at = now();
+        lock.unlock().unwrap();
+        at
     });
     // Until the replica has all of this.
     let has = |key: &str| {

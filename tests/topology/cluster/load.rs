@@ -17,8 +17,8 @@ use crate::support::{LONG, alone_within, eventually, ms, now, random, start, wat
 
 /// Connecting takes its time on a busy machine, and no longer than this while a member stands still.
 const CONNECT: Duration = ms(2000);
-/// Lease, command time-out, safety poll with slack.
-pub(crate) const L: Duration = ms(6000);
+/// Lease, command time-out, safety poll with slack. The lease outlasts a failover on a busy machine.
+pub(crate) const L: Duration = ms(12_000);
 pub(crate) const T: Duration = ms(500);
 pub(crate) const POLL: Duration = ms(1450);
 /// By this name the library's connections are told from the tests' own.

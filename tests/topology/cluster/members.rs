@@ -7,7 +7,9 @@ use crate::support::cluster::Cluster;
 use crate::support::server::RedisServer;
 #[cfg(feature = "tls")]
 use crate::support::server::default_server;
-use crate::support::{LONG, alone_within, call, eventually, fresh, listening_clients, now, stalled_since};
+use crate::support::{
+    LONG, alone_within, call, call_on, eventually, fresh, listening_clients, now, stalled_since,
+};
 
 #[test]
 fn one_member_that_answers_is_enough_to_begin_with() {
@@ -127,12 +129,9 @@ fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
             let (holder, waiter) = (builder().build().unwrap(), builder().build().unwrap());
             let name = fresh("app:");
             let held = holder.get_fenced_lock(&name).acquire().unwrap();
-            let waiting = call({
-                let lock = waiter.get_lock(&name);
-                move || {
-                    lock.lock().unwrap();
-                    lock.unlock().unwrap();
-                }
+            let waiting = call_on(waiter.get_lock(&name), move |lock| {
+                lock.lock().unwrap();
+                lock.unlock().unwrap();
             });
             let count = if way == ClusterPubSub::Plain { "NUMSUB" } else { "SHARDNUMSUB" };
             let primary = cluster.primary_of(&name);

@@ -10,8 +10,8 @@ use super::load::{Load, T, Total, assert_all_was_given_back, builder, on_cluster
 use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::{
-    LONG, alone_within, call, eventually, fresh, let_pass, listening_clients, ms, now, shout, stalled_since,
-    start,
+    LONG, alone_within, call, call_on, eventually, fresh, let_pass, listening_clients, ms, now, shout,
+    stalled_since, start,
 };
 
 /// In a fair line of 48 threads each holds the lock for about a millisecond; some seconds are for a busy machine.
@@ -141,14 +141,11 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
             let waiter = builder().observer(seen.clone()).build().unwrap();
             let name = cluster.name_on(0, "moving");
             let held = holder.get_fenced_lock(&name).acquire().unwrap();
-            let waiting = call({
-                let lock = waiter.get_lock(&name);
-                move || {
-                    lock.lock().unwrap();
-                    let at = now();
-                    lock.unlock().unwrap();
-                    at
-                }
+            let waiting = call_on(waiter.get_lock(&name), move |lock| {
+                lock.lock().unwrap();
+                let at = now();
+                lock.unlock().unwrap();
+                at
             });
             let count = if way == Plain { "NUMSUB" } else { "SHARDNUMSUB" };
             let listens =
@@ -275,16 +272,14 @@ fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
         let error = client.get_fenced_lock(&name).try_acquire().unwrap_err();
         assert!(error.is_retryable() && error.to_string().contains("TRYAGAIN"), "{error}");
         let is_done = Arc::new(AtomicBool::new(false));
-        let waiting = call({
-            let (client, name, is_done) = (client.clone(), name.clone(), Arc::clone(&is_done));
-            move || {
+        let waiting =
+            call_on((client.clone(), name.clone(), Arc::clone(&is_done)), move |(client, name, is_done)| {
                 let guard = client.get_fenced_lock(&name).acquire().unwrap();
                 assert!(is_done.load(Ordering::SeqCst), "not before");
                 let fence = guard.fencing_token();
                 guard.unlock().unwrap();
                 fence
-            }
-        });
+            });
         let_pass(ms(100), "it is to be refused a few times");
         let port = cluster.members[1].port().to_string();
         let counter = format!("redisson_lock_token:{{{name}}}");

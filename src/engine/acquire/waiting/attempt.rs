@@ -1,33 +1,32 @@
-//! One attempt of a waiter: the claim, the request, and what follows each answer.
+//! One attempt of a waiter: the request, and what follows each answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::request::is_late;
 use super::{Step, Waiting};
 use crate::engine::acquire::call::{Granted, WaitLimit};
-use crate::engine::acquire::outcome::AttemptOutcome;
-use crate::engine::acquire::request::is_late;
 use crate::engine::handoff::PendingHandoff;
-use crate::engine::hold::QueuePlace;
+use crate::engine::hold::{Hold, QueuePlace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::event::GaveUpReason;
-use crate::seam::{Answer, Attempt, Claim, Kind, ListensFor, granted_too_late};
+use crate::observe::{Loss, LossReason};
+use crate::seam::{Answer, Attempt, Claim, Failure, Handoff, Kind, ListensFor, granted_too_late};
 use crate::time::{Moment, random_between};
 
-impl Waiting<'_> {
-    /// The claim of this caller, as it waits now.
-    pub(super) fn claim(&mut self) -> Claim {
-        self.request.claim(self.manner.waits(), self.manner.turn(), self.listening.listens_for())
-    }
+/// What was asked, for observers: an attempt of this caller, or a hand-off to it.
+const ATTEMPT: &str = "acquire";
+const HANDOFF: &str = "hand_off";
 
+impl Waiting<'_> {
     pub(super) fn attempt(&mut self, claim: Claim) -> Result<Step> {
-        let engine = self.request.engine;
+        let engine = self.engine;
         let sent = engine.clock.now();
-        if let Some(left) = engine.store.capabilities().majority.and_then(|all| all.held_off(&claim)) {
+        if let Some(left) = self.capabilities.majority.and_then(|all| all.held_off(&claim)) {
             return Ok(Step::Sleep(sent.plus(left + Duration::from_millis(1))));
         }
-        let answer = engine.store.attempt(&claim, 1, self.request.deadline(sent));
-        let outcome = self.request.judge(&claim, sent, answer);
-        self.answered(claim, sent, outcome)
+        let answer = engine.store.attempt(&claim, 1, self.deadline(sent));
+        self.answered(ATTEMPT, claim, sent, answer)
     }
 
     /// Acts on the answer to an attempt that was sent at `sent`, for a caller that does not wait.
@@ -37,19 +36,17 @@ impl Waiting<'_> {
         sent: Moment,
         answer: Answer<Attempt>,
     ) -> Result<Option<Granted>> {
-        let call = self.request.call;
-        let outcome = self.request.judge(&claim, sent, answer);
-        let ended = self.answered(claim, sent, outcome).and_then(|step| self.last(step));
+        let call = self.call;
+        let ended = self.answered(ATTEMPT, claim, sent, answer).and_then(|step| self.last(step));
         let ended = self.unless_shut_down(ended);
         if call.limit == WaitLimit::Once {
             self.tell_given_up(&ended);
         } else if matches!(ended, Ok(None)) {
-            self.report.span.gave_up(&GaveUpReason::Busy, self.report.attempts); // the caller goes on by itself
+            self.span.gave_up(&GaveUpReason::Busy, self.attempts); // the caller goes on by itself
         }
         ended.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
-    /// The claim of the next attempt.
     pub(crate) fn next_claim(&mut self) -> Result<Claim> {
         let claim = self.claim();
         self.would_wait_for_own_writing(&claim)?;
@@ -62,68 +59,60 @@ impl Waiting<'_> {
         Ok(claim)
     }
 
-    /// Acts on what came of an attempt, which has just been judged.
-    pub(super) fn answered(&mut self, claim: Claim, sent: Moment, outcome: AttemptOutcome) -> Result<Step> {
-        self.report.attempts = self.report.attempts.saturating_add(1);
-        self.is_answered = outcome.error().is_none();
-        // A grant that came too late is of no more use than no answer.
-        if self.is_answered && !matches!(outcome, AttemptOutcome::TooLate) {
-            self.reset_retry_budget();
-        }
-        self.note_ration(&outcome, sent);
-        match outcome {
-            AttemptOutcome::Lost => {
-                self.tell_asked("acquire", sent, None);
-                let words = "a first hold was answered like a re-entry";
-                Err(Error::new(ErrorKind::Protocol, self.request.call.action, words))
-            }
-            AttemptOutcome::Granted { .. } => {
-                // Not after a hand-off, which knows nothing of the line.
-                self.leave_line_by_grant();
-                self.follow("acquire", claim, sent, outcome)
-            }
-            outcome => self.follow("acquire", claim, sent, outcome),
-        }
-    }
-
-    /// Acts on what an answer means.
+    /// Acts on an answer that was read just now.
     ///
     /// The observers hear of the request last where the lock is had: they take time, and the number may be
     /// given up meanwhile.
-    fn follow(
+    fn answered(
         &mut self,
         op: &'static str,
         claim: Claim,
         sent: Moment,
-        outcome: AttemptOutcome,
+        answer: Answer<Attempt>,
     ) -> Result<Step> {
-        let engine = self.request.engine;
-        if !matches!(outcome, AttemptOutcome::Granted { .. }) {
-            self.tell_asked(op, sent, outcome.error());
+        let Waiting { engine, call, thread, .. } = *self;
+        let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
+        let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
+        let window = if is_granted { self.window_of(&claim, sent) } else { None };
+        if op == ATTEMPT {
+            self.attempts = self.attempts.saturating_add(1);
+            self.is_answered = answer.is_ok();
         }
-        match outcome {
-            AttemptOutcome::Granted { fence, since, in_line, bound } => {
+        if window.is_none() {
+            self.tell_asked(op, sent, answer.as_ref().err().map(Failure::error));
+        }
+        match answer {
+            Ok(Attempt::Granted { fence, in_line }) => {
+                let Some(window) = window else { return self.granted_too_late(claim, sent) };
+                if op == ATTEMPT {
+                    self.reset_retry_budget();
+                    self.note_ration(true, sent);
+                    self.leave_line_by_grant(); // a hand-off knows nothing of the store's queue
+                }
                 self.queued = None;
-                if in_line > 0 && self.request.call.may_keep() {
+                if in_line > 0 && call.may_keep() {
                     let now = engine.clock.now();
-                    self.request.call.entry.state().caching.begin(in_line, now);
-                    engine.registry.remember(self.request.call.entry, now);
+                    call.entry.state().caching.begin(in_line, now);
+                    engine.registry.remember(call.entry, now);
                 }
-                Ok(Step::Granted(self.enter((op, sent), (&claim, since), in_line, fence, bound)))
-            }
-            AttemptOutcome::TooLate => {
-                self.leave_behind(claim, sent);
-                let took = engine.clock.now().since(sent);
-                if !is_late(self.request.lease, took) {
-                    return Ok(Step::Again); // its session has ended, or its number was given up
+                let keep = self.keep_terms(&claim, in_line);
+                let granted = engine.enter(call, thread, (&claim, window), keep, fence, self.place.take());
+                if engine.writes_here(call, thread) {
+                    self.end_writing_in_time(&granted.hold);
                 }
-                self.pause_alone(granted_too_late(self.request.call.action, self.request.lease, took))
+                self.tell_asked(op, sent, None);
+                let wait = (self.begun, self.attempts, self.coming);
+                engine.tell_granted(call, &granted.hold, wait, &self.span);
+                Ok(Step::Granted(granted))
             }
-            AttemptOutcome::InLine { retry_after, listens_for, is_lookout } => {
+            Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
+                self.reset_retry_budget();
                 Ok(self.stand_in_line(retry_after, listens_for, is_lookout))
             }
-            AttemptOutcome::Busy { retry_after } => {
-                self.report.coming = None;
+            Ok(Attempt::Busy { retry_after }) => {
+                self.reset_retry_budget();
+                self.note_ration(false, sent);
+                self.coming = None;
                 self.end_lookout();
                 self.listening.listen_for(ListensFor::Releases);
                 let now = engine.clock.now();
@@ -133,9 +122,13 @@ impl Waiting<'_> {
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Step::Sleep(poll.min(ends)))
             }
-            AttemptOutcome::Lost => Ok(Step::Again),
-            AttemptOutcome::Failed(error) => self.pause_after(error),
-            AttemptOutcome::Unknown(error) => {
+            Ok(Attempt::Lost) if op == ATTEMPT => {
+                let words = "a first hold was answered like a re-entry";
+                Err(Error::new(ErrorKind::Protocol, call.action, words))
+            }
+            Ok(Attempt::Lost) => Ok(Step::Again),
+            Err(Failure::Refused(error)) => self.pause_after(error),
+            Err(Failure::Unknown(error)) => {
                 self.tell_unknown(&error);
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
@@ -143,13 +136,22 @@ impl Waiting<'_> {
         }
     }
 
+    fn granted_too_late(&mut self, claim: Claim, sent: Moment) -> Result<Step> {
+        self.leave_behind(claim, sent);
+        let took = self.engine.clock.now().since(sent);
+        if !is_late(self.lease, took) {
+            return Ok(Step::Again); // its session has ended, or its number was given up
+        }
+        self.pause_alone(granted_too_late(self.call.action, self.lease, took))
+    }
+
     /// How long after an attempt the next one is made at the latest.
     pub(super) fn pause(&self) -> Duration {
-        let poll = random_between(self.request.engine.poll_every(self.request.call.kind));
-        match self.request.call.terms.backoff {
+        let poll = random_between((self.capabilities.poll_every)(self.call.kind));
+        match self.call.terms.backoff {
             // A place in the store's queue does not last longer.
-            Some(backoff) if self.store_queues() => backoff.pause(self.report.attempts).min(poll),
-            Some(backoff) => backoff.pause(self.report.attempts),
+            Some(backoff) if self.store_queues() => backoff.pause(self.attempts).min(poll),
+            Some(backoff) => backoff.pause(self.attempts),
             None => poll,
         }
     }
@@ -157,11 +159,11 @@ impl Waiting<'_> {
     /// A thread that writes may read, as the same owner. Under a number that it had to give up meanwhile it
     /// is another, and would wait for itself.
     fn would_wait_for_own_writing(&self, claim: &Claim) -> Result<()> {
-        let (engine, call) = (self.request.engine, self.request.call);
+        let (engine, call) = (self.engine, self.call);
         if !call.by_thread || call.kind != Kind::Read || call.limit.is_over(engine.clock.now()) {
             return Ok(());
         }
-        match engine.registry.of_thread(Kind::Write, call.name, self.request.thread.id()) {
+        match engine.registry.of_thread(Kind::Write, call.name, self.thread.id()) {
             Some(hold)
                 if hold.owner() != claim.owner && hold.is_live(engine.clock.now(), &engine.reporter) =>
             {
@@ -173,13 +175,39 @@ impl Waiting<'_> {
         }
     }
 
-    /// Reads the answer of a hand-off to this thread.
+    /// Sees to it that what this thread writes ends in the store when its own time is over, not with its
+    /// reading: the two may share what has the time.
+    pub(super) fn end_writing_in_time(&self, reading: &Arc<Hold>) {
+        let engine = self.engine;
+        let Some(writing) = engine.registry.of_thread(Kind::Write, self.call.name, self.thread.id()) else {
+            return;
+        };
+        if !writing.note_reading() {
+            return;
+        }
+        // The core has the hold, and with it this.
+        let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::downgrade(&engine.core));
+        let end = move |loss: &Loss| {
+            if let (LossReason::Expired | LossReason::HeldTooLong, Some(core)) = (loss.reason, core.upgrade())
+            {
+                let now = core.clock.now();
+                let until = now.plus(core.options.lease).max(reading.until());
+                core.clean_up(claim, until, now);
+            }
+        };
+        writing.on_lost(Box::new(end), &engine.reporter);
+        engine.watch(&writing);
+    }
+
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Step> {
         let (claim, sent) = (handoff.to.clone(), handoff.sent);
-        let answer: Answer<Attempt> = handoff.receive().map(Attempt::from);
-        let outcome = self.request.judge(&claim, sent, answer);
-        self.report.coming = Some((sent, true));
-        let step = self.follow("hand_off", claim, sent, outcome);
+        // As an attempt of the new owner's is answered.
+        let answer = handoff.receive().map(|handoff| match handoff {
+            Handoff::Granted { fence } => Attempt::granted(fence),
+            Handoff::Lost => Attempt::Lost,
+        });
+        self.coming = Some((sent, true));
+        let step = self.answered(HANDOFF, claim, sent, answer);
         // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be.
         // Before that the releaser's thread may not ask under it again. Pairs with `Entry::held_here`.
         place.ticket().received();

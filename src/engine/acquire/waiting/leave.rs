@@ -15,16 +15,16 @@ impl Waiting<'_> {
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
         if self.manner.is_of_line() {
             self.manner.become_in_doubt();
-            self.request.call.entry.state().in_line = true;
+            self.call.entry.state().in_line = true;
         }
         self.queued = None;
         if self.store_queues() {
             self.listening.end();
         }
         let until = self.left_until(&claim, sent);
-        self.request.give_up_number(&claim);
+        self.give_up_number(&claim);
         if !claim.kind.only_asks() {
-            let engine = self.request.engine;
+            let engine = self.engine;
             engine.clean_up(claim, until, engine.clock.now());
         }
     }
@@ -33,11 +33,11 @@ impl Waiting<'_> {
     fn left_until(&self, claim: &Claim, sent: Moment) -> Moment {
         let lasts = match claim.kind.is_leased() {
             // A place in the store's queue may last longer than a short lease.
-            true if self.store_queues() => self.request.lease.max(PLACE_LASTS),
-            true => self.request.lease,
+            true if self.store_queues() => self.lease.max(PLACE_LASTS),
+            true => self.lease,
             false => REQUEST_LASTS / 2,
         };
-        sent.plus(lasts).plus(self.request.engine.options.command_timeout)
+        sent.plus(lasts).plus(self.engine.options.command_timeout)
     }
 
     /// Notes that the store may have this caller among those who wait, and has it forget the place under a
@@ -56,19 +56,19 @@ impl Waiting<'_> {
     pub(super) fn leave_queue(&mut self) {
         let Some(claim) = self.queued.take() else { return };
         self.listening.end();
-        let engine = self.request.engine;
+        let engine = self.engine;
         let sent = engine.clock.now();
-        let deadline = engine.one_command().min(self.request.latest);
+        let deadline = engine.one_command().min(self.latest);
         if !self.is_answered || sent >= deadline {
             return self.leave_behind(claim, sent);
         }
         let (left, until, core) = (claim.clone(), self.left_until(&claim, sent), Arc::clone(&engine.core));
-        let (mark, entry) = (Arc::clone(self.request.thread), Arc::clone(self.request.call.entry));
-        let is_threads = self.request.unbound.is_none();
+        let (mark, entry) = (Arc::clone(self.thread), Arc::clone(self.call.entry));
+        let is_threads = self.unbound.is_none();
         let call = engine.calls.begin().detached();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
-                // Given up first, so that a later grant under the number is not counted on: see `judge`.
+                // Given up first, so that a later grant under the number is not counted on: see `window_of`.
                 if is_threads {
                     entry.given_up.add(left.owner.number());
                     mark.retire(left.owner.number());
@@ -82,7 +82,7 @@ impl Waiting<'_> {
     }
 
     pub(super) fn pause_after(&mut self, error: Error) -> Result<Step> {
-        let (engine, call) = (self.request.engine, self.request.call);
+        let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();
         let noted = error.copy();
         let outcome =
@@ -104,8 +104,8 @@ impl Waiting<'_> {
     /// ask for a longer one. No message shortens the pause: to give the grant back makes one, and asked at
     /// once the next would come too late too.
     pub(super) fn pause_alone(&mut self, error: Error) -> Result<Step> {
-        let (engine, now) = (self.request.engine, self.request.engine.clock.now());
-        let is_over = self.request.call.limit.is_over(now);
+        let (engine, now) = (self.engine, self.engine.clock.now());
+        let is_over = self.call.limit.is_over(now);
         self.retry_budget.last =
             Some(self.retry_budget.note(engine.options.retry_timeout, error, now, is_over)?);
         let until = now.plus(random_between(RETRY_PAUSE));
@@ -117,7 +117,7 @@ impl Waiting<'_> {
     pub(super) fn reset_retry_budget(&mut self) {
         if self.retry_budget.since.is_some() || self.parker.is_some() {
             self.retry_budget = RetryBudget::default();
-            self.request.call.entry.note_failure(None);
+            self.call.entry.note_failure(None);
         }
     }
 }

@@ -67,12 +67,10 @@ impl Listening {
         self.subscription = subscription;
     }
 
-    /// Listens no more.
     pub(super) fn end(&mut self) {
         self.subscription = None;
     }
 
-    /// Sets the messages that it listens for from now on.
     pub(super) fn listen_for(&mut self, listens_for: ListensFor) {
         if std::mem::replace(&mut self.listens_for, listens_for) != listens_for {
             (self.subscription, self.turns, self.standbys, self.unheard) = (None, None, None, None);
@@ -120,7 +118,6 @@ impl Listening {
 /// The state of a waiter that looks out, or is to.
 #[derive(Default)]
 pub(super) struct Lookout {
-    /// When to begin to look out.
     pub(super) begins_at: Option<Moment>,
     pub(super) subscription: Option<Subscription>,
     /// The messages that it had before the last attempt. `None`: it did not stand then.

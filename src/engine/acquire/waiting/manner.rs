@@ -56,17 +56,14 @@ impl Manner {
         }
     }
 
-    /// The next attempt is the only one.
     pub(super) fn become_once(&mut self, turn: Turn, keeps_place: bool) {
         *self = Manner::AsksOnce { turn, keeps_place };
     }
 
-    /// Its client may have joined the line.
     pub(super) fn become_in_doubt(&mut self) {
         self.change(*self == Manner::QueuesHere, Manner::MayStandInLine);
     }
 
-    /// The store has answered that its client stands in the line.
     pub(super) fn become_standing(&mut self) {
         self.change(self.is_of_line(), Manner::StandsInLine);
     }
@@ -77,17 +74,14 @@ impl Manner {
         self.change(!is_told && *self == Manner::IsNext, Manner::StandsInLine);
     }
 
-    /// The lock is had: the store took its client out of the line with the grant.
     pub(super) fn become_granted(&mut self) {
         self.change(self.is_of_line(), Manner::QueuesHere);
     }
 
-    /// The server refused to let it listen for its turn.
     pub(super) fn become_deaf(&mut self) {
         self.change(self.is_of_line(), Manner::GoesByReleases);
     }
 
-    /// How the next attempt goes by the line.
     pub(super) fn turn(self) -> Turn {
         match self {
             Manner::AsksOnce { turn, .. } => turn,

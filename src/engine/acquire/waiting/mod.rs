@@ -4,48 +4,60 @@
 //! sleeps. Each other waiter sleeps until it is the head, or until the lock is handed to it.
 
 mod attempt;
-mod grant;
 mod leave;
 mod line;
 mod listening;
-mod lookout;
 mod manner;
-mod report;
+mod request;
 mod rest;
 mod sleep;
 mod tell;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::listening::{Listening, Lookout};
 use self::manner::Manner;
-use self::report::Report;
 use self::rest::Rest;
-use crate::engine::acquire::call::Granted;
-use crate::engine::acquire::outcome::AttemptOutcome;
-use crate::engine::acquire::request::Request;
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::retry::RetryBudget;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::QueuePlace;
 use crate::engine::queue::ClosedOffer;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{ThreadMark, unbound_number};
 use crate::observe::spans::WaitSpan;
 use crate::park::Parker;
-use crate::seam::{Claim, Kind, Turn};
+use crate::seam::{Capabilities, Claim, Kind, Turn};
 use crate::time::{Moment, random_between};
 
 /// One caller's wait for a lock that its owner does not hold yet.
 pub(crate) struct Waiting<'a> {
-    request: Request<'a>,
+    engine: &'a Engine,
+    capabilities: Capabilities<'a>,
+    call: &'a AcquireCall<'a>,
+    thread: &'a Arc<ThreadMark>,
+    lease: Duration,
+    begun: Moment,
+    /// By when the call is to return: a command time-out after the caller's time.
+    latest: Moment,
+    /// The owner number, where the owner is not the thread.
+    unbound: Option<u64>,
+    /// Of a hold that is to be cached until a recall: the recalls that had come before the last claim was
+    /// made.
+    heard: Option<u64>,
+    /// The place from which a calm lock is asked for; a grant leaves it.
+    place: Option<QueuePlace>,
+    /// Nobody here has the lock or wants it.
+    is_calm: bool,
     /// How it waits; changed by [`Manner`]'s methods alone.
     manner: Manner,
     /// Whether all who wait here ask, not only the first.
     all_ask: bool,
     /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
     queued: Option<Claim>,
-    /// The home that the last attempt went to.
     home: u32,
-    /// Whether the last request was answered.
     is_answered: bool,
     /// Whether a message was the reason for the last attempt.
     is_by_message: bool,
@@ -54,21 +66,14 @@ pub(crate) struct Waiting<'a> {
     rest: Rest,
     parker: Option<Parker>,
     retry_budget: RetryBudget,
-    report: Report,
+    span: WaitSpan,
+    attempts: u32,
+    /// It has slept for the lock, and the observers know.
+    is_waiting: bool,
+    /// Since when the lock is on its way here, and whether from a thread of this client.
+    coming: Option<(Moment, bool)>,
 }
 
-/// An attempt that was made before there was a waiter: see `first.rs`.
-pub(crate) struct Asked {
-    /// None, if the caller does not wait.
-    pub(crate) place: Option<QueuePlace>,
-    pub(crate) claim: Claim,
-    /// The messages of its channel before it was made, if a subscription to it stood.
-    pub(crate) message_count: Option<u64>,
-    pub(crate) sent: Moment,
-    pub(crate) outcome: AttemptOutcome,
-}
-
-/// The result of one step of a waiter.
 enum Step {
     Granted(Granted),
     /// Sleep until then, if nothing wakes before.
@@ -78,10 +83,29 @@ enum Step {
 }
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn new(request: Request<'a>, span: WaitSpan) -> Waiting<'a> {
-        let Request { engine, call, thread, .. } = request;
-        let store_queues = (engine.store.capabilities().queues)(call.kind);
+    pub(crate) fn new(
+        engine: &'a Engine,
+        capabilities: Capabilities<'a>,
+        call: &'a AcquireCall<'a>,
+        lease: Duration,
+        thread: &'a Arc<ThreadMark>,
+        begun: Moment,
+    ) -> Waiting<'a> {
+        let store_queues = (capabilities.queues)(call.kind);
+        // A token is compared, not counted: were it reused, a late release could free the next hold.
+        let is_threads = call.by_thread && !call.kind.is_token();
         Waiting {
+            engine,
+            capabilities,
+            call,
+            thread,
+            lease,
+            begun,
+            latest: call.limit.moment(begun).max(begun).plus(engine.options.command_timeout),
+            unbound: (!is_threads).then(|| call.number.unwrap_or_else(unbound_number)),
+            heard: None,
+            place: None,
+            is_calm: false,
             manner: Manner::new(call.terms.backoff.is_some(), store_queues),
             all_ask: store_queues || call.kind.is_counted() || engine.writes_here(call, thread),
             queued: None,
@@ -93,14 +117,24 @@ impl<'a> Waiting<'a> {
             rest: Rest::default(),
             parker: None,
             retry_budget: RetryBudget::default(),
-            report: Report::new(span),
-            request,
+            span: WaitSpan::open(call.name.given(), call.kind.label()),
+            attempts: 0,
+            is_waiting: false,
+            coming: None,
         }
     }
 
-    /// The same, but a busy attempt takes no place in the store's queue: a caller that waits asks again. One
-    /// that does not wait takes a lock that is kept for another client, as it does where it asks for one
-    /// lock. Pairs with `take_or_give_up`.
+    /// The same under a number of its own, although the owner is the thread: what is asked by another way
+    /// than the thread's other requests about the lock could come before them, and is not to meet what they
+    /// are about.
+    pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
+        self.unbound = Some(number);
+        self
+    }
+
+    /// A busy attempt takes no place in the store's queue: a caller that waits asks again. One that does not
+    /// wait takes a lock that is reserved for another client, as it does where it asks for one lock. Pairs
+    /// with `take_or_give_up`.
     pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
         self.manner.become_once(if is_only_try { Turn::Barges } else { Turn::Yields }, false);
         self
@@ -108,51 +142,48 @@ impl<'a> Waiting<'a> {
 
     /// Whether the store queues waiters of this kind, and serves them in its own order.
     fn store_queues(&self) -> bool {
-        (self.request.engine.store.capabilities().queues)(self.request.call.kind)
+        (self.capabilities.queues)(self.call.kind)
     }
 
     /// Whether the store is to know that this writer waits, so that readers let it go first.
     fn announces(&self) -> bool {
-        self.request.call.kind == Kind::Write && self.request.call.terms.writers_first
+        self.call.kind == Kind::Write && self.call.terms.writers_first
     }
 
-    /// Waits for the lock, and before that sees to the answer of the attempt that was made already.
-    #[cold]
-    pub(crate) fn run(mut self, asked: Option<Asked>) -> Result<Option<Granted>> {
-        let ended = self.take_or_give_up(asked);
+    /// Asks at once for a lock that nobody here has or wants: from this place at the head of the local queue
+    /// if the caller waits.
+    pub(crate) fn run_calm(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
+        (self.place, self.is_calm) = (place, true);
+        self.run()
+    }
+
+    pub(crate) fn run(&mut self) -> Result<Option<Granted>> {
+        let ended = self.take_or_give_up();
         self.tell_given_up(&ended);
         ended
     }
 
-    fn take_or_give_up(&mut self, asked: Option<Asked>) -> Result<Option<Granted>> {
-        let call = self.request.call;
-        if call.limit.is_over(self.request.begun) {
+    fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
+        let call = self.call;
+        if call.limit.is_over(self.begun) {
             // A caller that has a place already leaves it. Pairs with `asking_once`.
             self.manner.become_once(Turn::Barges, call.number.is_some());
-            let ended = match asked {
-                Some(Asked { claim, sent, outcome, .. }) => {
-                    self.answered(claim, sent, outcome).and_then(|step| self.last(step))
-                }
-                None => self.once(),
-            };
+            let ended = self.once();
             return self.unless_shut_down(ended);
         }
-        let (place, first) = match asked {
-            Some(Asked { place, claim, message_count, sent, outcome }) => {
-                let place = place.unwrap_or_else(|| call.entry.join(false));
-                self.home = claim.home;
-                self.listening.note_unheard(message_count);
-                self.note_join(&place);
-                let first = self.answered(claim, sent, outcome);
-                (place, first)
-            }
-            None => {
-                let place = call.entry.join(call.terms.backoff.is_some());
-                self.note_join(&place);
-                // One step whatever the time: a caller with little of it asks once.
-                let first = self.wait_like_others(&place).and_then(|()| self.step(&place));
-                (place, first)
-            }
+        let (place, first) = if self.is_calm {
+            let first = self.ask();
+            let Some(place) = self.place.take() else {
+                let ended = first.and_then(|granted| self.last(granted));
+                return self.unless_shut_down(ended);
+            };
+            (place, first)
+        } else {
+            let place = call.entry.join(call.terms.backoff.is_some());
+            self.note_join(&place);
+            // One step whatever the time: a caller with little of it asks once.
+            let first = self.wait_like_others(&place).and_then(|()| self.step(&place));
+            (place, first)
         };
         let ended = first.and_then(|first| self.wait(&place, first));
         // The reason for the end of the wait does not matter: a lock that is on its way to this waiter is
@@ -175,7 +206,7 @@ impl<'a> Waiting<'a> {
         // The queue is left first, and `is_told` looked at second: a wait is named while it stands in the
         // queue. Pairs with `Ticket::tell`.
         if ticket.is_told() {
-            self.request.engine.note_told_wait_over();
+            self.engine.note_told_wait_over();
         }
         self.unless_shut_down(ended)
     }
@@ -188,7 +219,7 @@ impl<'a> Waiting<'a> {
         }
         // Joined first, looked second. Pairs with `Entry::keep`, which keeps nothing that others here wait
         // for.
-        let Request { engine, call, .. } = self.request;
+        let Waiting { engine, call, .. } = *self;
         let is_idle = call.entry.state().caching.is_idle();
         if is_idle {
             engine.give_back_kept(call.entry);
@@ -197,7 +228,7 @@ impl<'a> Waiting<'a> {
 
     fn unless_shut_down(&self, ended: Result<Option<Granted>>) -> Result<Option<Granted>> {
         let Some(granted) = ended? else { return Ok(None) };
-        self.request.engine.unless_shut_down(self.request.call, granted).map(Some)
+        self.engine.unless_shut_down(self.call, granted).map(Some)
     }
 
     /// Waits in the local queue, and at its head for the lock; `first` is what came of the first step.
@@ -209,7 +240,7 @@ impl<'a> Waiting<'a> {
                 Step::Sleep(wake_at) => self.sleep(place, wake_at)?,
                 Step::Again => {}
             }
-            if self.request.call.limit.is_over(self.request.engine.clock.now()) {
+            if self.call.limit.is_over(self.engine.clock.now()) {
                 return std::mem::take(&mut self.retry_budget).give_up();
             }
             step = self.step(place)?;
@@ -219,7 +250,7 @@ impl<'a> Waiting<'a> {
     /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has
     /// had nothing but failures for too long: those behind it have waited through the same.
     fn check_queue(&self, place: &QueuePlace) -> Result<()> {
-        let (engine, call) = (self.request.engine, self.request.call);
+        let (engine, call) = (self.engine, self.call);
         engine.open(call.action)?;
         if self.parker.is_none() {
             return Ok(());
@@ -237,16 +268,15 @@ impl<'a> Waiting<'a> {
     /// the lock is withdrawn before the store is asked.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
-        if place.ticket().is_given() {
-            return match self.take_back(place) {
-                Some(handoff) => self.receive(place, handoff),
-                None => Ok(Step::Again),
-            };
+        if place.ticket().is_given()
+            && let Some(handoff) = self.take_back(place)
+        {
+            return self.receive(place, handoff);
         }
         if !self.all_ask && !place.ticket().is_head() {
             return Ok(Step::Sleep(Moment::NEVER));
         }
-        let now = self.request.engine.clock.now();
+        let now = self.engine.clock.now();
         if self.asks_for_itself() {
             if self.is_on_its_way(place) {
                 // The thread that settles the hand-off wakes this one. Messages until then are no reason to
@@ -265,7 +295,10 @@ impl<'a> Waiting<'a> {
         }
         match self.take_back(place) {
             Some(handoff) => self.receive(place, handoff),
-            None => self.ask(),
+            None => {
+                self.stand_back();
+                self.ask()
+            }
         }
     }
 
@@ -273,7 +306,7 @@ impl<'a> Waiting<'a> {
     /// waiter. Only the safety poll asks the store then, in case the hold is gone there unknown to this
     /// client.
     fn held_here_until(&mut self, now: Moment) -> Option<Moment> {
-        let until = self.request.call.entry.held_here(now)?;
+        let until = self.call.entry.held_here(now)?;
         let next_poll = self.next_poll();
         let poll = self.rest.poll_by(next_poll);
         (now < poll).then(|| until.min(poll))
@@ -281,7 +314,6 @@ impl<'a> Waiting<'a> {
 
     /// Asks the store once, and notes before that how many messages have come.
     fn ask(&mut self) -> Result<Step> {
-        self.stand_back();
         // Counted first, asked second: a release between the two changes the count, and `sleep` returns at
         // once. Pairs with `Channel::notify`.
         let heard = self.listening.note_heard();
@@ -291,7 +323,7 @@ impl<'a> Waiting<'a> {
         self.is_by_message = match heard {
             // The home, and with it the subscription, may be another now.
             Some((is_by_message, _)) => is_by_message,
-            None => self.listening.note_unheard(self.request.engine.store.message_count(&claim)),
+            None => self.listening.note_unheard(self.engine.store.message_count(&claim)),
         };
         self.rest.end_polls();
         self.attempt(claim)
@@ -315,33 +347,32 @@ impl<'a> Waiting<'a> {
     /// Whether this waiter asks despite a hold of this process: the hold does not say whether the store would
     /// grant another, or the store has to know who waits.
     fn asks_for_itself(&self) -> bool {
-        self.all_ask || self.announces() || self.request.call.kind.is_shared()
+        self.all_ask || self.announces() || self.call.kind.is_shared()
     }
 
     /// Whether the lock is on its way from one thread here to another, which wakes this one when that is
     /// settled. Until then nothing may be asked under the releaser's number, which may be this thread's.
     /// Pairs with `receive`.
     fn is_on_its_way(&mut self, place: &QueuePlace) -> bool {
-        let Some(head) = self.request.call.entry.receiving() else { return false };
+        let Some(head) = self.call.entry.receiving() else { return false };
         head.wake_when_settled(self.parker(place).waker())
     }
 
     fn parker(&mut self, place: &QueuePlace) -> &Parker {
-        let parker = self.parker.get_or_insert_with(|| Parker::new(&self.request.engine.clock));
+        let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
         place.ticket().set_waker(parker.waker());
         parker
     }
 
     fn next_poll(&self) -> Moment {
-        let Request { engine, call, .. } = self.request;
-        engine.clock.after(random_between(engine.poll_every(call.kind)))
+        self.engine.clock.after(random_between((self.capabilities.poll_every)(self.call.kind)))
     }
 
     /// One attempt for a caller that will not wait; none while a hold of this process stands.
     fn once(&mut self) -> Result<Option<Granted>> {
-        let call = self.request.call;
-        let held_here = call.entry.held_here(self.request.engine.clock.now());
-        if held_here.is_some() && !call.kind.is_shared() {
+        let Waiting { engine, call, is_calm, .. } = *self;
+        let is_held_here = || call.entry.held_here(engine.clock.now()).is_some();
+        if !is_calm && !call.kind.is_shared() && is_held_here() {
             return Ok(None);
         }
         let claim = self.next_claim()?;
@@ -349,7 +380,6 @@ impl<'a> Waiting<'a> {
         self.last(step)
     }
 
-    /// The result of the only attempt.
     fn last(&mut self, step: Step) -> Result<Option<Granted>> {
         match step {
             Step::Granted(granted) => Ok(Some(granted)),
@@ -361,8 +391,8 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     /// Leaves the store's queue, on every way out: a waiter without the lock is in nobody's way.
     fn drop(&mut self) {
-        if self.report.is_waiting {
-            self.request.engine.reporter.counters.end_wait();
+        if self.is_waiting {
+            self.engine.reporter.counters.end_wait();
         }
         self.leave_queue();
         self.end_lookout();
@@ -372,11 +402,9 @@ impl Drop for Waiting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    use crate::engine::acquire::call::{AcquireCall, WaitLimit};
+    use crate::engine::acquire::call::WaitLimit;
     use crate::engine::acquire::terms::{Backoff, Terms};
-    use crate::ident::{LockName, ThreadMark};
+    use crate::ident::LockName;
     use crate::seam::PLACE_LASTS;
 
     #[test]
@@ -390,8 +418,7 @@ mod tests {
             let call = AcquireCall::new("lock", kind, (&name, &entry), WaitLimit::Once);
             let call = AcquireCall { terms, by_thread: true, ..call };
             let thread = ThreadMark::current();
-            let request = Request::new(&engine, &call, hour, &thread, Moment::NEVER);
-            Waiting::new(request, WaitSpan::open("a", "lock")).pause()
+            Waiting::new(&engine, engine.store.capabilities(), &call, hour, &thread, Moment::NEVER).pause()
         };
         assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);
         assert!(pause(Kind::Fair, Backoff::constant(hour)) < PLACE_LASTS / 2);

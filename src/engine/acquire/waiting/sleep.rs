@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
-use super::report::WokenBy;
+use super::tell::WokenBy;
 use crate::engine::acquire::call::interrupted;
-use crate::engine::acquire::outcome::AttemptOutcome;
-use crate::engine::acquire::request::Request;
 use crate::engine::hold::QueuePlace;
 use crate::engine::queue::{Sleeper, Ticket};
 use crate::error::Result;
@@ -37,7 +35,7 @@ impl Waiting<'_> {
     /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a
     /// message, or `wake_at`. May end for no reason.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
-        let Request { engine, call, .. } = self.request;
+        let Waiting { engine, call, .. } = *self;
         let ticket = place.ticket();
         self.tell_waiting();
         let now = engine.clock.now();
@@ -53,7 +51,8 @@ impl Waiting<'_> {
             return Ok(());
         }
         if call.kind.is_handed_off() {
-            ticket.open(self.request.to_be_handed(claim));
+            // Whoever is handed the lock caches it for a time slice at most: others here want it.
+            ticket.open(Claim { keeps: false, ..claim });
         }
         self.count_waiter();
         let is_held_here = || !self.asks_for_itself() && call.entry.held_here(engine.clock.now()).is_some();
@@ -95,7 +94,7 @@ impl Waiting<'_> {
 
     /// Shows to people, and to those who look for deadlocks, that this thread sleeps for the lock.
     fn show_sleeper(&self, ticket: &Ticket, claim: &Claim, now: Moment) {
-        let Request { engine, call, thread, begun, .. } = self.request;
+        let Waiting { engine, call, thread, begun, .. } = *self;
         let is_new = ticket.note_sleeper(Sleeper {
             number: claim.owner.number(),
             thread: Arc::clone(thread),
@@ -116,7 +115,7 @@ impl Waiting<'_> {
     fn listen(&mut self) {
         if self.listening.subscription().is_none() {
             let claim = self.claim();
-            let engine = self.request.engine;
+            let engine = self.engine;
             let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
             self.listening.listen(engine.store.listen(&claim, parker.waker()));
         }
@@ -127,7 +126,7 @@ impl Waiting<'_> {
     ///
     /// Source: the exponential back-off of Ethernet (Metcalfe and Boggs, 1976), by messages instead of slots.
     fn sleep_by_odds(&mut self, place: &QueuePlace, until: Moment) -> Result<()> {
-        let (engine, call, ticket) = (self.request.engine, self.request.call, place.ticket());
+        let (engine, call, ticket) = (self.engine, self.call, place.ticket());
         self.parker(place);
         let Some(subscription) = self.listening.subscription().filter(|at| at.is_up() && at.odds() > 1)
         else {
@@ -162,13 +161,13 @@ impl Waiting<'_> {
     /// Whether messages are reason to ask by the odds. In a queue of the store's each message is for the one
     /// who gets it.
     fn is_rationed(&self) -> bool {
-        self.request.call.kind.is_rationed() && !self.store_queues()
+        self.call.kind.is_rationed() && !self.store_queues()
     }
 
     /// A thread that has just released what others wait for waits like them before it asks again: to ask at
     /// once would always be before them.
     pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
-        let (engine, call) = (self.request.engine, self.request.call);
+        let (engine, call) = (self.engine, self.call);
         if !self.is_rationed() || call.entry.state().contended.is_none() {
             return Ok(());
         }
@@ -179,28 +178,23 @@ impl Waiting<'_> {
     }
 
     /// Learns from an attempt, sent at `sent`, that a message was the reason for.
-    pub(super) fn note_ration(&mut self, outcome: &AttemptOutcome, sent: Moment) {
-        if !std::mem::take(&mut self.is_by_message) || !self.is_rationed() {
-            return;
-        }
-        if let Some(subscription) = self.listening.subscription() {
-            let took = self.request.engine.clock.now().since(sent);
-            match outcome {
-                AttemptOutcome::Granted { .. } => subscription.note_asked(true, took),
-                AttemptOutcome::Busy { .. } => subscription.note_asked(false, took),
-                _ => {}
-            }
+    pub(super) fn note_ration(&mut self, is_granted: bool, sent: Moment) {
+        if self.is_by_message
+            && self.is_rationed()
+            && let Some(subscription) = self.listening.subscription()
+        {
+            subscription.note_asked(is_granted, self.engine.clock.now().since(sent));
         }
     }
 
     /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies
     /// its subscribers in the same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
-        let (engine, call) = (self.request.engine, self.request.call);
+        let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = call.entry.state().contended else { return };
         // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody
         // gets ahead.
-        if others == Others::Listen(1) && self.report.attempts > 0 || others == Others::Next {
+        if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }
         let age = engine.clock.now().since(since);

@@ -1,36 +1,43 @@
 //! Events of which the calling thread notifies the observers.
 
 use super::Waiting;
-use super::report::WokenBy;
 use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::event::{Event, GaveUpReason};
 use crate::park;
 use crate::time::Moment;
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WokenBy {
+    /// A message: the lock may have been released elsewhere.
+    Message,
+    /// Something in this process: the queue, a hand-off, a release, the end of the client; or nothing.
+    Here,
+    Time,
+    Interrupt,
+}
+
 impl Waiting<'_> {
-    /// A request was sent at `sent`, and answered.
     pub(super) fn tell_asked(&self, op: &'static str, sent: Moment, error: Option<&Error>) {
-        let engine = self.request.engine;
+        let engine = self.engine;
         engine.reporter.tell_request(op, sent, &engine.clock, error);
     }
 
     /// A call that is about to sleep for the first time.
     pub(super) fn tell_waiting(&self) {
-        if !self.report.is_waiting {
-            let (name, kind) = (self.request.call.name.given(), self.request.call.kind.label());
-            self.request.engine.reporter.tell(|observer| observer.event(&Event::Waiting { name, kind }));
+        if !self.is_waiting {
+            let (name, kind) = (self.call.name.given(), self.call.kind.label());
+            self.engine.reporter.tell(|observer| observer.event(&Event::Waiting { name, kind }));
         }
     }
 
     /// From now on a release here can hand it the lock: who sees it among the waiters may count on that.
     pub(super) fn count_waiter(&mut self) {
-        if !std::mem::replace(&mut self.report.is_waiting, true) {
-            self.request.engine.reporter.counters.begin_wait(self.request.call.name.given());
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            self.engine.reporter.counters.begin_wait(self.call.name.given());
         }
     }
 
-    /// Says what ended a sleep, and counts it.
     pub(super) fn note_woken(&mut self, ended: park::Woken) -> WokenBy {
         let woken = match ended {
             park::Woken::Signal if self.listening.has_message() => WokenBy::Message,
@@ -38,7 +45,7 @@ impl Waiting<'_> {
             park::Woken::Time => WokenBy::Time,
             park::Woken::Interrupted => WokenBy::Interrupt,
         };
-        let counters = &self.request.engine.reporter.counters;
+        let counters = &self.engine.reporter.counters;
         match woken {
             WokenBy::Message => counters.by_message.add(1),
             WokenBy::Here => counters.locally.add(1),
@@ -46,36 +53,31 @@ impl Waiting<'_> {
             WokenBy::Interrupt => {}
         }
         let is_message = woken == WokenBy::Message;
-        self.report.coming = is_message.then(|| (self.request.engine.clock.now(), false));
+        self.coming = is_message.then(|| (self.engine.clock.now(), false));
         woken
     }
 
     pub(super) fn tell_unknown(&self, error: &Error) {
-        self.request.engine.reporter.counters.unknown_outcomes.add(1);
-        let (name, kind) = (self.request.call.name.given(), self.request.call.kind.label());
-        self.request
-            .engine
-            .reporter
-            .tell(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
+        self.engine.reporter.counters.unknown_outcomes.add(1);
+        let (name, kind) = (self.call.name.given(), self.call.kind.label());
+        self.engine.reporter.tell(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
     }
 
-    /// A call that ended without the lock.
     pub(super) fn tell_given_up(&self, ended: &Result<Option<Granted>>) {
         let reason = match ended {
             Ok(Some(_)) => return,
-            Ok(None) if self.request.call.limit == WaitLimit::Once => GaveUpReason::Busy,
+            Ok(None) if self.call.limit == WaitLimit::Once => GaveUpReason::Busy,
             Ok(None) => GaveUpReason::TimedOut,
             Err(error) if error.kind() == ErrorKind::Interrupted => GaveUpReason::Interrupted,
             Err(error) => GaveUpReason::Failed(error),
         };
-        self.request.engine.reporter.counters.note_given_up();
-        self.report.span.gave_up(&reason, self.report.attempts);
-        if self.request.engine.reporter.is_observed() {
-            let (name, kind, attempts) =
-                (self.request.call.name.given(), self.request.call.kind.label(), self.report.attempts);
-            let waited = self.request.engine.clock.now().since(self.request.begun);
+        self.engine.reporter.counters.note_given_up();
+        self.span.gave_up(&reason, self.attempts);
+        if self.engine.reporter.is_observed() {
+            let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);
+            let waited = self.engine.clock.now().since(self.begun);
             let event = Event::GaveUp { name, kind, waited, attempts, reason };
-            self.request.engine.reporter.tell(|observer| observer.event(&event));
+            self.engine.reporter.tell(|observer| observer.event(&event));
         }
     }
 }

@@ -88,8 +88,8 @@ impl Topology {
             let address = RedisAddress::cluster(options)?.into_iter().next();
             address.ok_or_else(|| Error::invalid("connect", "the URL names no server"))
         };
-        let address =
-            Arc::new(RedisAddress { renewal: Some(Renewable::new(options, any)?), ..any(options)? });
+        let (renewal, address) = Renewable::new(options, any)?;
+        let address = Arc::new(RedisAddress { renewal: Some(renewal), ..RedisAddress::clone(&address) });
         let deadline = Clock::System.after(options.connect_timeout);
         let wanted = options.cluster_pub_sub;
         let (answered, (map, is_sharded)) = first_of(&seeds, deadline, |seed, deadline| {

@@ -151,12 +151,7 @@ impl Connections {
         let command = self.as_published(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let reply = self.send(&command, Body::UnlessKnown, deadline, None).map_err(|(failure, _)| failure)?;
-        Ok(Started {
-            shared: Arc::clone(&self.shared),
-            reply,
-            command,
-            deadline,
-        })
+        Ok(Started { shared: Arc::clone(&self.shared), reply, command, deadline })
     }
 
     /// Sends one request. The thread that reads the reply gives it to `take`, in order with others of that

@@ -26,7 +26,7 @@ pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,
     deadline: Moment,
-    begun: impl FnOnce(&Arc<Wire>),
+    begun: impl Fn(&Arc<Wire>),
 ) -> Result<Connection> {
     let mut connection = dial(place, &login.hosts, login.write_timeout, deadline)?;
     begun(connection.stream());

@@ -55,6 +55,8 @@ pub(crate) struct Origin {
     /// From the handshake's write to its first reply.
     pub(crate) round_trip: Duration,
     replace_at: Moment,
+    /// When the server ends it, as the provider of credentials says.
+    pub(crate) ends: Option<Moment>,
     /// Since when the server has refused for a passing reason.
     unfit_since: Option<Moment>,
     is_unfit: bool,
@@ -91,8 +93,25 @@ struct Doubts {
     refused: Refused,
 }
 
-pub(crate) fn some_age() -> Duration {
-    random_between((GREATEST_AGE - GREATEST_AGE / 8, GREATEST_AGE))
+/// The least time before a connection's end at which it is replaced, unless that is more than half of its
+/// life.
+const BEFORE_END: Duration = Duration::from_secs(30);
+
+/// When to replace a connection: at this age at most, and before it ends.
+fn replaced_at(origin: &Origin, age: Duration) -> Moment {
+    let until_end = origin.ends.map_or(Duration::MAX, |ends| {
+        let life = ends.since(origin.opened);
+        life.saturating_sub((life / 5).max(BEFORE_END)).max(life / 2)
+    });
+    let age = age.min(until_end);
+    origin.opened.plus(random_between((age - age / 8, age)))
+}
+
+impl Origin {
+    /// When to replace a connection that is used alone.
+    pub(crate) fn replaced_at(&self) -> Moment {
+        replaced_at(self, GREATEST_AGE)
+    }
 }
 
 impl Origin {
@@ -105,6 +124,7 @@ impl Origin {
             opened: now,
             round_trip: Duration::ZERO,
             replace_at,
+            ends: None,
             unfit_since: None,
             is_unfit: false,
             known: KnownScripts::default(),
@@ -124,12 +144,11 @@ impl Ledger {
 
     /// Enters a new connection, begun in this generation.
     pub(crate) fn enter(&self, origin: &mut Origin, generation: u64) {
-        let age = self.limits.age;
         let [last, before] = &self.round_trips;
         let round_trip = u64::try_from(origin.round_trip.as_micros()).unwrap_or(u64::MAX);
         before.store(last.swap(round_trip, Ordering::SeqCst), Ordering::SeqCst);
         origin.generation = generation;
-        origin.replace_at = origin.opened.plus(random_between((age - age / 8, age)));
+        origin.replace_at = replaced_at(origin, self.limits.age);
     }
 
     /// How far the server is: how often 10 ms must be doubled to make two round trips and 8 ms for threads.
@@ -158,7 +177,8 @@ impl Ledger {
 
     /// A replacement failed.
     pub(crate) fn keep(&self, origin: &mut Origin, now: Moment) {
-        origin.replace_at = now.plus(REPLACE_AGAIN.min(self.limits.age));
+        let soon = origin.ends.map_or(REPLACE_AGAIN, |ends| (ends.since(now) / 4).max(PASSES_WITHIN));
+        origin.replace_at = now.plus(REPLACE_AGAIN.min(self.limits.age).min(soon));
     }
 
     /// Notes what a reply says about the server. A demotion concerns all connections: the next request over

@@ -1,38 +1,56 @@
 //! A new connection to wherever an address leads.
 
+use std::sync::Arc;
+
 use crate::error::{ErrorKind, Result};
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::handshake::open_at;
+use crate::stores::redis::place::{Login, ServerPlace};
 use crate::time::{Clock, Moment};
+use crate::wire::Wire;
 
 /// How often an address is dialled that leads to a replica: one connection is not all of them, where a
 /// service stands for a master and its replicas.
 const MOST_DIALS: usize = 8;
 
-/// Connects until `deadline` at the latest, logs in, and checks the server: see [`open_at`]. What a server
-/// refuses is tried once more with the secrets that their files have by then.
+/// Connects until `deadline` at the latest, logs in, and checks the server: see [`open_at`].
 pub(crate) fn open(address: &RedisAddress, deadline: Moment) -> Result<Connection> {
-    let Some(renewal) = &address.renewal else { return open_once(address, deadline) };
-    renewal.with(|renewed| match address.by(renewed) {
-        Some(address) => open_once(&address, deadline),
-        None => open_once(address, deadline),
-    })
+    match &address.target {
+        Target::Place(place) => log_in(address, place, deadline, &|_| ()),
+        Target::Master(sentinels) => {
+            sentinels.open(deadline, |place, by, begun| log_in(address, place, by, begun))
+        }
+    }
 }
 
-fn open_once(address: &RedisAddress, deadline: Moment) -> Result<Connection> {
-    match &address.target {
-        Target::Place(place) => {
-            let mut opened = open_at(&address.login, place, deadline, |_| {});
-            for _ in 1..MOST_DIALS {
-                match &opened {
-                    Err(error) if error.kind() == ErrorKind::ReadOnly && Clock::System.now() < deadline => {}
-                    _ => break,
-                }
-                opened = open_at(&address.login, place, deadline, |_| {});
+/// With the credentials and the certificates for this server as their sources have them now.
+fn log_in(
+    address: &RedisAddress,
+    place: &ServerPlace,
+    deadline: Moment,
+    begun: &dyn Fn(&Arc<Wire>),
+) -> Result<Connection> {
+    let connect = |renewed: &RedisAddress, ends: Option<Moment>| {
+        let login = Login { role: address.login.role, ..renewed.login.clone() };
+        let place = renewed.secured(place);
+        let dial = || open_at(&login, &place, deadline, begun);
+        let mut opened = dial();
+        let dials = if matches!(address.target, Target::Place(_)) { MOST_DIALS } else { 1 };
+        for _ in 1..dials {
+            match &opened {
+                Err(error) if error.kind() == ErrorKind::ReadOnly && Clock::System.now() < deadline => {}
+                _ => break,
             }
-            opened
+            opened = dial();
         }
-        Target::Master(sentinels) => sentinels.open(&address.login, deadline),
+        opened.map(|mut connection| {
+            connection.origin.ends = ends;
+            connection
+        })
+    };
+    match &address.renewal {
+        Some(renewal) => renewal.with(&place.address(), deadline, connect),
+        None => connect(address, None),
     }
 }

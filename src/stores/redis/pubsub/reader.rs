@@ -11,13 +11,12 @@ use crate::refused;
 use crate::seam::hub::{HubState, WakeupProtocol};
 use crate::seam::subscription::Channel;
 use crate::stores::redis::conn::connection::unread;
-use crate::stores::redis::conn::ledger::some_age;
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::pubsub::subscriber::{Awaited, PubSubState, RedisPubSub, Subscriber};
 use crate::stores::redis::reply::{Expected, is_passing, refusal};
 use crate::stores::redis::script::Command;
-use crate::time::Clock;
+use crate::time::{Clock, Moment};
 use crate::wire::{Wire, broken};
 
 /// The pauses between two tries for a channel whose slot moves: at least, at most.
@@ -41,11 +40,11 @@ impl WakeupProtocol for RedisPubSub {
         if !hub.wait_for_channels() {
             return Ok(());
         }
-        let stream = match next {
+        let (stream, replace_at) = match next {
             Some(next) => next,
             None => self.connect(self.address.connect_timeout)?,
         };
-        let served = self.read(hub, &stream);
+        let served = self.read(hub, &stream, replace_at);
         stream.shutdown();
         hub.state.lock().own.connect(None);
         served
@@ -57,13 +56,15 @@ impl WakeupProtocol for RedisPubSub {
 }
 
 impl RedisPubSub {
-    fn connect(&self, within: Duration) -> Result<Arc<Wire>> {
-        Ok(open(&self.address, Clock::System.after(within))?.into_stream())
+    fn connect(&self, within: Duration) -> Result<(Arc<Wire>, Moment)> {
+        let connection = open(&self.address, Clock::System.after(within))?;
+        let replace_at = connection.origin.replaced_at();
+        Ok((connection.into_stream(), replace_at))
     }
 
     /// Reads until the connection ends, and says why; `Ok`: the subscriber was closed, or there is another
     /// connection.
-    fn read(&self, hub: &Subscriber, stream: &Arc<Wire>) -> Result<()> {
+    fn read(&self, hub: &Subscriber, stream: &Arc<Wire>, mut replace_at: Moment) -> Result<()> {
         {
             let mut state = hub.state.lock();
             if state.closed {
@@ -82,7 +83,6 @@ impl RedisPubSub {
         let mut last_word = Clock::System.now();
         let mut asked = false;
         let mut next_sweep = Clock::System.after(tick);
-        let mut replace_at = Clock::System.after(some_age());
         loop {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);

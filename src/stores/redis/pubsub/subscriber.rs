@@ -50,8 +50,8 @@ pub(crate) struct PubSubState {
     pub(super) asks_again: Option<Moment>,
     /// The writing half, while connected.
     pub(super) writer: Option<Arc<Wire>>,
-    /// The connection that replaces the last one, which was old.
-    pub(super) next: Option<Arc<Wire>>,
+    /// The connection that replaces the last one, which was old, and when it is replaced itself.
+    pub(super) next: Option<(Arc<Wire>, Moment)>,
     /// The purposes of the replies to come, in order.
     pub(super) awaited: VecDeque<Awaited>,
     /// Commands that are still to be written.

@@ -22,8 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
 use crate::secrets::Renewable;
 use crate::stores::redis::conn::connection::Connection;
-use crate::stores::redis::conn::handshake::{auth, auth_refused, dial, open_at};
-use crate::stores::redis::place::{Login, ServerPlace};
+use crate::stores::redis::conn::handshake::{auth, auth_refused, dial};
+use crate::stores::redis::place::ServerPlace;
 use crate::stores::redis::reply::{Expected, accepted, is_unknown_command, refusal};
 use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex};
@@ -51,6 +51,8 @@ pub(crate) struct Sentinels {
     /// The Sentinels' addresses; those whose last ask failed are at the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     access: Arc<Renewable<Access>>,
+    /// As it was when this was made.
+    first_access: Arc<Access>,
     write_timeout: Duration,
     hosts: Arc<Hosts>,
     known: Mutex<KnownMaster>,
@@ -71,8 +73,8 @@ impl Access {
         #[cfg(feature = "tls")]
         let is_tls = options.url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("rediss"));
         Ok(Access {
-            username: options.sentinel_username.clone(),
-            password: options.sentinel_password.clone(),
+            username: options.username.clone(),
+            password: options.password.clone(),
             #[cfg(feature = "tls")]
             tls: if is_tls { Some(crate::tls::config(&options.tls)?) } else { None },
         })
@@ -118,10 +120,19 @@ impl Sentinels {
         places: Vec<Arc<ServerPlace>>,
         options: &ServerOptions,
     ) -> Result<Sentinels> {
+        let own = ServerOptions {
+            username: options.sentinel_username.clone(),
+            password: options.sentinel_password.clone(),
+            credentials: options.sentinel_credentials.clone(),
+            url_files: Vec::new(),
+            ..options.clone()
+        };
+        let (access, first_access) = Renewable::new(&own, Access::new)?;
         Ok(Sentinels {
             name: name.to_owned(),
             places: Mutex::new(places),
-            access: Renewable::new(options, Access::new)?,
+            access,
+            first_access,
             write_timeout: options.command_timeout,
             hosts: Arc::clone(&options.hosts),
             known: Mutex::default(),
@@ -137,9 +148,19 @@ impl Sentinels {
         self.places.lock().clone()
     }
 
-    /// A connection to the master. While it is down, or has been replaced and the Sentinels do not agree yet,
+    /// A server's place, with the certificates of when this was made.
+    pub(crate) fn secured(&self, place: &ServerPlace) -> ServerPlace {
+        self.first_access.secured(place)
+    }
+
+    /// A connection to the master, which `connect` makes until the moment that it gets, and shows before
+    /// anything is sent. While the master is down, or has been replaced and the Sentinels do not agree yet,
     /// this goes on trying until `deadline`.
-    pub(crate) fn open(&self, login: &Login, deadline: Moment) -> Result<Connection> {
+    pub(crate) fn open(
+        &self,
+        deadline: Moment,
+        connect: impl Fn(&ServerPlace, Moment, &dyn Fn(&Arc<Wire>)) -> Result<Connection>,
+    ) -> Result<Connection> {
         let mut before = None;
         loop {
             self.await_promotion(deadline)?;
@@ -153,10 +174,7 @@ impl Sentinels {
             // Registered before anything is said: a switch also ends a connection that a hung master leaves
             // unanswered.
             let place = ServerPlace::Tcp { host: Host::named(host), port: *port };
-            let tried = self.access.with(|access| {
-                open_at(login, &access.secured(&place), part, |stream| self.register(&master.node, stream))
-            });
-            let error = match tried {
+            let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };
@@ -264,7 +282,7 @@ impl Sentinels {
         deadline: Moment,
         begun: impl Fn(&Arc<Wire>),
     ) -> Result<Connection> {
-        self.access.with(|access| {
+        self.access.with(&place.address(), deadline, |access, _| {
             let auth = auth(access.username.as_deref(), access.password.as_deref());
             let mut bytes = Vec::new();
             for command in auth.iter().chain(commands) {
@@ -486,9 +504,8 @@ mod tests {
             }
         };
         drop(crate::sync::thread::Builder::new().spawn(answer).unwrap());
-        let mut options =
-            ServerOptions { sentinel_password: Some("old".to_owned()), ..ServerOptions::default() };
-        options.files.sentinel_password = Some(file.clone());
+        let sentinel_credentials = Some(crate::secrets::password_in(file.clone()));
+        let options = ServerOptions { sentinel_credentials, ..ServerOptions::default() };
         let sentinels = Sentinels::new("m", Vec::new(), &options).unwrap();
         let greet = || {
             let deadline = Clock::System.after(Duration::from_secs(10));

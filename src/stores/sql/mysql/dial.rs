@@ -27,9 +27,9 @@ pub(super) struct Dial {
     hosts: Arc<Hosts>,
     connect_timeout: Duration,
     left: Arc<AtomicUsize>,
-    /// The user and the password as the files of secrets have them by now; the driver reads those of
-    /// certificates itself.
-    pub(super) renewal: Option<Arc<Renewable<OptsBuilder>>>,
+    /// The user and the password as their sources have them by now; the driver reads the files of certificates
+    /// itself.
+    pub(super) renewal: Option<Arc<Renewable<(OptsBuilder, Dial)>>>,
 }
 
 /// A connection that another thread opens.
@@ -59,7 +59,8 @@ impl Dial {
             self.connect_once(opts, answer, deadline).map_err(|error| refused(error).during("connect"))
         };
         let Some(renewal) = &self.renewal else { return connect(opts) };
-        renewal.with(|renewed| {
+        let address = format!("{}:{}", self.host.name(), Opts::from(opts.clone()).get_tcp_port());
+        renewal.with(&address, deadline, |(renewed, _), _| {
             let renewed = Opts::from(renewed.clone());
             connect(&opts.clone().user(renewed.get_user()).pass(renewed.get_pass()))
         })

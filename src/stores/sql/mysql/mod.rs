@@ -44,8 +44,9 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Connects, and checks that the server can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
-    let (opts, mut dial) = url::opts(options)?;
-    dial.renewal = Some(Renewable::new(options, |options| url::opts(options).map(|(opts, _)| opts))?);
+    let (renewal, made) = Renewable::new(options, url::opts)?;
+    let (opts, mut dial) = <(OptsBuilder, Dial)>::clone(&made);
+    dial.renewal = Some(renewal);
     let queries = Queries::new(&options.table.name);
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.designated_poller;

@@ -56,13 +56,24 @@ impl Dial {
     /// A connection, and what reads and writes for it.
     pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
         let Some(renewal) = &self.renewal else { return self.connect_once(deadline).await };
-        let current = renewal.current();
-        let connected = current.connect_once(deadline).await;
-        let newer = connected.as_ref().err().and_then(|error| renewal.after(error, &current));
-        match newer {
-            Some(newer) => newer.connect_once(deadline).await,
-            None => connected,
+        let (config, mut hosts) = (&self.config, Vec::new());
+        for (at, host) in config.get_hosts().iter().enumerate() {
+            let port = config.get_ports().get(at).or(config.get_ports().first()).unwrap_or(&5432);
+            hosts.push(match host {
+                Host::Tcp(name) => format!("{name}:{port}"),
+                #[cfg(unix)]
+                Host::Unix(path) => path.display().to_string(),
+            });
         }
+        let hosts = hosts.join(",");
+        let current = renewal.current(&hosts, deadline)?;
+        let mut connected = current.form.connect_once(deadline).await;
+        if let Err(error) = &connected
+            && let Some(newer) = renewal.after(error, &current, &hosts, deadline)?
+        {
+            connected = newer.form.connect_once(deadline).await;
+        }
+        connected.inspect(|_| renewal.accepted())
     }
 
     async fn connect_once(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {

@@ -51,8 +51,8 @@ const IS_READ_ONLY: &str = "current_setting('transaction_read_only')::boolean";
 
 /// Connects, and checks that the database can keep locks.
 pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
-    let renewal = Some(Renewable::new(options, url::dial)?);
-    let (dial, setup) = (Dial { renewal, ..url::dial(options)? }, setup(options));
+    let (renewal, dial) = Renewable::new(options, url::dial)?;
+    let (dial, setup) = (Dial { renewal: Some(renewal), ..Dial::clone(&dial) }, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = PostgresConnection::open(&dial, &setup, deadline)?;
     let failed = |failure: Failure| failure.into_error().during("connect");

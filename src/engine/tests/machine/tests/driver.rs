@@ -3,7 +3,7 @@
 use super::mistakes::Mistake;
 use super::store::Request;
 use super::world::{Action, At, Cleaning, Client, KEEPER, NOW, NUMBERS, Setup, TICK, User, World};
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 
 impl World {
     pub(super) fn apply(&mut self, setup: &Setup, action: Action) -> Result<(), String> {
@@ -225,7 +225,7 @@ impl World {
             Request::Release { thread, left, waits, .. } => {
                 if left > 0 {
                     client.users[thread as usize].at = At::Working;
-                    if !matches!(event, Some(Event::ReleaseAnswer { answer: Released::Unknown, .. })) {
+                    if !matches!(event, Some(Event::ReleaseAnswer { answer: Said::Unknown, .. })) {
                         return Ok(());
                     }
                 }
@@ -297,12 +297,12 @@ impl World {
 }
 
 impl Client {
-    fn cleaned_up(&mut self, number: Number, answer: Released) {
+    fn cleaned_up(&mut self, number: Number, answer: Said) {
         let Some(place) = self.cleanups.iter().position(|(other, _, _)| *other == number) else { return };
         match answer {
-            Released::NotHeld if self.cleanups[place].1 > NOW => self.cleanups[place].2 = Cleaning::Pauses,
-            Released::Freed | Released::NotHeld => drop(self.cleanups.remove(place)),
-            Released::Unknown => self.cleanups[place].2 = Cleaning::Due,
+            Said::No if self.cleanups[place].1 > NOW => self.cleanups[place].2 = Cleaning::Pauses,
+            Said::Yes | Said::No => drop(self.cleanups.remove(place)),
+            Said::Refused | Said::Unknown => self.cleanups[place].2 = Cleaning::Due,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::store::Request;
 use super::world::{Cleaning, Client, NOW, TICK, World, ticks};
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 use crate::time::Moment;
 
 impl World {

@@ -83,11 +83,9 @@ fn kind(machine: &Machine, event: &Event) -> &'static str {
             Attempt::Refused => "Answer: refused",
             Attempt::Unknown => "Answer: unknown",
         },
-        Event::Counted { answer, .. } => match answer {
-            Counted::Granted => "Counted: granted",
-            Counted::NotHeld => "Counted: not held",
-            Counted::Unknown => "Counted: unknown",
-        },
+        Event::Counted { answer, .. } => {
+            said(answer, ["Counted: granted", "Counted: not held", "", "Counted: unknown"])
+        }
         Event::End { number, .. } if !is_held(number) => "End of a lost hold",
         Event::End { .. } if hold.is_some_and(|hold| hold.levels > 1) => "End of an inner level",
         Event::End { dropped: true, .. } => "End by a guard",
@@ -96,24 +94,25 @@ fn kind(machine: &Machine, event: &Event) -> &'static str {
         Event::Sent { .. } => "Sent",
         Event::NotSent { .. } => "NotSent",
         Event::LineLeft { .. } => "LineLeft",
-        Event::HandoffAnswer { answer, sent, .. } => match answer {
-            Handed::Granted if is_late(sent) => "HandoffAnswer: granted, late",
-            Handed::Granted => "HandoffAnswer: granted",
-            Handed::NotHeld => "HandoffAnswer: not held",
-            Handed::Refused => "HandoffAnswer: refused",
-            Handed::Unknown => "HandoffAnswer: unknown",
-        },
-        Event::ReleaseAnswer { answer, .. } => match answer {
-            Released::Freed => "ReleaseAnswer: freed",
-            Released::NotHeld => "ReleaseAnswer: not held",
-            Released::Unknown => "ReleaseAnswer: unknown",
-        },
+        Event::HandoffAnswer { answer: Said::Yes, sent, .. } if is_late(sent) => {
+            "HandoffAnswer: granted, late"
+        }
+        Event::HandoffAnswer { answer, .. } => said(
+            answer,
+            [
+                "HandoffAnswer: granted",
+                "HandoffAnswer: not held",
+                "HandoffAnswer: refused",
+                "HandoffAnswer: unknown",
+            ],
+        ),
+        Event::ReleaseAnswer { answer, .. } => {
+            said(answer, ["ReleaseAnswer: freed", "ReleaseAnswer: not held", "", "ReleaseAnswer: unknown"])
+        }
         Event::RenewAnswer { number, .. } if !is_held(number) => "RenewAnswer of an ended hold",
-        Event::RenewAnswer { answer, .. } => match answer {
-            Renewed::Held => "RenewAnswer: held",
-            Renewed::NotHeld => "RenewAnswer: not held",
-            Renewed::Unknown => "RenewAnswer: unknown",
-        },
+        Event::RenewAnswer { answer, .. } => {
+            said(answer, ["RenewAnswer: held", "RenewAnswer: not held", "", "RenewAnswer: unknown"])
+        }
         Event::CheckAnswer { number, .. } if machine.check == Check::Stale || !is_held(number) => {
             "CheckAnswer of an ended hold"
         }
@@ -125,6 +124,16 @@ fn kind(machine: &Machine, event: &Event) -> &'static str {
         },
         Event::Message => "Message",
         Event::Time => "Time",
+    }
+}
+
+/// The name of what the store says; no kind of request but hand-offs tells a refusal apart.
+fn said(answer: Said, [yes, no, refused, unknown]: [&'static str; 4]) -> &'static str {
+    match answer {
+        Said::Yes => yes,
+        Said::No => no,
+        Said::Refused => refused,
+        Said::Unknown => unknown,
     }
 }
 
@@ -142,19 +151,19 @@ fn events() -> Vec<Event> {
     let mut events = vec![want(1, false), want(3, false), want(3, true), Event::Look { ticket }];
     events.extend([asked(sent, granted), asked(late, granted), asked(sent, Attempt::Busy)]);
     events.extend([Attempt::Refused, Attempt::Unknown].map(|answer| asked(sent, answer)));
-    let counted = [Counted::Granted, Counted::NotHeld, Counted::Unknown];
+    let counted = [Said::Yes, Said::No, Said::Unknown];
     events.extend(counted.map(|answer| Event::Counted { number, sent, answer }));
     // The sample of a hold has one level, and two for the first of these.
     events.extend([false, false, true].map(|dropped| Event::End { number, dropped }));
     events.extend([Event::End { number: 17, dropped: false }, Event::GiveUp { ticket }]);
     events.extend([Event::Sent { number }, Event::NotSent { number }, Event::LineLeft { ticket }]);
-    events.extend([handed(sent, Handed::Granted), handed(late, Handed::Granted)]);
-    events.extend([Handed::NotHeld, Handed::Refused, Handed::Unknown].map(|answer| handed(sent, answer)));
-    let released = [Released::Freed, Released::NotHeld, Released::Unknown];
+    events.extend([handed(sent, Said::Yes), handed(late, Said::Yes)]);
+    events.extend([Said::No, Said::Refused, Said::Unknown].map(|answer| handed(sent, answer)));
+    let released = [Said::Yes, Said::No, Said::Unknown];
     events.extend(released.map(|answer| Event::ReleaseAnswer { number, answer }));
-    let renewed = [Renewed::Held, Renewed::NotHeld, Renewed::Unknown];
+    let renewed = [Said::Yes, Said::No, Said::Unknown];
     events.extend(renewed.map(|answer| Event::RenewAnswer { number, sent, answer }));
-    events.push(Event::RenewAnswer { number: 17, sent, answer: Renewed::Held });
+    events.push(Event::RenewAnswer { number: 17, sent, answer: Said::Yes });
     let checked = [Checked::Unwanted, Checked::Wanted, Checked::NotHeld, Checked::Unknown];
     events.extend(checked.map(|answer| Event::CheckAnswer { number, answer }));
     events.push(Event::CheckAnswer { number: 17, answer: Checked::NotHeld });

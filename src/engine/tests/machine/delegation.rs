@@ -1,6 +1,6 @@
 //! The policy of caching: whether a hold stays in the store after its last level, and how long.
 
-use crate::engine::lock::{CachedFor, Hold, Slot, Step};
+use crate::engine::tests::machine::{CachedFor, Hold, Slot, Step};
 use crate::time::Moment;
 
 impl Step<'_> {

@@ -1,7 +1,7 @@
 //! Deliberate mistakes: each breaks one rule of the machine or of its driver, from outside.
 
 use super::world::NOW;
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 
 /// A rule of the machine or its driver that a world breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Mistake {
                 effects.retain(|effect| !matches!(effect, Effect::Retire { .. }));
                 machine.retired.clear();
             }
-            (Mistake::ReceiverKeepsNumber, Event::HandoffAnswer { answer: Handed::Unknown, .. }) => {
+            (Mistake::ReceiverKeepsNumber, Event::HandoffAnswer { answer: Said::Unknown, .. }) => {
                 let is_retired = |effect: &Effect| matches!(effect, Effect::Retire { .. });
                 if let Some(last) = effects.iter().rposition(is_retired) {
                     effects.remove(last);

@@ -1,6 +1,6 @@
 //! From the end of a level to a free lock: hand-offs sent, releases, and their answers.
 
-use crate::engine::lock::{Effect, Hold, Number, Released, Reply, Slot, Step, Ticket, Word};
+use crate::engine::tests::machine::{Effect, Hold, Number, Reply, Said, Slot, Step, Ticket, Word};
 use crate::time::Moment;
 
 impl Step<'_> {
@@ -90,7 +90,7 @@ impl Step<'_> {
                     self.sleep(to, Moment::NEVER);
                 }
             }
-            _ => self.released(number, Released::Unknown), // the clean-up frees the lock in the store
+            _ => self.released(number, Said::Unknown), // the clean-up frees the lock in the store
         }
     }
 
@@ -101,11 +101,11 @@ impl Step<'_> {
         self.tell_waiters(Word::Here);
     }
 
-    pub(super) fn released(&mut self, number: Number, answer: Released) {
+    pub(super) fn released(&mut self, number: Number, answer: Said) {
         if let Slot::Held(hold) = &mut self.lock.slot
             && hold.number == number
         {
-            hold.is_in_doubt |= answer == Released::Unknown; // the count of an inner level
+            hold.is_in_doubt |= answer == Said::Unknown; // the count of an inner level
             return;
         }
         let returning = match self.lock.slot {
@@ -119,9 +119,9 @@ impl Step<'_> {
             (None, None) => return,
         };
         match answer {
-            Released::Freed => {}
-            Released::NotHeld => self.effect(Effect::Lost { number }),
-            Released::Unknown => self.leave_behind(number),
+            Said::Yes => {}
+            Said::No => self.effect(Effect::Lost { number }),
+            Said::Refused | Said::Unknown => self.leave_behind(number),
         }
         if returning.is_some() {
             self.free();

@@ -1,6 +1,6 @@
 //! The store of a small world, and the requests to it.
 
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 use crate::time::Moment;
 
 /// A request on a connection.
@@ -67,62 +67,32 @@ impl Request {
         }
     }
 
-    fn answered(self, is_held: bool, in_line: Option<u32>) -> Option<Event> {
+    /// The event of an answer: of an attempt `attempt`, of other requests `answer`.
+    fn event(self, attempt: Attempt, answer: Said) -> Option<Event> {
         Some(match self {
             Request::Attempt { ticket, number, sent, .. } => {
-                let answer = in_line.map_or(Attempt::Busy, |in_line| Attempt::Granted { in_line });
-                Event::Answer { ticket, number, sent, answer }
+                Event::Answer { ticket, number, sent, answer: attempt }
             }
-            Request::Count { number, sent, .. } => {
-                let answer = if is_held { Counted::Granted } else { Counted::NotHeld };
-                Event::Counted { number, sent, answer }
-            }
-            Request::HandOff { ticket, sent, .. } => {
-                let answer = if is_held { Handed::Granted } else { Handed::NotHeld };
-                Event::HandoffAnswer { ticket, sent, answer }
-            }
-            Request::Renew { number, sent } => {
-                let answer = if is_held { Renewed::Held } else { Renewed::NotHeld };
-                Event::RenewAnswer { number, sent, answer }
-            }
-            Request::Release { number, .. } | Request::CleanUp { number } => {
-                let answer = if is_held { Released::Freed } else { Released::NotHeld };
-                Event::ReleaseAnswer { number, answer }
-            }
-            Request::Check { .. } | Request::LeaveLine => return None,
-        })
-    }
-
-    /// No answer came.
-    pub(super) fn unanswered(self) -> Option<Event> {
-        Some(match self {
-            Request::Attempt { ticket, number, sent, .. } => {
-                Event::Answer { ticket, number, sent, answer: Attempt::Unknown }
-            }
-            Request::Count { number, sent, .. } => Event::Counted { number, sent, answer: Counted::Unknown },
-            Request::HandOff { ticket, sent, .. } => {
-                Event::HandoffAnswer { ticket, sent, answer: Handed::Unknown }
-            }
-            Request::Renew { number, sent } => Event::RenewAnswer { number, sent, answer: Renewed::Unknown },
+            Request::Count { number, sent, .. } => Event::Counted { number, sent, answer },
+            Request::HandOff { ticket, sent, .. } => Event::HandoffAnswer { ticket, sent, answer },
+            Request::Renew { number, sent } => Event::RenewAnswer { number, sent, answer },
             Request::Check { number } => Event::CheckAnswer { number, answer: Checked::Unknown },
             Request::Release { number, .. } | Request::CleanUp { number } => {
-                Event::ReleaseAnswer { number, answer: Released::Unknown }
+                Event::ReleaseAnswer { number, answer }
             }
             Request::LeaveLine => return None,
         })
     }
 
+    /// No answer came.
+    pub(super) fn unanswered(self) -> Option<Event> {
+        self.event(Attempt::Unknown, Said::Unknown)
+    }
+
     /// The store refused the request, if the machine tells that from no answer.
     pub(super) fn refused(self) -> Option<Event> {
-        match self {
-            Request::Attempt { ticket, number, sent, .. } => {
-                Some(Event::Answer { ticket, number, sent, answer: Attempt::Refused })
-            }
-            Request::HandOff { ticket, sent, .. } => {
-                Some(Event::HandoffAnswer { ticket, sent, answer: Handed::Refused })
-            }
-            _ => None,
-        }
+        let is_told = matches!(self, Request::Attempt { .. } | Request::HandOff { .. });
+        self.event(Attempt::Refused, Said::Refused).filter(|_| is_told)
     }
 }
 
@@ -184,7 +154,8 @@ impl Store {
             }
             _ => {}
         }
-        (request.answered(is_held, in_line), told)
+        let attempt = in_line.map_or(Attempt::Busy, |in_line| Attempt::Granted { in_line });
+        (request.event(attempt, if is_held { Said::Yes } else { Said::No }), told)
     }
 
     fn own(&mut self, client: usize, number: Number, count: u32, rules: &Rules) {

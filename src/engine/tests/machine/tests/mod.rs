@@ -17,10 +17,10 @@ mod world;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::lock::tests::explore::{Violation, explore, random, walk};
-use crate::engine::lock::tests::mistakes::Mistake;
-use crate::engine::lock::tests::table::{came, has_row, table};
-use crate::engine::lock::tests::world::{Setup, ticks};
+use crate::engine::tests::machine::tests::explore::{Violation, explore, random, walk};
+use crate::engine::tests::machine::tests::mistakes::Mistake;
+use crate::engine::tests::machine::tests::table::{came, has_row, table};
+use crate::engine::tests::machine::tests::world::{Setup, ticks};
 
 const RULES: Rules = Rules {
     lease: ticks(3),
@@ -206,7 +206,7 @@ fn explore_all(worlds: &[Setup], walks: usize) {
     let written = include_str!("../table.txt");
     if std::env::var_os("LEASEHOLD_BLESS").is_some_and(|value| !value.is_empty()) {
         let table = table(|slot, kind| came(slot, kind) || has_row(written, slot, kind));
-        return std::fs::write("src/engine/lock/table.txt", table).unwrap();
+        return std::fs::write("src/engine/tests/machine/table.txt", table).unwrap();
     }
     let table = table(|slot, kind| {
         let has_row = has_row(written, slot, kind);

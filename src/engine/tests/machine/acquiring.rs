@@ -1,8 +1,8 @@
 //! From the wish for a lock to a hold: waiters, attempts, and hand-offs received.
 
-use crate::engine::lock::{
-    Attempt, CachedFor, Check, Counted, Effect, Handed, Hold, Number, Reply, Slice, Slot, Step, Thread,
-    Ticket, TicketId, Word,
+use crate::engine::tests::machine::{
+    Attempt, CachedFor, Check, Effect, Hold, Number, Reply, Said, Slice, Slot, Step, Thread, Ticket,
+    TicketId, Word,
 };
 use crate::time::Moment;
 
@@ -231,16 +231,16 @@ impl Step<'_> {
     }
 
     /// A re-entry was answered. The count is absolute, so the driver repeats a request without an answer.
-    pub(super) fn counted(&mut self, number: Number, sent: Moment, answer: Counted) {
+    pub(super) fn counted(&mut self, number: Number, sent: Moment, answer: Said) {
         let Slot::Held(mut hold) = self.lock.slot else { return self.reply(Reply::Lost) };
         if hold.number != number {
             return self.reply(Reply::Lost);
         }
-        if self.is_over(&hold) || answer == Counted::NotHeld {
+        if self.is_over(&hold) || answer == Said::No {
             self.lose(hold, true);
             return self.reply(Reply::Lost);
         }
-        if answer == Counted::Unknown {
+        if answer == Said::Unknown {
             hold.is_in_doubt = true;
             self.lock.slot = Slot::Held(hold);
             return self.reply(Reply::Left);
@@ -252,10 +252,10 @@ impl Step<'_> {
     }
 
     /// The waiter has read the answer of a hand-off to it.
-    pub(super) fn handed_off(&mut self, id: TicketId, sent: Moment, answer: Handed) {
+    pub(super) fn handed_off(&mut self, id: TicketId, sent: Moment, answer: Said) {
         let Slot::HandingOff { from, to, number, waits, .. } = self.lock.slot else { return };
         let Some(ticket) = self.ticket(id).filter(|_| to == id).copied() else { return };
-        if answer == Handed::Refused {
+        if answer == Said::Refused {
             self.begin_return(from, waits);
             return self.sleep(id, Moment::NEVER);
         }
@@ -264,19 +264,19 @@ impl Step<'_> {
             self.effect(Effect::Settled { thread: from.thread });
         }
         match answer {
-            Handed::Granted if self.counts(number, sent) => {
+            Said::Yes if self.counts(number, sent) => {
                 self.leave(id);
                 self.enter(ticket, number, sent, None);
             }
-            Handed::Granted => {
+            Said::Yes => {
                 self.leave_behind(number);
                 self.pause(ticket);
             }
-            Handed::NotHeld => {
+            Said::No => {
                 self.effect(Effect::Lost { number: from.number });
                 self.ask(id);
             }
-            Handed::Refused | Handed::Unknown => {
+            Said::Refused | Said::Unknown => {
                 self.leave_behind(from.number);
                 self.leave_behind(number);
                 self.pause(ticket);

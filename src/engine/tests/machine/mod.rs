@@ -16,7 +16,7 @@
 //! exploration. The tests compare that table with the code, and explore all states of small worlds of several
 //! machines and a store.
 //!
-//! The product does not use the machine yet.
+//! The product does not use the machine: its slot is in `hold/caching.rs`, its queue in `queue.rs`.
 
 mod acquiring;
 mod delegation;
@@ -26,11 +26,11 @@ mod state;
 mod tests;
 mod timing;
 
-pub(crate) use crate::engine::lock::event::{
-    Attempt, Checked, Counted, Effect, Event, Handed, Released, Renewed, Reply,
+pub(crate) use crate::engine::tests::machine::event::{Attempt, Checked, Effect, Event, Reply, Said};
+use crate::engine::tests::machine::state::{CachedFor, Check, Slice, Slot, Ticket};
+pub(crate) use crate::engine::tests::machine::state::{
+    Hold, Inputs, Machine, Number, Rules, Thread, TicketId, Word,
 };
-use crate::engine::lock::state::{CachedFor, Check, Slice, Slot, Ticket};
-pub(crate) use crate::engine::lock::state::{Hold, Inputs, Machine, Number, Rules, Thread, TicketId, Word};
 
 impl Machine {
     /// The effects of an event.

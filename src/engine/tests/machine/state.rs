@@ -68,24 +68,11 @@ pub(crate) struct Hold {
 pub(super) enum Slot {
     Free,
     Held(Hold),
-    Cached {
-        hold: Hold,
-        why: CachedFor,
-        since: Moment,
-    },
-    /// `number` is the waiter's. The waiter reads the answer once the request is `sent`.
-    HandingOff {
-        from: Hold,
-        to: TicketId,
-        number: Number,
-        waits: bool,
-        sent: bool,
-    },
-    /// If the releaser `waits`, the slot stays so until the answer; otherwise until the request is sent.
-    Returning {
-        hold: Hold,
-        waits: bool,
-    },
+    Cached { hold: Hold, why: CachedFor, since: Moment },
+    // `number` is the waiter's. The waiter reads the answer once the request is `sent`.
+    HandingOff { from: Hold, to: TicketId, number: Number, waits: bool, sent: bool },
+    // If the releaser `waits`, the slot stays so until the answer; otherwise until the request is sent.
+    Returning { hold: Hold, waits: bool },
 }
 
 /// The first reason for which a waiter is to look again.

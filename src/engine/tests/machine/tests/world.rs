@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::mistakes::Mistake;
 use super::store::{Request, Store};
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 use crate::time::Moment;
 
 pub(super) const NOW: Moment = moment(64);
@@ -113,25 +113,16 @@ pub(super) struct World {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
-    Want {
-        client: usize,
-        thread: usize,
-        once: bool,
-    },
+    Want { client: usize, thread: usize, once: bool },
     Look(usize, usize),
     GiveUp(usize, usize),
-    End {
-        client: usize,
-        thread: usize,
-        dropped: bool,
-        reacquires: bool,
-    },
-    /// Sends the next request of a thread.
+    End { client: usize, thread: usize, dropped: bool, reacquires: bool },
+    // Sends the next request of a thread.
     Send(usize, usize),
-    /// The same fails.
+    // The same fails.
     FailToSend(usize, usize),
     Deliver(usize, usize),
-    /// The store refuses the request, and changes nothing.
+    // The store refuses the request, and changes nothing.
     Reject(usize, usize),
     Read(usize, usize),
     Message(usize),
@@ -140,11 +131,11 @@ pub(super) enum Action {
     LoseRecall(usize),
     Time(usize),
     CleanUp(usize, usize),
-    /// A request of a broken connection arrives.
+    // A request of a broken connection arrives.
     Stray(usize),
     Break(usize, usize),
     Tick,
-    /// Time passes although something is due.
+    // Time passes although something is due.
     Stall,
     Force,
     RetireElsewhere(usize, usize),

@@ -1,7 +1,7 @@
 //! The properties of each state.
 
 use super::world::{At, Setup, World};
-use crate::engine::lock::*;
+use crate::engine::tests::machine::*;
 
 impl World {
     /// The broken property, if there is one.

@@ -1,12 +1,12 @@
 //! Deadlines, renewals, checks of cached holds, and losses.
 
-use crate::engine::lock::{
-    CachedFor, Check, Checked, Effect, Hold, Machine, Number, Renewed, Rules, Slot, Step,
+use crate::engine::tests::machine::{
+    CachedFor, Check, Checked, Effect, Hold, Machine, Number, Rules, Said, Slot, Step,
 };
 use crate::time::Moment;
 
 impl Machine {
-    /// When [`Time`](crate::engine::lock::Event::Time) has to come at the latest.
+    /// When [`Time`](crate::engine::tests::machine::Event::Time) has to come at the latest.
     pub(crate) fn next(&self, rules: &Rules) -> Moment {
         match self.slot {
             Slot::Held(hold) => hold.until.min(renewal(&hold)).min(self.check_due(&hold)),
@@ -87,7 +87,7 @@ impl Step<'_> {
         self.free();
     }
 
-    pub(super) fn renewed(&mut self, number: Number, sent: Moment, answer: Renewed) {
+    pub(super) fn renewed(&mut self, number: Number, sent: Moment, answer: Said) {
         let (now, rules) = (self.inputs.now, self.inputs.rules);
         let (hold, is_used) = match &mut self.lock.slot {
             Slot::Held(hold) if hold.number == number => (hold, true),
@@ -98,18 +98,18 @@ impl Step<'_> {
         let is_over = now >= hold.until;
         match answer {
             // A window that has ended does not open again.
-            Renewed::Held if is_over => hold.is_in_doubt = true,
-            Renewed::Held => {
+            Said::Yes if is_over => hold.is_in_doubt = true,
+            Said::Yes => {
                 hold.until = hold.until.max(sent.plus(rules.lease));
                 hold.renew_at = now.plus(rules.renew_after);
             }
-            Renewed::NotHeld => {}
-            Renewed::Unknown => {
+            Said::No => {}
+            Said::Refused | Said::Unknown => {
                 hold.is_in_doubt = true;
                 hold.renew_at = now.plus(rules.pause);
             }
         }
-        if is_over || answer == Renewed::NotHeld {
+        if is_over || answer == Said::No {
             let hold = *hold;
             self.lose(hold, is_used);
         }

@@ -1,0 +1,41 @@
+//! Locks of a tree: whoever locks a path keeps others out of it and of all below it, and of nothing else.
+//!
+//! `cargo run --example path_locks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in
+//! Redis.
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use leasehold::{LockClient, MultiLock, Result};
+
+/// Reads on all paths above, and a write on the path itself, as one multi-lock. Names without a slash at either end.
+///
+/// In Java, `getMultiLock` of the same `readLock()`s and `writeLock()`, the path above first.
+fn path_lock(client: &LockClient, path: &str) -> MultiLock {
+    let named = |path: &str| client.get_read_write_lock(format!("example:tree:{path}"));
+    let mut locks: Vec<_> =
+        path.match_indices('/').map(|(end, _)| named(&path[..end]).read().clone()).collect();
+    locks.push(named(path).write().clone());
+    client.get_multi_lock(locks)
+}
+
+fn main() -> Result<()> {
+    let url = std::env::var("REDIS_URL").ok();
+    let connect = || url.as_deref().map_or_else(|| Ok(LockClient::in_memory()), LockClient::connect);
+    let client = connect()?;
+    let shelf = path_lock(&client, "library/east/shelf").acquire()?;
+    // Other threads, which stand for other programs.
+    let is_free = |path: &str| -> Result<bool> {
+        std::thread::scope(|scope| {
+            let tries = scope.spawn(|| path_lock(&client, path).try_acquire().map(|guard| guard.is_some()));
+            tries.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    };
+    for path in ["library/east/shelf/box", "library/east", "library", "library/east/desk", "library/west"] {
+        println!("{path}: {}", if is_free(path)? { "free" } else { "locked" });
+    }
+    shelf.check()?; // all parts are still ours: before each write
+    // The holder of a path may go deeper: a writer may read.
+    println!("and the box within: {}", path_lock(&client, "library/east/shelf/box").try_acquire()?.is_some());
+    shelf.unlock()?;
+    println!("afterwards library: {}", if is_free("library")? { "free" } else { "locked" });
+    client.shutdown()
+}

@@ -1,0 +1,99 @@
+//! The request of one call to the store: under which number it asks, and what a grant is worth.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Waiting;
+use crate::engine::acquire::terms::Terms;
+use crate::engine::hold::caching::KeepTerms;
+use crate::ident::unbound_number;
+use crate::inspect::Location;
+use crate::seam::{Bound, Claim, HoldNote};
+use crate::time::{Moment, window};
+
+/// Whether an answer that took so long leaves less than a quarter of the lease.
+pub(super) fn is_late(lease: Duration, took: Duration) -> bool {
+    took > window(lease) * 3 / 4
+}
+
+impl Waiting<'_> {
+    /// The claim of this caller, as it waits now. Made anew for each attempt: the number may have been given
+    /// up since the last.
+    pub(super) fn claim(&mut self) -> Claim {
+        let Waiting { engine, call, .. } = *self;
+        let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
+        let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
+        let Terms { writers_first, max_hold, .. } = call.terms;
+        let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
+        // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
+        self.heard = if call.keeps() { engine.heard(call.entry, &claim) } else { None };
+        Claim {
+            keeps: self.heard.is_some() && self.unbound.is_none(),
+            waits: self.manner.waits(),
+            turn: self.manner.turn(),
+            listens_for: self.listening.listens_for(),
+            units: call.units,
+            writers_first,
+            note,
+            wants_fence: call.wants_fence(),
+            ..claim
+        }
+    }
+
+    /// The terms on which the hold of a grant is cached until a recall, out of a queue in which so many
+    /// stood. `None`: it is not.
+    pub(super) fn keep_terms(&self, claim: &Claim, in_line: u32) -> Option<KeepTerms> {
+        let heard = self.heard.filter(|_| claim.keeps)?;
+        Some(KeepTerms { heard, is_wanted: in_line > 1 }) // the client itself stood in it
+    }
+
+    /// By when the answer to an attempt is to come that is sent at `sent`.
+    pub(super) fn deadline(&self, sent: Moment) -> Moment {
+        sent.plus(self.engine.options.command_timeout).min(self.latest)
+    }
+
+    /// The window of a grant that was asked for at `sent` and read just now: since when its lease counts, and
+    /// what ends the hold besides. `None`: the grant cannot be counted on, and is to be undone.
+    pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<(Moment, Option<Arc<dyn Bound>>)> {
+        // Asked once for each grant, and never of a claim that has none: the hold keeps the answer.
+        let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
+        let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
+        let since = self.renewed_if_late(claim, sent)?;
+        // A release under this number failed meanwhile, and will be repeated: it must not find this hold. Of
+        // another lock it finds nothing here; but the halves of a read-write lock are to be under one number.
+        let number = claim.owner.number();
+        let is_given_up = self.unbound.is_none()
+            && self.thread.number() != number
+            && (self.call.entry.given_up.has(number)
+                || claim.kind.other_half().is_some()
+                || self.capabilities.majority.is_some());
+        let is_open = self.engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
+        (is_open && !is_given_up).then_some((since, bound))
+    }
+
+    /// The moment from which the lease of a grant counts that was asked for at `sent`; `None`: it cannot be
+    /// counted on. A grant of whose lease less than a quarter is left, since its thread waited for a
+    /// connection, say, is renewed here: the watchdog would hardly come in time.
+    fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
+        let engine = self.engine;
+        let now = engine.clock.now();
+        let left = sent.plus(window(claim.lease)).since(now);
+        let is_renewed = self.call.lease.is_renewed() && claim.kind.is_leased() && !claim.kind.only_asks();
+        if !is_renewed || !is_late(claim.lease, now.since(sent)) {
+            return Some(sent);
+        }
+        let renew = || engine.store.renew(std::slice::from_ref(claim), now.plus(left)).pop();
+        (!left.is_zero() && matches!(renew(), Some(Ok(true)))).then_some(now)
+    }
+
+    /// Goes on under another number: something may yet come under that of `claim`.
+    pub(super) fn give_up_number(&mut self, claim: &Claim) {
+        match &mut self.unbound {
+            Some(number) => *number = unbound_number(),
+            None => {
+                self.call.entry.given_up.add(claim.owner.number());
+                self.thread.retire(claim.owner.number());
+            }
+        }
+    }
+}

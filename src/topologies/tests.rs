@@ -1,0 +1,158 @@
+//! A server of a topology that answers as a test has it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::{LockName, Owner};
+use crate::inspect::Inspection;
+use crate::seam::capabilities::Capabilities;
+use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::inspection::Inspect;
+use crate::seam::ring_member::{Look, Marked, RingMember};
+use crate::seam::subscription::Subscription;
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store};
+use crate::sync::{Mutex, Waker};
+use crate::time::{Clock, Moment};
+
+type Answers<T> = Mutex<VecDeque<Answer<T>>>;
+type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+/// Gives the answers that were put down for it, in turn; then grants, releases and renews, and finds nothing to clean up.
+#[derive(Default)]
+pub(super) struct Scripted {
+    pub(super) attempts: Answers<Attempt>,
+    pub(super) releases: Answers<Release>,
+    pub(super) renewals: Answers<bool>,
+    pub(super) cleanups: Answers<Release>,
+    /// The owners whose requests were cleaned up.
+    pub(super) cleaned: Mutex<Vec<Owner>>,
+    /// The owners whose single attempts were released.
+    pub(super) released: Mutex<Vec<Owner>>,
+    /// How many attempts came.
+    pub(super) asked: AtomicUsize,
+    /// The owner of each attempt, for how many levels, and for how long.
+    pub(super) attempted: Mutex<Vec<(Owner, u32, Duration)>>,
+    /// Answers nothing until then.
+    pub(super) silent_until: Mutex<Option<Moment>>,
+    /// Answers attempts when that has passed.
+    pub(super) takes: Mutex<Duration>,
+    /// Comes before the next renewal is answered, and before a lock is freed by force.
+    pub(super) renewing: Hook,
+    pub(super) forcing: Hook,
+    /// As a node of a ring it grants what is asked for under its mark.
+    mark: Mutex<String>,
+}
+
+pub(super) fn freed() -> Answer<Release> {
+    Ok(Release::Freed { others: Others::Nobody })
+}
+
+pub(super) fn nothing() -> Answer<Release> {
+    Ok(Release::NotHeld { holder: None })
+}
+
+pub(super) fn silence() -> Error {
+    Error::new(ErrorKind::TimedOut, "request", "no answer")
+}
+
+fn next<T>(answers: &Answers<T>, otherwise: Answer<T>) -> Answer<T> {
+    answers.lock().pop_front().unwrap_or(otherwise)
+}
+
+fn meanwhile(hook: &Hook) {
+    let meanwhile = hook.lock().take();
+    meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+}
+
+impl Store for Scripted {
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities::default()
+    }
+
+    fn check_name(&self, _: Kind, _: &LockName) -> Result<()> {
+        Ok(())
+    }
+
+    fn attempt(&self, claim: &Claim, count: u32, _: Moment) -> Answer<Attempt> {
+        self.attempted.lock().push((claim.owner, count, claim.lease));
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let until = Clock::System.after(*self.takes.lock());
+        while Clock::System.now() < until {
+            std::thread::yield_now();
+        }
+        next(&self.attempts, Ok(Attempt::granted(None)))
+    }
+
+    fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
+        self.released.lock().push(claim.owner);
+        next(&self.releases, freed())
+    }
+
+    fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
+        meanwhile(&self.renewing);
+        claims.iter().map(|_| next(&self.renewals, Ok(true))).collect()
+    }
+
+    fn clean_up(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
+        self.cleaned.lock().extend(claims.iter().map(|claim| claim.owner));
+        claims.iter().map(|_| next(&self.cleanups, nothing())).collect()
+    }
+
+    fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
+        meanwhile(&self.forcing);
+        Ok(true)
+    }
+
+    fn listen(&self, _: &Claim, _: &Waker) -> Option<Subscription> {
+        None
+    }
+
+    fn message_count(&self, _: &Claim) -> Option<u64> {
+        None
+    }
+
+    fn close(&self) {}
+}
+
+impl Inspect for Scripted {
+    fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
+        let is_silent = self.silent_until.lock().is_some_and(|until| Clock::System.now() < until);
+        if is_silent { Err(Failure::Refused(silence())) } else { Ok(None) }
+    }
+
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        describe_by_kinds(self, name, deadline)
+    }
+}
+
+impl Scripted {
+    fn under<T>(&self, mark: &str, answer: impl FnOnce() -> Answer<T>) -> Answer<Marked<T>> {
+        let borne = self.mark.lock().clone();
+        if borne == mark { answer().map(Marked::Under) } else { Ok(Marked::Other(borne)) }
+    }
+}
+
+impl RingMember for Scripted {
+    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
+        self.set_mark(mark, mark, deadline)
+    }
+
+    fn set_mark(&self, expected: &str, new: &str, _: Moment) -> Answer<Marked<()>> {
+        let mut borne = self.mark.lock();
+        if *borne != expected && *borne != new {
+            return Ok(Marked::Other(borne.clone()));
+        }
+        new.clone_into(&mut borne);
+        Ok(Marked::Under(()))
+    }
+
+    fn attempt_under(&self, mark: &str, claim: &Claim, _: u64, deadline: Moment) -> Answer<Marked<Attempt>> {
+        self.under(mark, || self.attempt(claim, 1, deadline))
+    }
+
+    fn look_under(&self, mark: &str, _: &Claim, _: Moment) -> Answer<Marked<Look>> {
+        self.under(mark, || Ok(Look::Free { fence: 0 }))
+    }
+}
