@@ -372,7 +372,8 @@ fn metrics_are_scraped_and_name_no_lock() {
         assert!(are_there, "of {wanted:#?} not all are in\n{text}");
         assert!(!text.contains("stock:4"), "a lock's name is a label:\n{text}");
         if let Some(promtool) = crate::alerts::promtool() {
-            let mut check = Command::new(promtool).args(["check", "metrics"]).stdin(Stdio::piped()).spawn().unwrap();
+            let mut check =
+                Command::new(promtool).args(["check", "metrics"]).stdin(Stdio::piped()).spawn().unwrap();
             check.stdin.take().unwrap().write_all(text.split_once("\r\n\r\n").unwrap().1.as_bytes()).unwrap();
             assert!(check.wait().unwrap().success(), "names and units as Prometheus has them");
         }
