@@ -68,10 +68,10 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
     // The others ask seldom: all of them together less often than this one, which a busy machine slows down.
-    // They keep to their time.
+    // They keep to their time, each asks at both ends of the span, and the log has their entries in the directory too.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
-    let seldom = u64::try_from(span.as_millis() * 3 / 50).unwrap();
+    let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;
     assert!(others < seen[0].1.max(seldom), "{others} beside {seen:?} in {span:?}");
     // The connection that has it is ended: another client has it, or this one again, and all get the lock.
     admin.query_drop(format!("KILL {first}")).unwrap();

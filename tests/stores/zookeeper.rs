@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
@@ -28,6 +28,12 @@ use crate::support::{eventually, processes};
 const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };
 const SESSION: Duration = ms(2_000);
 const COMMAND: Duration = ms(500);
+
+/// One server for the tests that neither disturb it nor look at its figures.
+fn shared() -> Option<&'static ZooKeeper> {
+    static SERVER: OnceLock<Option<ZooKeeper>> = OnceLock::new();
+    SERVER.get_or_init(|| ZooKeeper::start(CALM)).as_ref()
+}
 
 /// Without an entry in the directory, which is a node too: most tests count those.
 fn client(url: &str) -> LockClient {
@@ -535,13 +541,13 @@ fn four_processes_of_four_threads_count_exactly() {
     if let Some(worker) = processes::Worker::here() {
         return worker.work(processes::connect);
     }
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     processes::count_across_processes(&server.url());
 }
 
 #[test]
 fn with_a_login_the_locks_are_its_own() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
     let owner = client(&url("me:secret@"));
     let guard = owner.get_lock("mine").acquire().unwrap();
@@ -575,7 +581,7 @@ fn names_that_are_no_path_are_refused_and_a_key_prefix_may_be_one() {
 /// The node of a lock is one whose name others choose, and may look like a waiter's at the lock above it.
 #[test]
 fn the_node_of_a_lock_is_nobodys_waiter() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in
         ["export-lock-0", "export-lock-0000000001", "lock-0000000000", "a__READ__0000000001", "a__WRIT__1"]
@@ -619,7 +625,7 @@ fn connecting_without_a_server_fails_at_once_and_in_words() {
     let error = LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("127.0.0.1") && !format!("{error:?}").contains("secret"), "{error:?}");
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     // One of several is enough.
     let both = format!("zk://127.0.0.1:{},127.0.0.1:{}", nobody.number(), server.port());
     assert!(client(&both).get_lock("one").try_lock().unwrap());
@@ -627,7 +633,7 @@ fn connecting_without_a_server_fails_at_once_and_in_words() {
 
 #[test]
 fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
     let (seen, drips) = unbounded();
@@ -678,8 +684,8 @@ fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
 
 #[test]
 fn locks_whose_names_are_paths_are_listed_by_their_folder() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let client = client(&server.url());
+    let Some(server) = shared() else { return };
+    let client = client(&format!("{}/listed", server.url()));
     let guards: Vec<_> = ["/jobs/night", "/jobs/day", "/other/x", "plain", "a/b"]
         .into_iter()
         .map(|name| client.get_lock(name).acquire().unwrap())
@@ -695,7 +701,7 @@ fn locks_whose_names_are_paths_are_listed_by_their_folder() {
 /// The reader stands in the line behind a writer, which waits for the readers: so it waits for those as well. The writer holds nothing.
 #[test]
 fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));
         connected(|| options().detect_deadlocks_after(ms(200)).build())
@@ -763,7 +769,7 @@ fn what_is_kept_is_given_back_when_the_connection_breaks_by_which_others_ask_for
 
 #[test]
 fn what_is_kept_has_the_clients_lease_and_is_kept_again_after_a_long_use() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let lock = kept(&keeper, &other, "long");
     let theirs = other.get_lock(lock.name());
@@ -779,7 +785,7 @@ fn what_is_kept_has_the_clients_lease_and_is_kept_again_after_a_long_use() {
 
 #[test]
 fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(server) = shared() else { return };
     let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
     let lock = kept(&keeper, &other, "behind");
     let held = holder.get_lock("behind").acquire().unwrap();

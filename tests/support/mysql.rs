@@ -3,10 +3,10 @@
 //! The one that `LEASEHOLD_MYSQLD` names; else what is found in `PATH` and in `/usr/sbin`. They refuse to run
 //! as root: then as `mysql`, or `nobody`.
 
-use super::as_other_user::{own, prefix};
+use super::as_other_user::{install, own, prefix};
 use super::listening::listens;
 use super::server::{Certificates, Port, in_path, make_certificates};
-use super::{LastWill, eventually, missing, run, signal, spawn};
+use super::{LastWill, eventually, missing, signal, spawn};
 use mysql::Conn;
 use std::path::PathBuf;
 use std::process::Child;
@@ -16,8 +16,12 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(60);
 const USERS: [&str; 2] = ["mysql", "nobody"];
 /// Writes survive the server's death, if not the machine's.
-const UNSYNCED: [&str; 3] =
-    ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync", "--innodb-doublewrite=OFF"];
+const UNSYNCED: [&str; 4] = [
+    "--innodb-flush-log-at-trx-commit=2",
+    "--innodb-flush-method=nosync",
+    "--innodb-doublewrite=OFF",
+    "--innodb-log-file-size=32M", // it is copied for each server
+];
 
 /// A running server. Dropping it kills the process it started, and no other.
 pub struct MysqlServer {
@@ -67,9 +71,9 @@ impl MysqlServer {
         // Of its own: a server removes what it takes for its leavings there, also those of another.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
-        if let Some(install) = installer {
+        if let Some(installer) = installer {
             let words = [
-                install.to_str().unwrap(),
+                installer.to_str().unwrap(),
                 "--no-defaults",
                 &data,
                 "--auth-root-authentication-method=normal",
@@ -81,8 +85,7 @@ impl MysqlServer {
             command.extend(words.map(str::to_owned));
         }
         command.extend(UNSYNCED.map(str::to_owned));
-        let (good, text) = run(&command, |command| command.current_dir(folder.path()));
-        assert!(good, "{command:?}: {text}");
+        install(&program, folder.path(), &command);
         let mut settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         if tls {
             let file = |name: &str| folder.path().join(name).display().to_string();

@@ -3,7 +3,7 @@
 //! The programs are looked for in `PATH` and where Debian puts them. PostgreSQL refuses to run as root: then
 //! it runs as the user `postgres`, or as `nobody`.
 
-use super::as_other_user::{own, prefix};
+use super::as_other_user::{install, own, prefix};
 use super::listening::listens;
 use super::server::{Certificates, Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, run, spawn};
@@ -63,8 +63,7 @@ impl PostgresServer {
         command.extend(
             ["-U", "admin", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"].map(str::to_owned),
         );
-        let (good, text) = run(&command, |command| command.current_dir(folder.path()));
-        assert!(good, "initdb: {text}");
+        install(&initdb, folder.path(), &command);
         // One user has a password; the others need none.
         let rules = "host all secretive all scram-sha-256\nhost all all all trust\nlocal all all trust\n";
         let secured = "hostssl all client all cert\nhostnossl all client all reject\n";

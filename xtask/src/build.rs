@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::elsewhere;
 use crate::job::{Job, Run, path_of};
 use crate::output::{between, ran_a_test};
 use crate::suites;
@@ -203,7 +204,7 @@ pub fn package(job: &Job<'_>) -> bool {
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
     let version = between(&manifest, "\nversion = \"", "\"").unwrap_or_default();
     let unpacked = Run::new("bash").args(["-c", unpacked, "bash", &target, version]);
-    job.run(&unpacked.with("CARGO_TARGET_DIR", &target)).good
+    job.run(&elsewhere::on_musl(job, unpacked.with("CARGO_TARGET_DIR", &target))).good
 }
 
 /// The lowest versions that Cargo.toml names, in a copy: cargo has no stable option for them, and test

@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_file_is_that_of_the_first_line_that_fits() {
-        assert_eq!(parts(&["src/stores/sql/mod.rs"]), "format stores unit architecture clippy timed");
+        assert_eq!(parts(&["src/stores/sql/mod.rs"]), "format stores architecture unit clippy timed");
         assert_eq!(parts(&["docs/using-from-async.md"]), "format architecture web");
         assert_eq!(parts(&["docs/stores.md", "README.md"]), "format architecture doc-tests");
         assert_eq!(parts(&["cli/README.md"]), "format cli architecture");

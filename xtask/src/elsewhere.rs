@@ -6,33 +6,42 @@ use crate::build::tested;
 use crate::job::{Job, Run, path_of};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
-const TARGETS: &[&str] = &[WINDOWS, "x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"];
+/// What part package checks the packages for. The release, which the soak makes, builds for musl on x86_64 as well.
+const MUSL: &str = "aarch64-unknown-linux-musl";
+/// Everything of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
+/// Whether the compiler has the standard library of that system. It is not fetched, and no failure in CI: as with the
+/// toolchain of the stated minimum.
 fn has(job: &Job<'_>, target: &str) -> bool {
     let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
-    job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir())
-}
-
-/// Checks the library with all features, and the program, for other systems. Nothing is linked: a script that
-/// makes empty files replaces the C compiler and the archiver's input.
-pub fn targets(job: &Job<'_>) -> bool {
-    let (there, missing): (Vec<&str>, Vec<&str>) = TARGETS.iter().partition(|target| has(job, target));
-    for target in missing {
-        // Not fetched, and no failure: as for the toolchain of the stated minimum.
+    let has = job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir());
+    if !has {
         job.say(&format!("SKIPPED compiling for {target}: rustup target add {target}"));
     }
-    if there.is_empty() {
-        return true;
-    }
+    has
+}
+
+/// A check for another system. Nothing is linked, so nothing needs a C compiler for it: a script that makes empty
+/// files stands for that, and for the archiver's input too.
+fn checked_for(target: &str, run: Run) -> Run {
     let stand_in = std::path::absolute("scripts/no-compiler.sh").unwrap_or_default().display().to_string();
-    let mut run = Run::cargo(&format!("check {OURS} --lib --bins"));
-    for target in there {
-        let name = target.replace('-', "_");
-        run = run.args(["--target", target]);
-        run = run.with(&format!("CC_{name}"), &*stand_in).with(&format!("AR_{name}"), "ar");
-    }
-    job.run(&run).good
+    let name = target.replace('-', "_");
+    let run = run.with("CARGO_BUILD_TARGET", target).with(&format!("CC_{name}"), stand_in);
+    run.with(&format!("AR_{name}"), "ar")
+}
+
+/// Has a check of what was compiled for this system already be for another, if the compiler can. What it needs more is
+/// fetched before: the check itself is offline.
+pub fn on_musl(job: &Job<'_>, run: Run) -> Run {
+    let can = has(job, MUSL) && job.cargo(&format!("fetch --locked --target {MUSL}"));
+    if can { checked_for(MUSL, run) } else { run }
+}
+
+/// The library with all features and the program, checked for Windows.
+pub fn targets(job: &Job<'_>) -> bool {
+    !has(job, WINDOWS)
+        || job.run(&checked_for(WINDOWS, Run::cargo(&format!("check {OURS} --lib --bins")))).good
 }
 
 /// The tests that need no Unix, as Windows programs under wine: the unit tests, the contracts on memory and

@@ -249,25 +249,26 @@ impl Gate {
     /// measure time.
     pub fn everything(&self) -> bool {
         let work = |part: &str| plan::work_of(part).expect("only parts are run");
-        self.lanes(&[(plan::TOOLS, false), (&["build"], false)], work);
-        // Nothing can follow a failed build.
+        self.lanes(&[(plan::TOOLS, 1, false), (&["build"], 1, false)], work);
+        // Nothing can follow a build that failed.
         if locked(&self.outcomes).iter().any(|outcome| outcome.part == "build" && outcome.good) {
-            let tests = [plan::TESTS, plan::SERVERS, plan::JAVA].map(|lane| (lane, false));
-            self.lanes(&[&tests[..], &[(plan::BUILD, true)]].concat(), work);
-            self.lanes(&[(plan::TIMED, false)], work);
+            self.lanes(&[(plan::TESTS, plan::LANES, false), (plan::BUILD, 1, true)], work);
+            self.lanes(&[(plan::TIMED, 1, false)], work);
         }
         self.summary(&plan::full().collect::<Vec<_>>())
     }
 
-    /// Runs lanes side by side, and prints each part's output as a whole. A lane that stands back may wait
-    /// for the processors until the others have ended.
-    fn lanes(&self, lanes: &[(&[&str], bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
-        let (told, work_of) = (Mutex::new(()), &work_of);
+    /// Runs lists of parts side by side, each by so many lanes, and prints each part's output as a whole. The third of a
+    /// list says that it stands back: it may have to wait for the processors until the others have ended.
+    fn lanes(&self, lists: &[(&[&str], usize, bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
+        let told = &Mutex::new(());
+        let work_of = &work_of;
+        let lists: Vec<_> = lists.iter().map(|(parts, ..)| Mutex::new(parts.iter())).zip(lists).collect();
         std::thread::scope(|scope| {
-            for (parts, stands_back) in lanes {
-                let told = &told;
-                scope.spawn(move || {
-                    for part in *parts {
+            for (parts, (_, lanes, stands_back)) in &lists {
+                let lane = move || {
+                    let next = || locked(parts).next();
+                    while let Some(part) = next() {
                         let work = work_of(part);
                         {
                             let _one_at_a_time = locked(told);
@@ -279,7 +280,8 @@ impl Gate {
                         print!("{}", self.log_of(part));
                         self.note(outcome);
                     }
-                });
+                };
+                (0..*lanes).for_each(|_| drop(scope.spawn(lane)));
             }
         });
     }
@@ -398,7 +400,7 @@ mod tests {
             let folder = job.gate.target.display();
             says(job, &format!("touch {folder}/{mine}; until [ -e {folder}/{other} ]; do sleep 0.01; done"))
         }
-        gate.lanes(&[(&["unit", "redis", "cli"], false), (&["faults"], false), (&["docs"], true)], work_of);
+        gate.lanes(&[(&["unit", "faults", "redis", "cli"], 2, false), (&["docs"], 1, true)], work_of);
         let (lines, failed) = table(&["unit", "faults", "redis", "cli", "docs"], &locked(&gate.outcomes));
         assert_eq!(failed, 1, "{lines:?}");
         let nice = |part| gate.log_of(part).trim().parse::<u32>().unwrap();

@@ -5,15 +5,28 @@ use crate::{build, elsewhere, parts, suites};
 
 /// First, beside part build: everything else needs both.
 pub const TOOLS: &[&str] = &["tools", "format", "shell"];
-/// Then four lanes side by side, which should end together. Most tests wait, so each lane runs
-/// [`TESTS_PER_PROCESSOR`] of them for each processor. Each lane begins with its longest part.
-pub const TESTS: &[&str] = &["stores", "demo", "unit"];
-pub const SERVERS: &[&str] = &["topologies", "faults", "cli", "unit-redis"];
-/// The tests beside Java run one at a time.
-pub const JAVA: &[&str] =
-    &["interop", "contract", "redis", "contract-memory", "architecture", "support", "toolchain"];
-/// Builds have the lowest priority and one compilation at a time: two of them keep a test's threads from the
-/// processors for seconds.
+/// Then test programs in [`LANES`] lanes, each of which takes the next part when it has done one: the longest first.
+/// Most tests wait, for leases and for each other; so a lane runs [`TESTS_PER_PROCESSOR`] of them at a time for
+/// each processor. With two lanes a quarter of the processors' time was left over.
+pub const TESTS: &[&str] = &[
+    "stores",
+    "interop",
+    "topologies",
+    "faults",
+    "cli",
+    "contract",
+    "architecture",
+    "contract-memory",
+    "redis",
+    "demo",
+    "unit-redis",
+    "unit",
+    "support",
+    "toolchain",
+];
+pub const LANES: usize = 3;
+/// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
+/// threads from the processors for seconds. The models are built, and then all processor.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
 /// Last, when nothing else runs, one test after the other: how soon a waiter is woken. Beside others such a
@@ -92,7 +105,7 @@ const PARTS: &[(&str, Work)] = &[
     ("support", |job| suites::of_part(job, "support", &[])),
     ("unit-redis", parts::unit_redis),
     ("contract", parts::contract),
-    ("servers", |job| suites::on_each_server(job, |job| suites::of_part(job, "contract", &["::redis::"]))),
+    ("servers", parts::servers),
     ("redis", |job| suites::on_each_server(job, |job| suites::of_part(job, "redis", &[]))),
     ("topologies", parts::topologies),
     ("stores", parts::stores),
@@ -129,7 +142,7 @@ const PARTS: &[(&str, Work)] = &[
 
 /// In the order of the summary.
 pub fn full() -> impl Iterator<Item = &'static str> {
-    [TOOLS, &["build"], TESTS, SERVERS, JAVA, BUILD, TIMED].into_iter().flatten().copied()
+    [TOOLS, &["build"], TESTS, BUILD, TIMED].into_iter().flatten().copied()
 }
 
 pub fn is_part(name: &str) -> bool {
@@ -142,7 +155,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 
 /// Whether the part runs test programs, which are built first.
 pub fn needs_tests(part: &str) -> bool {
-    part != "toolchain" && [TESTS, SERVERS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
+    part != "toolchain" && [TESTS, TIMED].iter().any(|lane| lane.contains(&part))
         || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet"].contains(&part)
 }
 

@@ -214,12 +214,17 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 impl Directory for RedisStore {
     /// Not over the connection for renewals, which must not wait for this.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+        // A node of a ring may not have been looked at yet.
+        if let Err(failure) = self.agree_once(deadline) {
+            return done(Err(failure));
+        }
         let command = put(client, text, lease);
         let take = |outcome: Answer<Value>| done(answered(outcome.and_then(refused).map(drop)));
         self.server.connections.post(command, deadline, None, take);
     }
 
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.agree_once(deadline)?;
         let command = put(client, text, lease);
         answered(self.server.connections.call(&command, deadline).and_then(refused).map(drop))
     }

@@ -19,7 +19,9 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch};
 use crate::seam::inspection::Inspect;
 use crate::seam::inspection::describe_by_kinds;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named, named_each};
+use crate::seam::{
+    Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named, named_each,
+};
 use crate::stores::sql::database::{Database, Link, Outcome, PooledLink, Shown};
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::timed_out;
