@@ -19,11 +19,12 @@ const MOST_KEPT: usize = 256;
 
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 pub(crate) type Told<V> = Result<V, Cause>;
+type Ask<V> = Box<dyn Fn(&str) -> Told<V> + Send + Sync>;
 
 /// One question, asked about different keys.
 pub(crate) struct Inquiry<V> {
     thread: &'static str,
-    ask: Box<dyn Fn(&str) -> Told<V> + Send + Sync>,
+    ask: Ask<V>,
     state: Mutex<InquiryState<V>>,
     /// Signalled at each answer.
     changed: Condvar,

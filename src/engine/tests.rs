@@ -363,7 +363,7 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
         };
         let _ends = Ends(&failing);
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || sleeps(&engine, name));
+        comes_about("the other thread's sleep", || sleeps(engine, name));
         engine.drop_level(&mine.hold, mine.level);
         reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed off");
         meanwhile(&failing);

@@ -38,8 +38,10 @@ struct State {
     /// On connections with a lower number nothing passes any more, their ends included.
     frozen: AtomicUsize,
     open: Mutex<Vec<TcpStream>>,
-    act: Box<dyn Fn(&Relay, &Piece<'_>) -> Act + Send + Sync>,
+    act: Judge,
 }
+
+type Judge = Box<dyn Fn(&Relay, &Piece<'_>) -> Act + Send + Sync>;
 
 impl Relay {
     pub fn to(upstream: u16) -> Relay {

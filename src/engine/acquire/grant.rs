@@ -13,6 +13,9 @@ use crate::seam::{Bound, Claim};
 use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
+/// When a hold's lease began, and what ends it besides its lease.
+type BoundedStart = (Moment, Option<Arc<dyn Bound>>);
+
 impl Engine {
     /// Makes the hold of a grant that was asked for under `claim`, whose lease counts from `since` on, and
     /// enters it. `bound`: what ends the hold besides its lease. `place`: to be left with the grant.
@@ -20,7 +23,7 @@ impl Engine {
         &self,
         call: &AcquireCall<'_>,
         thread: &Arc<ThreadMark>,
-        (claim, (since, bound)): (&Claim, (Moment, Option<Arc<dyn Bound>>)),
+        (claim, (since, bound)): (&Claim, BoundedStart),
         keep: Option<KeepTerms>,
         fence: Option<FencingToken>,
         place: Option<QueuePlace>,

@@ -109,7 +109,7 @@ fn while_another_waits(
             None => Ok(false),
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || sleeps(&engine, name));
+        comes_about("the other thread's sleep", || sleeps(engine, name));
         release();
         waiter.join()
     })

@@ -83,7 +83,7 @@ impl Redlock {
         begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
     ) -> Vec<(usize, Answer<T>)> {
         let nodes = self.shared.nodes.iter().enumerate().filter(|(at, _)| which(*at));
-        let begun: Vec<(usize, &VotingNode, Result<Box<dyn Pending<T>>>)> = nodes
+        let begun: Vec<_> = nodes
             .map(|(at, node)| {
                 let begin = |store: &Arc<dyn Store>| {
                     Ok(begin(store.as_ref(), &node.claim(claim)?, self.node_by(claim.lease, deadline)))

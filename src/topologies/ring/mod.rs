@@ -351,10 +351,9 @@ impl Store for RingStore {
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let force = |home| self.at(home)?.force(kind, name, deadline);
-        self.view().homes(name).into_iter().map(force).fold(Ok(false), |all, one| match (all, one) {
-            (Ok(all), Ok(one)) => Ok(all || one),
-            (_, Err(failure)) | (Err(failure), Ok(_)) => Err(failure),
-        })
+        // All are asked, also behind one that failed.
+        let answers: Vec<_> = self.view().homes(name).into_iter().map(force).collect();
+        answers.into_iter().try_fold(false, |any, answer| Ok(any | answer?))
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
