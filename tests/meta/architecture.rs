@@ -37,6 +37,8 @@ const GROUND: &[&str] = &[
     "fork",
     "health",
     "hosts",
+    "inquiry",
+    "credentials",
     "ident",
     "fuzz",
     "inspect",

@@ -60,9 +60,8 @@ impl Dial {
         for (at, host) in config.get_hosts().iter().enumerate() {
             let port = config.get_ports().get(at).or(config.get_ports().first()).unwrap_or(&5432);
             hosts.push(match host {
-                Host::Tcp(name) => format!("{name}:{port}"),
-                #[cfg(unix)]
-                Host::Unix(path) => path.display().to_string(),
+                Host::Tcp(name) if !name.is_empty() => format!("{name}:{port}"),
+                _local => "a local socket".to_owned(),
             });
         }
         let hosts = hosts.join(",");
