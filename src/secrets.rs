@@ -23,6 +23,8 @@ const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mill
 /// Between two questions to a provider whose answer goes on being refused: the first pause, which doubles, and
 /// the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often a connection is tried at most while each answer is newer than the refused one.
+pub(crate) const MOST_TRIES: usize = 4;
 /// The number of servers whose forms are kept.
 const MOST_KEPT: usize = 1024;
 
@@ -245,13 +247,20 @@ impl<T> Renewable<T> {
         deadline: Moment,
         connect: impl Fn(&T, Option<Moment>) -> Result<R>,
     ) -> Result<R> {
-        let current = self.current(address, deadline)?;
-        let connected = connect(&current.form, current.of.ends);
-        let connected = connected.or_else(|error| match self.after(&error, &current, address, deadline)? {
-            Some(newer) => connect(&newer.form, newer.of.ends),
-            None => Err(error),
-        });
-        connected.inspect(|_| self.accepted())
+        let mut tried = self.current(address, deadline)?;
+        for _ in 1..MOST_TRIES {
+            match connect(&tried.form, tried.of.ends) {
+                Ok(connected) => {
+                    self.accepted();
+                    return Ok(connected);
+                }
+                Err(error) => match self.after(&error, &tried, address, deadline)? {
+                    Some(newer) => tried = newer,
+                    None => return Err(error),
+                },
+            }
+        }
+        connect(&tried.form, tried.of.ends)
     }
 
     /// A server let this client in.

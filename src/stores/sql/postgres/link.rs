@@ -24,7 +24,7 @@ use tokio_postgres::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Rounds;
 use crate::seam::{Answer, Failure};
-use crate::secrets::Renewable;
+use crate::secrets::{MOST_TRIES, Renewable};
 use crate::stores::sql::postgres::driver::{Driver, within};
 use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
@@ -65,12 +65,13 @@ impl Dial {
             });
         }
         let hosts = hosts.join(",");
-        let current = renewal.current(&hosts, deadline)?;
-        let mut connected = current.form.connect_once(deadline).await;
-        if let Err(error) = &connected
-            && let Some(newer) = renewal.after(error, &current, &hosts, deadline)?
-        {
-            connected = newer.form.connect_once(deadline).await;
+        let mut tried = renewal.current(&hosts, deadline)?;
+        let mut connected = tried.form.connect_once(deadline).await;
+        for _ in 1..MOST_TRIES {
+            let Err(error) = &connected else { break };
+            let Some(newer) = renewal.after(error, &tried, &hosts, deadline)? else { break };
+            tried = newer;
+            connected = tried.form.connect_once(deadline).await;
         }
         connected.inspect(|_| renewal.accepted())
     }
