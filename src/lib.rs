@@ -149,6 +149,7 @@ compile_error!("leasehold runs on Linux, Android, macOS and Windows only");
 
 mod client;
 mod config;
+mod credentials;
 mod deadlock;
 mod directory;
 mod engine;
@@ -181,6 +182,7 @@ mod wire;
 
 pub use client::{ClientBuilder, Clients, ListCost, ListedLock, LockClient, Locks, PausedClient};
 pub use config::{ClusterPubSub, RedlockNode};
+pub use credentials::Credentials;
 pub use crossbeam_channel;
 pub use deadlock::{Deadlock, DeadlockStep};
 pub use directory::run::LastRun;
@@ -212,7 +214,6 @@ pub use observe::event::{Event, GaveUpReason};
 pub use observe::metrics::Metrics;
 pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
-pub use secrets::Credentials;
 pub use stores::memory::{Fault, MemoryStore};
 // Said outright, since the folder that they lie in is there for any database.
 #[cfg(feature = "mysql")]

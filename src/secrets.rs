@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
-use std::fmt;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{ServerOptions, read_secret, read_urls};
+use crate::credentials::{Credentials, Provider, provider};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::without_credentials;
 use crate::inquiry::{Cause, Inquiry, Told};
@@ -23,90 +23,10 @@ const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mill
 /// Between two questions to a provider whose answer goes on being refused: the first pause, which doubles, and
 /// the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often a connection is tried at most while each answer is newer than the refused one.
+pub(crate) const MOST_TRIES: usize = 4;
 /// The number of servers whose forms are kept.
 const MOST_KEPT: usize = 1024;
-/// The longest user name and password that are sent.
-const LONGEST: usize = 64 * 1024;
-
-/// A user and a password, as a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
-/// returns them.
-///
-/// # Examples
-/// ```
-/// use leasehold::Credentials;
-/// use std::time::Duration;
-///
-/// let credentials = Credentials::new("token").username("locks").valid_for(Duration::from_secs(900));
-/// assert!(!format!("{credentials:?}").contains("token"));
-/// ```
-#[derive(Clone)]
-#[must_use = "a provider returns them"]
-pub struct Credentials {
-    username: Option<String>,
-    password: String,
-    valid_for: Option<Duration>,
-}
-
-impl Credentials {
-    /// The password of the user that the client's options or its URL name.
-    pub fn new(password: impl Into<String>) -> Credentials {
-        Credentials { username: None, password: password.into(), valid_for: None }
-    }
-
-    /// The user. Defaults to that of the client's options, or of the URL.
-    pub fn username(mut self, username: impl Into<String>) -> Credentials {
-        self.username = Some(username.into());
-        self
-    }
-
-    /// The time from now after which the server ends connections that have logged in with these. Defaults to
-    /// no such time.
-    ///
-    /// On Redis the client replaces each connection before: a fifth of the time, at least 30 s and at most
-    /// half of it, and up to an eighth earlier, so that a fleet does not connect at once. The old connection
-    /// serves until the new one stands. Other stores take no notice.
-    pub fn valid_for(mut self, time: Duration) -> Credentials {
-        self.valid_for = Some(time);
-        self
-    }
-
-    /// The user and the password, with the user that is known otherwise.
-    pub(crate) fn over(self, username: Option<String>) -> (Option<String>, Option<String>) {
-        (self.username.or(username), Some(self.password))
-    }
-
-    /// What no server lets in, and what could end a field of a protocol before its time.
-    fn check(&self) -> std::result::Result<(), &'static str> {
-        let texts = || self.username.iter().chain([&self.password]);
-        match () {
-            () if self.password.is_empty() => Err("the password is empty"),
-            () if texts().any(|text| text.contains('\0')) => Err("there is a NUL in them"),
-            () if texts().any(|text| text.len() > LONGEST) => Err("they are longer than 64 KiB"),
-            () => Ok(()),
-        }
-    }
-}
-
-impl fmt::Debug for Credentials {
-    /// Leaves out the password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
-    }
-}
-
-/// Asked with the server's address.
-pub(crate) type Provider = Arc<dyn Fn(&str) -> Told<Credentials> + Send + Sync>;
-
-pub(crate) fn provider<E: Into<Box<dyn StdError + Send + Sync>>>(
-    ask: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
-) -> Provider {
-    Arc::new(move |address| {
-        ask(address).map_err(|error| {
-            let boxed: Box<dyn StdError + Send + Sync> = error.into();
-            Cause::from(boxed)
-        })
-    })
-}
 
 /// A file of a password is the provider that reads it.
 pub(crate) fn password_in(file: PathBuf) -> Provider {
@@ -327,13 +247,20 @@ impl<T> Renewable<T> {
         deadline: Moment,
         connect: impl Fn(&T, Option<Moment>) -> Result<R>,
     ) -> Result<R> {
-        let current = self.current(address, deadline)?;
-        let connected = connect(&current.form, current.of.ends);
-        let connected = connected.or_else(|error| match self.after(&error, &current, address, deadline)? {
-            Some(newer) => connect(&newer.form, newer.of.ends),
-            None => Err(error),
-        });
-        connected.inspect(|_| self.accepted())
+        let mut tried = self.current(address, deadline)?;
+        for _ in 1..MOST_TRIES {
+            match connect(&tried.form, tried.of.ends) {
+                Ok(connected) => {
+                    self.accepted();
+                    return Ok(connected);
+                }
+                Err(error) => match self.after(&error, &tried, address, deadline)? {
+                    Some(newer) => tried = newer,
+                    None => return Err(error),
+                },
+            }
+        }
+        connect(&tried.form, tried.of.ends)
     }
 
     /// A server let this client in.
@@ -462,7 +389,10 @@ mod tests {
         let ask = |ms| renewable.ask("a", Duration::ZERO, Clock::System.after(Duration::from_millis(ms)));
         let error = ask(20).map(drop).unwrap_err();
         assert!(error.kind() == ErrorKind::Credentials && error.to_string().contains("in time"), "{error}");
-        sender.send(Ok(Credentials::new("one").valid_for(Duration::from_secs(100)))).unwrap();
+        // To that question, and to the next one.
+        for _ in 0..2 {
+            sender.send(Ok(Credentials::new("one").valid_for(Duration::from_secs(100)))).unwrap();
+        }
         assert!(ask(20_000).unwrap().of.ends.is_some());
         sender.send(Err("broken")).unwrap();
         let error = ask(20_000).map(drop).unwrap_err();

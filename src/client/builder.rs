@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::client::open::Servers;
 use crate::client::{LockClient, open};
 use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, Replicas, ServerOptions};
+use crate::credentials::{self, Credentials};
 use crate::engine::store::StoreCell;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
@@ -16,7 +17,7 @@ use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::Store;
-use crate::secrets::{self, Credentials, password_in};
+use crate::secrets::password_in;
 use crate::stores::memory::MemoryStore;
 use crate::time::Clock;
 use crate::topologies::ring::plan::Ring;
@@ -153,7 +154,7 @@ impl ClientBuilder {
 
     /// Asks `provider` for user and password, in place of [`password`](Self::password): for passwords and
     /// tokens that change while clients run. `provider` gets the server's address: `host:port`, or a socket's
-    /// path; of PostgreSQL and etcd all that the URL names, with commas between.
+    /// path; of PostgreSQL and etcd all hosts that the URL names, with commas between.
     ///
     /// The client asks when it makes a connection (connections within one second share an answer), and again,
     /// once at once and then after growing pauses of up to 1 s, when a server refuses the login. On Redis
@@ -198,7 +199,7 @@ impl ClientBuilder {
         provider: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
     ) -> Self {
         self.server.password = None;
-        self.server.credentials = Some(secrets::provider(provider));
+        self.server.credentials = Some(credentials::provider(provider));
         self
     }
 
@@ -234,7 +235,7 @@ impl ClientBuilder {
         provider: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
     ) -> Self {
         self.server.sentinel_password = None;
-        self.server.sentinel_credentials = Some(secrets::provider(provider));
+        self.server.sentinel_credentials = Some(credentials::provider(provider));
         self
     }
 

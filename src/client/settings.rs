@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::client::ClientBuilder;
 use crate::config::read_urls;
-use crate::secrets::Provider;
+use crate::credentials::Provider;
 
 /// The options in effect. Empty or `None` means the default.
 #[expect(missing_docs, reason = "each is the builder's option of the same name")]
@@ -41,13 +41,12 @@ impl fmt::Debug for Settings {
     }
 }
 
-impl Settings {
-    /// The user and the password, for which a provider is asked now.
-    #[must_use]
-    pub fn login(self) -> (Option<String>, Option<String>) {
-        match self.credentials.and_then(|provider| provider("").ok()) {
-            Some(given) => given.over(self.username),
-            None => (self.username, self.password),
+/// The user and the password, for which a provider is asked now.
+impl From<Settings> for (Option<String>, Option<String>) {
+    fn from(given: Settings) -> (Option<String>, Option<String>) {
+        match given.credentials.and_then(|provider| provider("").ok()) {
+            Some(credentials) => credentials.over(given.username),
+            None => (given.username, given.password),
         }
     }
 }

@@ -36,6 +36,8 @@ const GROUND: &[&str] = &[
     "fork",
     "health",
     "hosts",
+    "inquiry",
+    "credentials",
     "ident",
     "fuzz",
     "inspect",

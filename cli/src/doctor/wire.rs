@@ -75,7 +75,7 @@ impl Access {
         });
         let (database, sentinel) =
             (given.database, (given.sentinel_username.clone(), given.sentinel_password.clone()));
-        let (username, password) = given.login();
+        let (username, password): (Option<String>, Option<String>) = given.into();
         let is_given = root_cert.is_some() || client_tls.is_some();
         Access {
             certificates: is_given.then_some(TlsCertificates { client_tls, root_cert }),

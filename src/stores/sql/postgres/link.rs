@@ -26,7 +26,7 @@ use tokio_postgres::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Rounds, link};
 use crate::seam::{Answer, Failure};
-use crate::secrets::Renewable;
+use crate::secrets::{MOST_TRIES, Renewable};
 use crate::stores::sql::database::Link;
 use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
@@ -58,12 +58,13 @@ type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
 impl Dial {
     pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
         let Some(renewal) = &self.renewal else { return self.connect_once(deadline).await };
-        let current = renewal.current(&self.address, deadline)?;
-        let mut connected = current.form.connect_once(deadline).await;
-        if let Err(error) = &connected
-            && let Some(newer) = renewal.after(error, &current, &self.address, deadline)?
-        {
-            connected = newer.form.connect_once(deadline).await;
+        let mut tried = renewal.current(&self.address, deadline)?;
+        let mut connected = tried.form.connect_once(deadline).await;
+        for _ in 1..MOST_TRIES {
+            let Err(error) = &connected else { break };
+            let Some(newer) = renewal.after(error, &tried, &self.address, deadline)? else { break };
+            tried = newer;
+            connected = tried.form.connect_once(deadline).await;
         }
         connected.inspect(|_| renewal.accepted())
     }
