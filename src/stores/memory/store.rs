@@ -68,7 +68,7 @@ impl MemoryStore {
     /// Makes every request of every client fail like this until [`heal`](Self::heal).
     ///
     /// Calls that wait try again for the client's `retry_timeout`, which a
-    /// [`ManualClock`](crate::ManualClock) that stands still does not end: in tests with one thread, make the
+    /// [`ManualClock`] that stands still does not end: in tests with one thread, make the
     /// client by [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
     /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) of zero, or use calls that do not wait.
     /// Messages to waiters are not affected.
@@ -92,7 +92,7 @@ impl MemoryStore {
     /// Delays every answer by this much until [`heal`](Self::heal). An answer that would come after the
     /// client's command time-out is lost: the store carries out the request, and its outcome is unknown.
     ///
-    /// With a [`ManualClock`](crate::ManualClock) each call moves the clock on by the delay, so that tests
+    /// With a [`ManualClock`] each call moves the clock on by the delay, so that tests
     /// with one thread do not wait. The watchdog's requests move no clock.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;

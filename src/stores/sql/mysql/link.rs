@@ -32,7 +32,7 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// As [`Rows::run`](crate::stores::sql::rows::Rows::run). A server that has no room for a prepared statement
+    /// A server that has no room for a prepared statement
     /// gets it as text: no hold is lost because others have used up `max_prepared_stmt_count`.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));

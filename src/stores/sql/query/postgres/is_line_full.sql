@@ -1,6 +1,8 @@
 -- Whether the line of an election is full: three clients stand there that have asked of late.
 --
 -- $1 name
+--
+-- Returns whether it is, in one row.
 SELECT count(*) = 3 FROM (
     SELECT FROM leasehold_locks_line
     WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
