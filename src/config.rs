@@ -16,7 +16,7 @@ use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
 
 /// The least time for which a wait lasts before it is looked at: the look costs requests.
-const SHORTEST_LOOK: Duration = Duration::from_millis(10);
+const MIN_DEADLOCK_AGE: Duration = Duration::from_millis(10);
 
 /// Turns a lock's given name into the store's.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -135,8 +135,8 @@ impl Options {
         }
         self.lease = checked_lease("connect", self.lease)?;
         check_timeout("command_timeout", self.command_timeout)?;
-        if self.detect_deadlocks_after < SHORTEST_LOOK {
-            let (after, least) = (self.detect_deadlocks_after, SHORTEST_LOOK);
+        if self.detect_deadlocks_after < MIN_DEADLOCK_AGE {
+            let (after, least) = (self.detect_deadlocks_after, MIN_DEADLOCK_AGE);
             let words = format!("detect_deadlocks_after of {after:?} is too short: the least is {least:?}");
             return Err(Error::invalid("connect", words));
         }

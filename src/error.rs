@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_after_the_work_says_so_and_is_never_to_be_retried() {
+    fn an_error_after_work_is_never_retryable() {
         let error = Error::new(ErrorKind::TimedOut, "with_lock", "no answer came").on("a");
         assert!(error.is_retryable() && !error.work_ran());
         let error = error.after_work();

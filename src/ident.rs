@@ -286,15 +286,15 @@ fn fresh_number() -> u64 {
 /// The identity of a thread, owned by its thread-local storage: a `Weak` to it shows that the thread has
 /// ended, and no destructor runs anything.
 #[derive(Debug)]
-pub(crate) struct ThreadMark {
+pub(crate) struct ThreadMarker {
     id: u64,
     number: AtomicU64,
     /// For people; read once.
     name: Box<str>,
 }
 
-impl ThreadMark {
-    fn new() -> ThreadMark {
+impl ThreadMarker {
+    fn new() -> ThreadMarker {
         let number = fresh_number();
         // Has no destructor, so it exists until the thread's very end, and what the thread holds stays its
         // own.
@@ -308,16 +308,16 @@ impl ThreadMark {
             }
             id => id,
         });
-        ThreadMark { id: id.unwrap_or(number), number: AtomicU64::new(number), name: thread_name() }
+        ThreadMarker { id: id.unwrap_or(number), number: AtomicU64::new(number), name: thread_name() }
     }
 
     /// The calling thread's. While thread-local storage is destroyed, a temporary one: a lock acquired then
     /// is the thread's, but is not renewed.
-    pub(crate) fn current() -> Arc<ThreadMark> {
+    pub(crate) fn current() -> Arc<ThreadMarker> {
         thread_local! {
-            static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());
+            static MARK: Arc<ThreadMarker> = Arc::new(ThreadMarker::new());
         }
-        MARK.try_with(Arc::clone).unwrap_or_else(|_ending| Arc::new(ThreadMark::new()))
+        MARK.try_with(Arc::clone).unwrap_or_else(|_ending| Arc::new(ThreadMarker::new()))
     }
 
     /// Never reused.
@@ -362,7 +362,7 @@ mod tests {
         let mut seen = HashSet::new();
         for _ in 0..64 {
             let batch: Vec<_> = (0..16)
-                .map(|_| std::thread::Builder::new().spawn(|| ThreadMark::current().number()))
+                .map(|_| std::thread::Builder::new().spawn(|| ThreadMarker::current().number()))
                 .collect();
             for thread in batch {
                 assert!(seen.insert(thread.unwrap().join().unwrap()));
@@ -379,7 +379,7 @@ mod tests {
         impl Drop for Asks {
             fn drop(&mut self) {
                 (0..2).for_each(|_| {
-                    let mark = ThreadMark::current();
+                    let mark = ThreadMarker::current();
                     self.0.send((mark.id(), mark.number())).unwrap();
                 });
             }
@@ -391,7 +391,7 @@ mod tests {
         let thread = std::thread::Builder::new().spawn(move || {
             // Destroyed after the thread-locals that are made later, so after the mark.
             LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
-            ThreadMark::current().id()
+            ThreadMarker::current().id()
         });
         let id = thread.unwrap().join().unwrap();
         let asked: Vec<_> = asked.iter().collect();
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn retiring_moves_the_thread_to_a_fresh_number_once() {
-        let mark = ThreadMark::new();
+        let mark = ThreadMarker::new();
         let (id, old) = (mark.id(), mark.number());
         mark.retire(old);
         let new = mark.number();

@@ -500,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operator_reads_what_it_is_who_has_it_and_who_waits() {
+    fn an_inspection_reads_well() {
         let mut seen = Inspection::new("import", ObjectKind::FairLock);
         seen.remaining = Some(Duration::from_millis(29_870));
         seen.fencing_token = Some(FencingToken::new(17));

@@ -86,7 +86,7 @@ impl Parker {
     pub(crate) fn service(clock: &Clock) -> Parker {
         let mut parker = Parker::new(clock);
         parker.is_service = true;
-        parker.tell_clock(None);
+        parker.note_sleep(None);
         parker
     }
 
@@ -131,9 +131,9 @@ impl Parker {
     fn while_still(&self) {
         let mut has_slept = false;
         while self.asked.stands_still.load(Ordering::SeqCst) {
-            self.tell_clock(Some(Moment::NEVER));
+            self.note_sleep(Some(Moment::NEVER));
             self.waker.sleep(None);
-            self.tell_clock(None);
+            self.note_sleep(None);
             has_slept = true;
         }
         if has_slept {
@@ -158,7 +158,7 @@ impl Parker {
         if now >= until {
             return Woken::Time;
         }
-        self.tell_clock(Some(until));
+        self.note_sleep(Some(until));
         let interrupting = interrupt.map(|interrupt| interrupt.wakes(&self.waker));
         let limit = match &self.clock {
             Clock::System => (until != Moment::NEVER).then(|| until.since(now)),
@@ -167,7 +167,7 @@ impl Parker {
         };
         let is_signal = self.waker.sleep(limit);
         drop(interrupting);
-        self.tell_clock(None);
+        self.note_sleep(None);
         if interrupt.is_some_and(Interrupt::is_interrupted) {
             Woken::Interrupted
         } else if is_signal && self.clock.now() < until {
@@ -177,7 +177,7 @@ impl Parker {
         }
     }
 
-    fn tell_clock(&self, asleep_until: Option<Moment>) {
+    fn note_sleep(&self, asleep_until: Option<Moment>) {
         if let (true, Clock::Manual(clock), Some(id)) = (self.is_service, &self.clock, self.registered) {
             clock.service(id, asleep_until);
             if asleep_until.is_some_and(|until| self.clock.now() >= until) {

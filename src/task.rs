@@ -5,16 +5,16 @@
 
 /// A task, or none. Without the feature `tokio` none is known, and all are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskMark {
+pub(crate) struct TaskMarker {
     #[cfg(feature = "tokio")]
     id: Option<tokio::task::Id>,
 }
 
-impl TaskMark {
+impl TaskMarker {
     /// The task that runs on this thread now. Outside of tasks, as in the future of tokio's `block_on`, there
     /// is none.
-    pub(crate) fn current() -> TaskMark {
-        TaskMark {
+    pub(crate) fn current() -> TaskMarker {
+        TaskMarker {
             #[cfg(feature = "tokio")]
             id: tokio::task::try_id(),
         }

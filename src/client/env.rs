@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn several_servers_are_a_list_and_those_of_a_ring_may_have_a_label_and_a_weight() {
+    fn servers_are_a_list_with_labels_and_weights() {
         let set = with(&[
             ("LEASEHOLD_RING", "redis://u:p=w@a\n  eight=redis://b *2=redis://c d*3=redis://d"),
             ("LEASEHOLD_RING_EPOCH", "7"),

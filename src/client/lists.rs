@@ -252,7 +252,7 @@ impl<T> List<T> {
         Some(ask(&self.engine, &place).map(|page| {
             self.next = page.next;
             self.cost.requests += page.requests;
-            self.cost.keys += page.looked_at;
+            self.cost.keys += page.examined;
             page.found
         }))
     }
@@ -327,7 +327,7 @@ fn locks_page(
         found: found.collect(),
         next: page.next,
         requests: page.requests + requests,
-        looked_at: page.looked_at,
+        examined: page.examined,
     })
 }
 
@@ -335,14 +335,14 @@ fn locks_page(
 /// client may hold the first lock and the last.
 fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
     let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
-    let mut all = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
+    let mut all = Page { found: Vec::new(), next: None, requests: 0, examined: 0 };
     let mut clients = HashMap::new();
     let mut place = Place::default();
     loop {
         let page = listing.locks(&wanted, &place, engine.one_command()).map_err(Failure::into_read_error);
         let page = page.map_err(|error| error.during("clients"))?;
         all.requests += page.requests;
-        all.looked_at += page.looked_at;
+        all.examined += page.examined;
         for seen in &page.found {
             let name = seen.name.strip_prefix(&*engine.options.key_prefix).unwrap_or(&seen.name);
             add_holders(&mut clients, name, seen, engine.id);
@@ -401,7 +401,7 @@ impl Iterator for Clients {
                 found: read.collect(),
                 next: page.next,
                 requests: page.requests,
-                looked_at: page.looked_at,
+                examined: page.examined,
             })
         })
     }

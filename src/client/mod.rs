@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockNode};
-use crate::engine::acquire::terms::Backoff;
+use crate::engine::acquire::lock_config::Backoff;
 use crate::engine::store::StoreCell;
 use crate::engine::{Engine, MANY_CLIENTS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::health::{Health, Wakeups};
 use crate::ident::derived::PING;
-use crate::ident::{ClientId, NOBODY, Owner, ThreadMark};
+use crate::ident::{ClientId, NOBODY, Owner, ThreadMarker};
 use crate::inspect::Inspection;
 use crate::locks::expirable::ExpirableSemaphore;
 use crate::locks::fenced::FencedLock;
@@ -293,7 +293,7 @@ impl LockClient {
         }
         Owner::new(
             self.engine.id,
-            self.engine.next_number(&self.engine.store.capabilities(), &ThreadMark::current(), &mut None),
+            self.engine.next_number(&self.engine.store.capabilities(), &ThreadMarker::current(), &mut None),
         )
     }
 

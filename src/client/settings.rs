@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_of_a_file_is_read_when_the_client_is_built() {
+    fn a_url_file_is_read_when_the_client_is_built() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# the store\n redis://host \n").unwrap();
         let builder = ClientBuilder::default().url_file(file.path());

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_not_known_are_passed_over_and_what_means_nothing_is_nothing() {
+    fn unknown_lines_are_ignored() {
         let entry = Fields::of("new=1\n\nab=2\na=1\na=2\nb=\\a\nc=-1\nd=\\d800;\nno line");
         assert_eq!((entry.number("a"), entry.number("no line")), (Some(1), None));
         assert_eq!((entry.text("b"), entry.number("c"), entry.text("d")), (None, None, None));

@@ -22,14 +22,14 @@ use crate::time::millis;
 pub(crate) const MOST_USES: usize = 64;
 
 /// The most waits of threads that hold something, and holds of such threads, that an entry has in addition.
-pub(crate) const MOST_TOLD: usize = 512;
+pub(crate) const MAX_REPORTED: usize = 512;
 
 /// The most bytes that the names of these locks have together: two of the longest fit. An entry stays below
 /// the megabyte that ZooKeeper takes, also where each byte of a name is escaped.
-pub(crate) const MOST_TOLD_BYTES: usize = 2 * MAX_NAME_LEN;
+pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 
 /// The most items that are read of an entry, which any program may have written.
-const MOST_READ: usize = MOST_USES + MOST_TOLD;
+const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 
 /// An entry leaves longer names out, except those in deadlocks: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
@@ -135,12 +135,12 @@ pub struct LockUse {
     pub(crate) taker: Option<u64>,
     /// Set for a thread that has waited for a while and holds something.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(crate) told: Option<ToldWait>,
+    pub(crate) published: Option<WaitRecord>,
 }
 
 /// The part of a wait that the search for deadlocks needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ToldWait {
+pub(crate) struct WaitRecord {
     /// Unique among the client's waits.
     pub(crate) id: u64,
     pub(crate) at_ms: u64,
@@ -255,7 +255,7 @@ impl ClientInfo {
             if let Some(taker) = one.taker {
                 lines.add("taker", taker);
             }
-            if let Some(ToldWait { id, at_ms, kind, takes_again, writers_first }) = &one.told {
+            if let Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }) = &one.published {
                 lines.add("wait", id);
                 lines.add("at_ms", at_ms);
                 lines.add("again", takes_again);
@@ -275,7 +275,7 @@ impl ClientInfo {
         let ms = |from: Fields<'_>, name: &str| from.number(name).map(Duration::from_millis);
         let written = ms(entry, "lease_ms")?.saturating_sub(remaining);
         let uses = uses.take(MOST_READ).filter_map(|one| {
-            let told = one.number("wait").map(|id| ToldWait {
+            let published = one.number("wait").map(|id| WaitRecord {
                 id,
                 at_ms: one.number("at_ms").unwrap_or(0),
                 kind: text(one, "kind").unwrap_or_default(),
@@ -293,7 +293,7 @@ impl ClientInfo {
                 more_waiters: one.number("more").unwrap_or(0),
                 by: one.number("by"),
                 taker: one.number("taker"),
-                told,
+                published,
             })
         });
         Some(ClientInfo {
@@ -404,7 +404,7 @@ impl LockUse {
             more_waiters: 0,
             by: None,
             taker: None,
-            told: None,
+            published: None,
         }
     }
 }
@@ -425,7 +425,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
         }
         match &mut holder.location {
             // The lock's own data is as current as the hold.
-            Some(told) => (told.program, told.label) = (place.program, place.label),
+            Some(published) => (published.program, published.label) = (place.program, place.label),
             none => *none = Some(place),
         }
     }

@@ -36,7 +36,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn an_entry_under_a_hold_is_read_as_it_was_written_and_is_no_client() {
+    fn an_under_entry_round_trips_and_is_no_client() {
         let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
         let waiter = ClientId::random();
         let text = written(one, waiter, 3);

@@ -1,4 +1,4 @@
-//! Several locks at the same time: all are asked for, or given back, before the first answer is read; those
+//! Several locks at the same time: all are asked for, or released, before the first answer is read; those
 //! that the store can see to by one request, by one.
 //!
 //! Nothing here waits for another owner. A caller that finds a lock busy waits for that one in the usual way.
@@ -13,7 +13,7 @@ use crate::engine::calls::Call;
 use crate::engine::handoff::HandoffResult;
 use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
-use crate::ident::{FencingToken, LockName, ThreadMark, unbound_number};
+use crate::ident::{FencingToken, LockName, ThreadMarker, unbound_number};
 use crate::observe::LossReason;
 use crate::seam::capabilities::{begin_attempt, begin_release};
 use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, Release};
@@ -40,12 +40,12 @@ pub(crate) enum BatchAnswer {
 /// caller that does not wait, those of one request are taken together or not at all, whomever the free ones
 /// are kept for.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
-    let thread = ThreadMark::current();
+    let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came = Vec::with_capacity(wanted.len());
     let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
         // A hold of which the store keeps more than its owner needs a request of its own.
-        let is_plain = wanted.want.terms.max_hold.is_none() && !wanted.want.keeps();
+        let is_plain = wanted.want.config.max_hold.is_none() && !wanted.want.caches();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
     let asked: Vec<BatchRequest<'_>> =
@@ -96,7 +96,7 @@ impl<'a> BatchRequest<'a> {
     fn send(
         group: Vec<(usize, &'a BatchItem<'a>)>,
         or_none: bool,
-        thread: &'a Arc<ThreadMark>,
+        thread: &'a Arc<ThreadMarker>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
         // The request for several locks goes over one connection, other requests about one of them over
@@ -215,7 +215,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
     }
 }
 
-/// A level that is given back; the innermost one, if none is named.
+/// A level that is released; the innermost one, if none is named.
 #[derive(Debug)]
 pub(crate) struct LevelRelease {
     pub(crate) engine: Arc<Engine>,
@@ -231,7 +231,7 @@ enum Ending {
     Left(u32),
 }
 
-/// Gives all of these back, in their order. Whatever comes of one, the others are given back too; the first
+/// Gives all of these back, in their order. Whatever comes of one, the others are released too; the first
 /// failure is returned.
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
@@ -290,7 +290,7 @@ impl LevelRelease {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let ended = hold.entry().state().end(hold, *level, begun);
+        let ended = hold.local().state().end(hold, *level, begun);
         let Some(ended) = ended else {
             return Err(engine.no_level(action, hold));
         };

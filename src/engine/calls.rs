@@ -10,7 +10,7 @@ use crate::sync::{Mutex, Waker, thread_local};
 use crate::time::{Clock, Moment};
 
 /// Counts the calls that may have something of this client's come to be, or not yet be gone, in the store:
-/// those that take and give back, and releases that nobody waits for.
+/// those that take and release, and releases that nobody waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     under_way: AtomicUsize,
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_one_clients_call_leaves_those_of_others_to_the_thread() {
+    fn the_end_of_a_call_leaves_other_clients_calls() {
         let (one, other) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
         let (first, second) = (one.begin(), other.begin());
         drop(first);

@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::engine::calls::Call;
 use crate::engine::directory::Announcer;
-use crate::engine::hold::{Hold, LockEntry};
+use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
 use crate::engine::registry::Registry;
 use crate::engine::store::{StoreCell, attach};
-use crate::engine::stuck::{Stuck, ToldWaits};
+use crate::engine::stuck::{PublishedWaits, Stuck};
 use crate::ident::ClientId;
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
@@ -34,13 +34,13 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) announcer: Arc<Announcer>,
-    pub(crate) told: ToldWaits,
+    pub(crate) published_waits: PublishedWaits,
     /// Renews and cleans up.
     pub(crate) watchdog: Service,
     /// Notices what has ended or is due.
     pub(crate) timer: Service,
-    /// Gives back what is kept for a turn.
-    pub(crate) keeper: Keeper,
+    /// Gives back what is cached for a time slice.
+    pub(crate) cache_thread: CacheThread,
     /// The work that waits for the watchdog.
     pub(crate) inbox: Mutex<Inbox>,
     /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and
@@ -66,10 +66,10 @@ impl Core {
             registry: Registry::default(),
             reporter,
             announcer: Arc::new(Announcer::new(id, &options, &clock)),
-            told: ToldWaits::new(options.detect_deadlocks_after),
+            published_waits: PublishedWaits::new(options.detect_deadlocks_after),
             watchdog,
             timer,
-            keeper: Keeper::default(),
+            cache_thread: CacheThread::default(),
             inbox: Mutex::default(),
             sampled_until: AtomicU64::new(0),
             options,
@@ -89,7 +89,7 @@ impl Core {
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.watchdog.stop();
         self.timer.stop();
-        self.keeper.stop();
+        self.cache_thread.stop();
         let cleanups = std::mem::take(&mut self.inbox.lock().cleanups);
         let now = self.clock.now();
         cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()
@@ -99,7 +99,7 @@ impl Core {
 
     /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.timer.look_by(self.registry.put(hold, true, self.clock.now()));
+        self.timer.run_by(self.registry.put(hold, true, self.clock.now()));
     }
 
     /// Something is held or waited for: has the client's entry in the directory be written, if that is due.
@@ -112,21 +112,21 @@ impl Core {
     /// A wait that has lasted since then begins to sleep: has it be looked at when it may be part of a
     /// deadlock. Costs nothing if another will be looked at sooner.
     pub(crate) fn note_wait(&self, since: Moment) {
-        if let Some(by) = self.told.note_wait(since) {
-            self.watchdog.look_by(by);
+        if let Some(by) = self.published_waits.note_wait(since) {
+            self.watchdog.run_by(by);
         }
     }
 
     /// A wait is over that the client's entry may tell of.
-    pub(crate) fn note_told_wait_over(&self) {
-        if self.told.note_end() {
+    pub(crate) fn note_published_wait_over(&self) {
+        if self.published_waits.note_end() {
             self.watchdog.wake();
         }
     }
 
     /// The waits of this client that have lasted for long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
-        self.registry.stuck(self.id, (now, wall_ms()), self.told.after, &self.options.under)
+        self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)
     }
 
     // ---- claims in doubt
@@ -140,7 +140,7 @@ impl Core {
 
     /// The same, but the owner is to hold what it may hold until `from`.
     pub(crate) fn clean_up_from(&self, from: Moment, claim: Claim, until: Moment) {
-        let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, looks: 0 };
+        let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, tries: 0 };
         self.inbox.lock().cleanups.push(cleanup);
         self.watchdog.wake();
     }
@@ -155,7 +155,7 @@ impl Core {
     }
 
     /// Tells a store of several servers that the hold of this claim has ended while it was renewed. A server
-    /// may have got the release first, and the hold given back second: then it has to forget it once more. A
+    /// may have got the release first, and the hold released second: then it has to forget it once more. A
     /// release that is sent from here on comes after both. Pairs with `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
@@ -202,7 +202,7 @@ impl Core {
     /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
     /// all there was.
     pub(crate) fn renew_some(&self, now: Moment) {
-        let (some, has_more) = sample(self.registry.agenda().renewed());
+        let (some, has_more) = sample(self.registry.timer_queue().renewed());
         if has_more {
             let until = now.plus(renewal_period(self.options.lease)).nanos();
             self.sampled_until.store(until, Ordering::SeqCst);
@@ -211,19 +211,19 @@ impl Core {
     }
 }
 
-/// The thread that gives back kept holds, once there was one, and the locks it looks at.
+/// The thread that releases cached holds, once there was one, and the locks it looks at.
 #[derive(Default)]
-pub(crate) struct Keeper {
+pub(crate) struct CacheThread {
     /// `None` inside: it could not be started, so nothing is kept.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
-    pub(crate) locks: Mutex<Vec<Arc<LockEntry>>>,
-    /// Taken out to be given back, the oldest first, but for what a thread that ends waits for.
+    pub(crate) locks: Mutex<Vec<Arc<LocalLock>>>,
+    /// Taken out to be released, the oldest first, but for what a thread that ends waits for.
     pub(crate) leaving: Mutex<VecDeque<(Arc<Hold>, Option<Call>)>>,
-    /// The threads that wait for what they keep to be given back.
+    /// The threads that wait for what they keep to be released.
     pub(crate) ended: Mutex<Vec<Ended>>,
 }
 
-/// A thread that waits for what it keeps to be given back, before it ends.
+/// A thread that waits for what it keeps to be released, before it ends.
 pub(crate) struct Ended {
     /// `None`: what all threads keep.
     pub(crate) thread: Option<u64>,
@@ -231,20 +231,20 @@ pub(crate) struct Ended {
     pub(crate) call: Call,
 }
 
-impl Keeper {
+impl CacheThread {
     /// Has the thread look at the lock by `moment`; `is_new`: it does not look at it yet.
-    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LockEntry>, is_new: bool, moment: Moment) {
+    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, is_new: bool, moment: Moment) {
         if is_new {
             // Listed first, woken second: it looks at what is listed.
             self.locks.lock().push(Arc::clone(lock));
         }
-        service.look_by(moment);
+        service.run_by(moment);
     }
 
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();
-            // Stopped first, cleared second. Pairs with `Core::end_kept`.
+            // Stopped first, cleared second. Pairs with `Core::end_cached`.
             self.ended.lock().clear();
         }
     }
@@ -278,5 +278,5 @@ pub(crate) struct Cleanup {
     /// How often the owner was found to hold nothing. Each time the next look is after twice as long: the
     /// longer a request has not come, the less likely it comes, and at worst what it sets ends with its
     /// lease.
-    pub(crate) looks: u32,
+    pub(crate) tries: u32,
 }

@@ -158,12 +158,12 @@ impl Announcer {
         self.postpone(now);
         let Named { mut uses, is_cut, .. } = named;
         let (rest, unlisted) = registry.uses(MOST_USES, now);
-        let is_told = |one: &LockUse, told: &[LockUse]| {
-            told.iter().any(|told| {
-                (&told.name, told.owner, told.is_waiting) == (&one.name, one.owner, one.is_waiting)
+        let is_listed = |one: &LockUse, listed: &[LockUse]| {
+            listed.iter().any(|listed| {
+                (&listed.name, listed.owner, listed.is_waiting) == (&one.name, one.owner, one.is_waiting)
             })
         };
-        let rest: Vec<_> = rest.into_iter().filter(|one| !is_told(one, &uses)).collect();
+        let rest: Vec<_> = rest.into_iter().filter(|one| !is_listed(one, &uses)).collect();
         uses.extend(rest);
         let info = self.identity.info(self.id, now.since(self.began), uses, unlisted);
         let info = ClientInfo { is_cut, ..info };
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_was_refused_is_written_again_after_a_while() {
+    fn a_refused_entry_is_written_again_later() {
         let (clock, id) = (Clock::System, ClientId::random());
         let announcer = Announcer::new(id, &Options::default(), &clock);
         let (at, off) = (clock.now(), Options { directory: false, ..Options::default() });

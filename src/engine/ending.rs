@@ -64,7 +64,7 @@ impl Engine {
     fn end(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         self.calls.close();
         // A request that a call has sent by now is answered within one time-out. Its grant, certain or not,
-        // the call gives back, or leaves in the registry or to the watchdog: so it is all there when none is
+        // the call releases, or leaves in the registry or to the watchdog: so it is all there when none is
         // under way.
         let timeout = self.options.command_timeout;
         let deadline = Clock::System.after(timeout + timeout / 8);

@@ -1,8 +1,7 @@
-//! The end of a thread that keeps holds: they are given back first, since the process may end with the
-//! thread.
+//! The end of a thread that caches holds: they are released first, since the process may end with the thread.
 //!
 //! `exit` of the C library runs the destructors of the calling thread's thread-locals (glibc and macOS; not
-//! musl), as the end of a thread does, while all other threads go on. So the keeper's thread gives the holds
+//! musl), as the end of a thread does, while all other threads go on. So the cache thread gives the holds
 //! back. The ending thread asks for that and waits, for one command time-out at most: it sends nothing, runs
 //! no code of the program's, and takes no mutex under which such code runs.
 
@@ -48,7 +47,7 @@ pub(crate) fn note_thread() {
 
 /// The thread of this id, which calls, is about to keep a hold. `false`: it ends, and would give nothing
 /// back.
-pub(crate) fn note_kept(thread: u64) -> bool {
+pub(crate) fn note_cached(thread: u64) -> bool {
     END.try_with(|end| end.thread.set(Some(thread))).is_ok()
 }
 
@@ -61,7 +60,7 @@ impl Drop for End {
         }
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
-        let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_kept(thread)?))).collect();
+        let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_cached(thread)?))).collect();
         // All were asked before: the waits go on side by side.
         let longest = ending.iter().map(|(core, _)| core.options.command_timeout).max().unwrap_or_default();
         let until = Clock::System.after(longest);
@@ -75,16 +74,16 @@ impl Drop for End {
 }
 
 impl Core {
-    /// Has the keeper's thread give back what this thread keeps, or all threads; the calls that are over with
+    /// Has the cache thread release what this thread caches, or all threads; the calls that are over with
     /// that.
-    pub(crate) fn end_kept(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
-        let (service, _) = self.keeper.service.get()?.as_ref()?;
+    pub(crate) fn end_cached(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
+        let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();
         releases.close(); // no others follow: the last of these wakes who waits
-        self.keeper.ended.lock().push(Ended { thread, call: releases.begin().detached() });
-        // Pushed first, looked second. Pairs with `Keeper::stop`.
+        self.cache_thread.ended.lock().push(Ended { thread, call: releases.begin().detached() });
+        // Pushed first, looked second. Pairs with `CacheThread::stop`.
         if service.is_stopped() {
-            self.keeper.ended.lock().clear();
+            self.cache_thread.ended.lock().clear();
         }
         service.wake();
         Some(releases)

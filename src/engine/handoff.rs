@@ -30,7 +30,8 @@ pub(crate) struct Releaser(Option<Box<dyn FnOnce(ReleaseOutcome) + Send>>);
 pub(crate) enum ReleaseOutcome {
     /// By a true release; `others`: which other clients were notified.
     Freed { others: Others },
-    /// The next thread here has the lock. To other processes it was never free, so the burst goes on.
+    /// The next thread here has the lock. To other processes it was never free, so the run of local hand-offs
+    /// goes on.
     HandedOff,
     /// The store did not know the hold.
     Lost,

@@ -6,7 +6,6 @@
 //! holds alive and settle requests in doubt. `ending` is the end of a client.
 
 pub(crate) mod acquire;
-mod agenda;
 pub(crate) mod batch;
 pub(crate) mod calls;
 mod core;
@@ -26,6 +25,7 @@ mod runs;
 pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
+mod timer_queue;
 mod watchdog;
 
 #[cfg(leasehold_shuttle)]
@@ -47,12 +47,12 @@ use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
 use crate::engine::core::Core;
-use crate::engine::hold::LockEntry;
+use crate::engine::hold::LocalLock;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::store::StoreCell;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak, refused_if_forked};
-use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
+use crate::ident::{ClientId, LockName, Owner, ThreadMarker, unbound_number};
 use crate::inspect::Inspection;
 use crate::interrupt::Interrupt;
 use crate::observe::LossReason;
@@ -60,7 +60,7 @@ use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
 use crate::park::Parker;
-use crate::seam::capabilities::{Capabilities, Lines, Majority};
+use crate::seam::capabilities::{Capabilities, Majority, WaitQueues};
 use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::sync::Mutex;
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
@@ -176,10 +176,10 @@ impl Engine {
         number: u64,
         lease: Duration,
     ) -> Claim {
-        let Capabilities { lines, homes, .. } = *capabilities;
-        // One id for all kinds but those with a line: the halves of a read-write lock, say, are to have one
-        // owner.
-        let is_refused = kind.has_line() && lines.is_some_and(Lines::is_refused);
+        let Capabilities { wait_queues, homes, .. } = *capabilities;
+        // One id for all kinds but those with a wait queue: the halves of a read-write lock, say, are to have
+        // one owner.
+        let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
@@ -231,7 +231,7 @@ impl Engine {
     pub(crate) fn next_number(
         &self,
         capabilities: &Capabilities<'_>,
-        thread: &ThreadMark,
+        thread: &ThreadMarker,
         unbound: &mut Option<u64>,
     ) -> u64 {
         let unspent = capabilities.majority.map_or(0, Majority::first_unspent_number);
@@ -258,12 +258,12 @@ impl Engine {
         name: &Arc<LockName>,
     ) -> Result<Option<Snapshot>> {
         self.usable_for(action, kind, name)?;
-        let entry = self.registry.found(kind, name);
-        if let Some(entry) = &entry {
-            self.give_back_kept(entry);
+        let local = self.registry.found(kind, name);
+        if let Some(local) = &local {
+            self.release_cached(local);
         }
-        let thread = ThreadMark::current();
-        let hold = entry.and_then(|entry| entry.of_thread(thread.id()));
+        let thread = ThreadMarker::current();
+        let hold = local.and_then(|local| local.of_thread(thread.id()));
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
         let answer = self.store.inspect(kind, name, owner, self.one_command());
         let mut snapshot = answer
@@ -285,8 +285,8 @@ impl Engine {
     }
 
     /// The hold of the calling thread, live or lost, if its task took it.
-    pub(crate) fn own_hold(&self, entry: &LockEntry) -> Option<Arc<Hold>> {
-        let hold = entry.of_thread(ThreadMark::current().id());
+    pub(crate) fn own_hold(&self, local: &LocalLock) -> Option<Arc<Hold>> {
+        let hold = local.of_thread(ThreadMarker::current().id());
         hold.filter(|hold| hold.holder.is_this_task())
     }
 
@@ -326,7 +326,7 @@ impl Engine {
             ..self.reporter.counters.stats()
         };
         let mut ends = Moment::NEVER;
-        for hold in held.iter().filter(|hold| !hold.is_releasing() && !hold.is_kept()) {
+        for hold in held.iter().filter(|hold| !hold.is_releasing() && !hold.is_cached()) {
             match hold.standing(now) {
                 Standing::Lost(_) => stats.holds_lost += 1,
                 standing => {
@@ -344,8 +344,8 @@ impl Engine {
 
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
         self.usable_for(action, kind, name)?;
-        if let Some(entry) = self.registry.found(kind, name) {
-            self.give_back_kept(&entry);
+        if let Some(local) = self.registry.found(kind, name) {
+            self.release_cached(&local);
         }
         let holds = self.registry.holds_of(kind, name);
         // Sent once and never repeated: a late second one could free what somebody took in between.
@@ -366,7 +366,7 @@ impl Engine {
         }
         let sent = self.clock.now();
         let answer = ask();
-        self.reporter.tell_request(op, sent, &self.clock, answer.as_ref().err().map(Failure::error));
+        self.reporter.report_request(op, sent, &self.clock, answer.as_ref().err().map(Failure::error));
         answer
     }
 
@@ -404,7 +404,7 @@ impl Drop for Engine {
         if let Err(error) = self.end_for_good() {
             self.reporter.counters.releases_failed.add(1);
             let event = Event::ReleaseFailed { name: error.lock_name().unwrap_or_default(), error: &error };
-            self.reporter.tell(|observer| observer.event(&event));
+            self.reporter.report(|observer| observer.event(&event));
         }
     }
 }
@@ -420,7 +420,7 @@ impl fmt::Debug for Engine {
 pub(crate) const MANY_CLIENTS: usize = 32;
 
 static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
-static IS_TOLD: atomic::AtomicBool = atomic::AtomicBool::new(false);
+static IS_REPORTED: atomic::AtomicBool = atomic::AtomicBool::new(false);
 
 /// A client and its clones, as long as one of them is there.
 pub(crate) struct CountedClient {
@@ -434,7 +434,7 @@ impl CountedClient {
 
     /// Whether this is the first with which there are many.
     pub(crate) fn is_one_too_many(&self) -> bool {
-        self.at_a_time >= MANY_CLIENTS && !IS_TOLD.swap(true, atomic::Ordering::Relaxed)
+        self.at_a_time >= MANY_CLIENTS && !IS_REPORTED.swap(true, atomic::Ordering::Relaxed)
     }
 }
 

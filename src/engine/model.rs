@@ -21,7 +21,7 @@ use crate::locks::group::Group;
 use crate::locks::named::{RedisLock, forever};
 use crate::locks::options::AcquireOptions;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{Capabilities, Keeping, KeptLook};
+use crate::seam::capabilities::{CachedCheck, Capabilities, HoldCaching};
 use crate::seam::inspection::Inspect;
 use crate::seam::inspection::describe_by_kinds;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
@@ -33,7 +33,7 @@ use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, Waker, check, spawn, thread, toss};
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
-mod kept;
+mod cached;
 
 const NAME: &str = "a";
 
@@ -99,7 +99,7 @@ impl Client {
     fn end(self) {
         assert!(!self.lock().is_locked().unwrap());
         assert!(self.engine.registry.holds().is_empty());
-        assert_eq!(self.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()), 0);
+        assert_eq!(self.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local.waiting()), 0);
         self.engine.shutdown().unwrap();
     }
 }
@@ -109,7 +109,7 @@ fn name() -> Arc<LockName> {
 }
 
 #[test]
-fn all_who_wait_in_one_process_get_the_lock_one_at_a_time() {
+fn local_waiters_get_the_lock_one_at_a_time() {
     check(|| {
         let world = World::new();
         let client = world.client();
@@ -127,7 +127,7 @@ fn all_who_wait_in_one_process_get_the_lock_one_at_a_time() {
 
 /// Sleeps until `length` threads wait in the lock's queue.
 fn wait_for_queue(client: &Client, length: usize) {
-    while client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()) < length {
+    while client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local.waiting()) < length {
         thread::yield_now();
     }
 }
@@ -144,7 +144,7 @@ const WAYS: [Way; 3] = [Way::Stays, Way::GivesUp, Way::IsInterrupted];
 const SHORT: Duration = Duration::from_millis(10);
 
 #[test]
-fn those_who_stay_get_it_in_order_whoever_gives_up_meanwhile() {
+fn waiters_keep_their_order_when_others_leave() {
     for first in WAYS {
         check(move || queue_up([first, any(), any()]));
     }
@@ -239,11 +239,11 @@ struct Far {
 struct Exchange {
     /// Releases are answered with whether other clients listen.
     gives_way: bool,
-    /// Grants are answered as if another client stood in line, so that each may begin a turn.
-    has_line: bool,
+    /// Grants are answered as if another client stood in the wait queue, so that each may begin a turn.
+    has_queue: bool,
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
     /// The lock is held by a client that keeps it, and nobody has recalled it. Held while the server acts.
-    is_kept: Mutex<bool>,
+    is_cached: Mutex<bool>,
     /// A recall may get lost although the subscription stands, as in a cluster.
     loses_recalls: bool,
 }
@@ -388,7 +388,7 @@ impl ChannelSource for Line {
 impl Store for Far {
     fn capabilities(&self) -> Capabilities<'_> {
         let poll_every = self.server.capabilities().poll_every;
-        Capabilities { poll_every, keeping: Some(self), ..Capabilities::default() }
+        Capabilities { poll_every, hold_caching: Some(self), ..Capabilities::default() }
     }
 
     fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
@@ -396,19 +396,19 @@ impl Store for Far {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        let in_line = if self.line.exchange.has_line && toss() { 1 + u32::from(toss()) } else { 0 };
+        let queued = if self.line.exchange.has_queue && toss() { 1 + u32::from(toss()) } else { 0 };
         self.ask(|| {
-            let mut is_kept = self.line.exchange.is_kept.lock();
+            let mut is_cached = self.line.exchange.is_cached.lock();
             match self.server.attempt(claim, count, deadline) {
                 Ok(Attempt::Granted { fence, .. }) => {
                     if count == 1 {
-                        *is_kept = claim.keeps;
+                        *is_cached = claim.caches;
                     }
-                    Ok(Attempt::Granted { fence, in_line })
+                    Ok(Attempt::Granted { fence, queued })
                 }
                 answer => {
-                    if *is_kept && claim.waits && self.line.exchange.recall(claim.name.key()) {
-                        *is_kept = false;
+                    if *is_cached && claim.waits && self.line.exchange.recall(claim.name.key()) {
+                        *is_cached = false;
                     }
                     answer
                 }
@@ -475,21 +475,21 @@ impl Store for Far {
     }
 }
 
-impl Keeping for Far {
+impl HoldCaching for Far {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         self.listen(&claim.by_own_turn(), waker)
     }
 
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // on its way
         let one = |claim: &Claim| {
             self.ask(|| {
-                let is_kept = self.line.exchange.is_kept.lock();
+                let is_cached = self.line.exchange.is_cached.lock();
                 let seen = self.server.inspect(claim.kind, &claim.name, claim.owner, deadline)?;
                 Ok(match seen {
-                    Some(seen) if seen.count > 0 && *is_kept => KeptLook::Stays,
-                    Some(seen) if seen.count > 0 => KeptLook::Wanted,
-                    _ => KeptLook::Lost,
+                    Some(seen) if seen.count > 0 && *is_cached => CachedCheck::Stays,
+                    Some(seen) if seen.count > 0 => CachedCheck::Wanted,
+                    _ => CachedCheck::Lost,
                 })
             })
         };
@@ -596,7 +596,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
 /// A hand-off that never arrived leaves the lock with the old owner until that is cleaned up. Nothing may be
 /// asked under the old owner's number meanwhile: it would be granted, and then cleaned up too.
 #[test]
-fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
+fn no_grant_uses_a_number_under_clean_up() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 0);
@@ -626,7 +626,7 @@ fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
 
 /// Threads may do anything as their client ends: when it has ended nothing of theirs is left.
 #[test]
-fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
+fn the_end_of_a_client_leaves_nothing() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 1);
@@ -657,7 +657,7 @@ fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
             client.engine.shutdown().unwrap();
         }
         assert!(!world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
-        assert_eq!(client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()), 0);
+        assert_eq!(client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local.waiting()), 0);
         reading.join().unwrap();
     });
 }
@@ -707,7 +707,7 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
 /// Locks that share a lease are renewed until the last is acquired. A renewal that comes just then is not to
 /// keep one for longer than that lease: the client's own is a hundred times as long.
 #[test]
-fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
+fn a_hold_with_a_lease_is_not_renewed() {
     check(|| {
         let world = World::new();
         let (client, other) = (world.client(), world.client());
@@ -733,7 +733,7 @@ fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
 
 /// The next hold has a lease of its own, which what was sent for the one before is not to prolong.
 #[test]
-fn a_renewal_that_is_under_way_at_a_release_prolongs_no_later_hold() {
+fn a_renewal_during_a_release_prolongs_no_later_hold() {
     check(|| {
         let world = World::new();
         let (store, reading) = Far::new(&world, &Arc::default(), 0);

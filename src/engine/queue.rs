@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::deadlock::Deadlock;
 use crate::engine::handoff::PendingHandoff;
-use crate::ident::ThreadMark;
+use crate::ident::ThreadMarker;
 use crate::seam::{Claim, Kind};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
@@ -27,7 +27,7 @@ pub(crate) struct Ticket {
     state: Mutex<TicketState>,
 }
 
-/// Locked after the entry's mutex.
+/// Locked after the local lock's mutex.
 #[derive(Debug, Default)]
 struct TicketState {
     offer: Offer,
@@ -36,14 +36,14 @@ struct TicketState {
     /// The thread, once it sleeps: for people.
     sleeper: Option<Sleeper>,
     /// The wait's name for other clients, once it has one.
-    told: Option<Told>,
+    published: Option<PublishedWait>,
     /// The deadlock for which this wait is to end.
     ends_for: Option<Arc<Deadlock>>,
 }
 
-/// A wait's name for other clients: see [`Ticket::tell`].
+/// A wait's name for other clients: see [`Ticket::publish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct PublishedWait {
     /// Unique in this process.
     pub(crate) id: u64,
     /// Since when it waits by this machine's wall clock, in milliseconds. Compared with other machines' to
@@ -55,7 +55,7 @@ pub(crate) struct Told {
 pub(crate) struct Sleeper {
     /// The number under which it would own the lock.
     pub(crate) number: u64,
-    pub(crate) thread: Arc<ThreadMark>,
+    pub(crate) thread: Arc<ThreadMarker>,
     pub(crate) since: Moment,
     pub(crate) kind: Kind,
     /// It reacquires a lock that was given up for a condition.
@@ -66,18 +66,18 @@ pub(crate) struct Sleeper {
 
 /// Whether a releasing thread can give the lock to a sleeping waiter.
 ///
-/// | from       | to         | by                                                                    |
-/// |------------|------------|-----------------------------------------------------------------------|
-/// | `Closed`   | `Open`     | the waiter, before it sleeps                                          |
-/// | `Open`     | `Promised` | the releaser, under the entry's mutex; it then sends the hand-off     |
-/// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
-/// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
-/// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
-/// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
-/// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
+/// | from        | to          | by                                                                     |
+/// |-------------|-------------|------------------------------------------------------------------------|
+/// | `Closed`    | `Open`      | the waiter, before it sleeps                                           |
+/// | `Open`      | `Promised`  | the releaser, under the local lock's mutex; it then sends the hand-off |
+/// | `Promised`  | `Given`     | the releaser, when the request is on its way                           |
+/// | `Promised`  | `Open`      | the releaser, when it could not be sent                                |
+/// | `Open`      | `Closed`    | the waiter, before it tries or goes for itself                         |
+/// | `Given`     | `Receiving` | the waiter, which reads the answer                                     |
+/// | `Receiving` | `Closed`    | the waiter, when it and the releaser have acted on the answer          |
 ///
 /// While `Promised` the waiter may not leave: it may have the lock in a moment. From `Promised` to `Closed`
-/// the lock counts as held here (`LockEntry::held_here`).
+/// the lock counts as held here (`LocalLock::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -115,14 +115,14 @@ impl Ticket {
         self.state.lock().sleeper.clone()
     }
 
-    /// The wait's name for other clients, made by `make` the first time. Called under the entry's mutex, so
-    /// that a waiter that has left knows whether others know it. Pairs with `Waiting::take_or_give_up`.
-    pub(crate) fn tell(&self, make: impl FnOnce() -> Told) -> Told {
-        *self.state.lock().told.get_or_insert_with(make)
+    /// The wait's name for other clients, made by `make` the first time. Called under the local lock's mutex,
+    /// so that a waiter that has left knows whether others know it. Pairs with `Waiting::take_or_give_up`.
+    pub(crate) fn publish(&self, make: impl FnOnce() -> PublishedWait) -> PublishedWait {
+        *self.state.lock().published.get_or_insert_with(make)
     }
 
-    pub(crate) fn is_told(&self) -> bool {
-        self.state.lock().told.is_some()
+    pub(crate) fn is_published(&self) -> bool {
+        self.state.lock().published.is_some()
     }
 
     /// The wait is to end because of this deadlock.
@@ -333,12 +333,12 @@ mod tests {
 
     use super::*;
     use crate::ident::{ClientId, LockName, Owner, unbound_number};
-    use crate::seam::{Kind, Turn};
+    use crate::seam::{Kind, QueueMode};
 
     fn claim() -> Claim {
         Claim {
             waits: true,
-            turn: Turn::Waits,
+            queue_mode: QueueMode::Waits,
             ..Claim::new(
                 Kind::Mutex,
                 &Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_promised_is_waited_for_and_a_promise_taken_back_leaves_the_offer_open() {
+    fn a_withdrawn_promise_leaves_the_offer_open() {
         let ticket = Ticket::default();
         assert!(ticket.promise().is_none(), "it has not asked");
         ticket.open(claim());
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_join_is_head_and_the_rest_follow_in_order() {
+    fn the_first_to_join_is_head() {
         let mut queue = Queue::default();
         let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();
         assert!(tickets[0].is_head() && !tickets[1].is_head());
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_gives_up_in_the_middle_changes_no_heads() {
+    fn a_leaving_middle_waiter_changes_no_head() {
         let mut queue = Queue::default();
         let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();
         queue.leave(&tickets[1]);
@@ -402,11 +402,11 @@ mod tests {
         assert!(waker.take() && second.take_nudge() && !second.take_nudge());
     }
     #[test]
-    fn a_wait_is_new_when_it_first_sleeps_under_a_number() {
+    fn a_wait_is_new_once_for_each_number() {
         let ticket = Ticket::default();
         let sleeper = |number| Sleeper {
             number,
-            thread: ThreadMark::current(),
+            thread: ThreadMarker::current(),
             since: Moment::from_nanos(0),
             kind: Kind::Mutex,
             takes_again: false,
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_spin_and_those_who_do_not_have_a_head_each() {
+    fn spinning_waiters_have_their_own_head() {
         let mut queue = Queue::default();
         let tickets = [true, true, false, false].map(|spins| queue.join(spins));
         let heads = || tickets.iter().map(|ticket| ticket.is_head()).collect::<Vec<_>>();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_a_hand_off_are_woken_by_that_one_alone() {
+    fn a_hand_off_wakes_only_its_followers() {
         let (ticket, waker) = (Ticket::default(), Waker::default());
         for settle in [Ticket::withdraw, Ticket::received] {
             ticket.open(claim());
@@ -454,11 +454,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_has_one_name_and_ends_for_the_first_ring() {
+    fn a_wait_has_one_name_and_ends_once() {
         let ticket = Ticket::default();
-        assert!(!ticket.is_told());
-        let told = |id| ticket.tell(|| Told { id, at_ms: id });
-        assert_eq!((told(1), told(2)), (Told { id: 1, at_ms: 1 }, Told { id: 1, at_ms: 1 }));
-        assert!(ticket.is_told());
+        assert!(!ticket.is_published());
+        let published = |id| ticket.publish(|| PublishedWait { id, at_ms: id });
+        assert_eq!(
+            (published(1), published(2)),
+            (PublishedWait { id: 1, at_ms: 1 }, PublishedWait { id: 1, at_ms: 1 })
+        );
+        assert!(ticket.is_published());
     }
 }

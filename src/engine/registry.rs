@@ -9,31 +9,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
-use crate::engine::agenda::{Agenda, slot_of};
-use crate::engine::hold::entry::{Entered, LockKey, Locks, REMEMBERED};
-use crate::engine::hold::{Hold, LockEntry, QueuePlace, State};
+use crate::engine::hold::local_lock::{Entered, LockKey, Locks, REMEMBERED};
+use crate::engine::hold::{Hold, LocalLock, QueuePlace, State};
+use crate::engine::timer_queue::{TimerQueue, slot_of};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
-/// Order of mutexes: an entry's, the agenda's, `remembered`. Only [`stuck`](Registry::stuck) locks two
-/// entries.
+/// Order of mutexes: a local lock's, the timer queue's, `remembered`. Only [`stuck`](Registry::stuck) locks
+/// two entries.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    agenda: Mutex<Agenda>,
+    timer_queue: Mutex<TimerQueue>,
     /// How many holds were ever entered.
     grants: AtomicU64,
     /// Holds of threads that ran out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that are remembered without any value: other clients waited for them, or this client caches
     /// them.
-    remembered: Mutex<Vec<Arc<LockEntry>>>,
+    remembered: Mutex<Vec<Arc<LocalLock>>>,
     /// When to go through them next, as `Moment::nanos`; zero: there are none.
     tidy_at: AtomicU64,
-    /// Held by a thread that locks several entries.
+    /// Held by a thread that locks several local locks.
     several: Mutex<()>,
 }
 
@@ -41,22 +41,22 @@ pub(crate) struct Registry {
 const LAPSED: usize = 1024;
 
 impl Registry {
-    pub(crate) fn entry(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LockEntry> {
+    pub(crate) fn local(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LocalLock> {
         let key = LockKey::new(kind, name);
         if is_forked() {
-            return LockEntry::new(key, &Arc::default()); // all that is done with it is refused
+            return LocalLock::new(key, &Arc::default()); // all that is done with it is refused
         }
         let mut locks = self.locks.lock();
-        if let Some(entry) = locks.get(&key).and_then(Weak::upgrade) {
-            return entry;
+        if let Some(local) = locks.get(&key).and_then(Weak::upgrade) {
+            return local;
         }
-        let entry = LockEntry::new(key.clone(), &self.locks);
-        locks.insert(key, Arc::downgrade(&entry));
-        entry
+        let local = LocalLock::new(key.clone(), &self.locks);
+        locks.insert(key, Arc::downgrade(&local));
+        local
     }
 
     /// `None`: no value or hold here has one.
-    pub(crate) fn found(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<LockEntry>> {
+    pub(crate) fn found(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<LocalLock>> {
         self.locks.lock().get(&LockKey::new(kind, name))?.upgrade()
     }
 
@@ -65,25 +65,25 @@ impl Registry {
     }
 
     /// Looked at outside of the mutex, which all who make a value wait for.
-    fn all(&self) -> Vec<Arc<LockEntry>> {
+    fn all(&self) -> Vec<Arc<LocalLock>> {
         self.locks.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
-        let is_contended = hold.entry().state().note_released(others, now);
+        let is_contended = hold.local().state().note_released(others, now);
         if is_contended {
-            self.remember(hold.entry(), now);
+            self.remember(hold.local(), now);
         }
     }
 
     /// Remembers what is known of a lock for a while: a program may make a value for each use.
-    pub(crate) fn remember(&self, entry: &Arc<LockEntry>, now: Moment) {
-        if entry.remember(now.plus(REMEMBERED)) {
+    pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
+        if local.remember(now.plus(REMEMBERED)) {
             let mut remembered = self.remembered.lock();
             if remembered.is_empty() {
                 self.tidy_at.store(now.plus(REMEMBERED).nanos(), Ordering::Release);
             }
-            remembered.push(Arc::clone(entry));
+            remembered.push(Arc::clone(local));
         }
     }
 
@@ -94,7 +94,7 @@ impl Registry {
             return;
         }
         let all = std::mem::take(&mut *self.remembered.lock());
-        let mut kept: Vec<_> = all.into_iter().filter(|entry| !entry.is_forgotten(now)).collect();
+        let mut kept: Vec<_> = all.into_iter().filter(|local| !local.is_forgotten(now)).collect();
         let mut remembered = self.remembered.lock();
         remembered.append(&mut kept);
         let next = if remembered.is_empty() { 0 } else { now.plus(REMEMBERED).nanos() };
@@ -111,15 +111,15 @@ impl Registry {
     ) -> Moment {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let slot = slot_of(hold, &own, hold.since());
-        let mut state = hold.entry().state();
-        let mut agenda = self.agenda.lock();
+        let mut state = hold.local().state();
+        let mut timer_queue = self.timer_queue.lock();
         if let Some(thread) = thread {
             for lost in state.holds.extract_if(.., |other| other.hold.is_of_thread(thread)) {
-                agenda.remove(lost);
+                timer_queue.remove(lost);
             }
         }
-        agenda.put(hold, &mut own, slot);
-        drop(agenda);
+        timer_queue.put(hold, &mut own, slot);
+        drop(timer_queue);
         state.enter(hold, own);
         place.into_iter().for_each(|place| place.leave_granted(&mut state));
         slot.moment()
@@ -129,8 +129,8 @@ impl Registry {
         self.grants.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn agenda(&self) -> MutexGuard<'_, Agenda> {
-        self.agenda.lock()
+    pub(crate) fn timer_queue(&self) -> MutexGuard<'_, TimerQueue> {
+        self.timer_queue.lock()
     }
 
     /// Makes the timer look at a hold in time, whatever has changed about it; returns when. `earlier`: unless
@@ -139,7 +139,7 @@ impl Registry {
         let put = |state: &mut State| {
             let slot = slot_of(hold, state, now);
             if !earlier || slot.moment() < state.slot.moment() {
-                self.agenda.lock().put(hold, state, slot);
+                self.timer_queue.lock().put(hold, state, slot);
             }
             slot.moment()
         };
@@ -153,8 +153,8 @@ impl Registry {
 
     fn all_holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
-        for entry in self.all() {
-            holds.extend(entry.state().holds.iter().map(|entered| Arc::clone(&entered.hold)));
+        for local in self.all() {
+            holds.extend(local.state().holds.iter().map(|entered| Arc::clone(&entered.hold)));
         }
         holds
     }
@@ -172,8 +172,8 @@ impl Registry {
 
     /// Notifies nobody: the lock is on its way to the head already.
     pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
-        let mut state = hold.entry().state();
-        state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
+        let mut state = hold.local().state();
+        state.take_out(hold).into_iter().for_each(|entered| self.timer_queue.lock().remove(entered));
     }
 
     /// Notifies the head of the queue that the lock may be free.
@@ -183,23 +183,23 @@ impl Registry {
 
     /// The same. `released`: the hold ended by a true release, when, and which others were notified.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
-        let mut state = hold.entry().state();
+        let mut state = hold.local().state();
         // Others' processes first. Taking the hold out, which wakes the next waiter here, comes second.
         let contended = released.filter(|(others, now)| state.note_released(*others, *now));
-        state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
+        state.take_out(hold).into_iter().for_each(|entered| self.timer_queue.lock().remove(entered));
         state.caching.end();
         state.queue.nudge();
         state.forget_if_unused();
         drop(state);
         if let Some((_, now)) = contended {
-            self.remember(hold.entry(), now);
+            self.remember(hold.local(), now);
         }
     }
 
     /// The lock may be free.
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
-        if let Some(entry) = self.found(kind, name) {
-            entry.nudge();
+        if let Some(local) = self.found(kind, name) {
+            local.nudge();
         }
     }
 
@@ -212,8 +212,8 @@ impl Registry {
     /// itself.
     pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
-        for entry in self.all() {
-            let state = entry.state();
+        for local in self.all() {
+            let state = local.state();
             if state.holds.is_empty() && state.queue.is_empty() {
                 continue; // a value that nobody uses
             }
@@ -224,9 +224,10 @@ impl Registry {
             }
             let used = |owner: u64, thread: &str, since: Moment, waits: bool| LockUse {
                 is_waiting: waits,
-                ..LockUse::new(entry.key.name.key(), owner, thread, now.since(since))
+                ..LockUse::new(local.key.name.key(), owner, thread, now.since(since))
             };
-            let is_live = |entered: &&Entered| !entered.hold.is_kept() && entered.hold.loss_at(now).is_none();
+            let is_live =
+                |entered: &&Entered| !entered.hold.is_cached() && entered.hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
             uses.extend(held.map(|Entered { hold, state }| {
                 let thread = hold.holder.thread();
@@ -251,8 +252,8 @@ impl Registry {
     }
 
     pub(crate) fn holds_of(&self, kind: Kind, name: &Arc<LockName>) -> Vec<Arc<Hold>> {
-        let holds = |entry: Arc<LockEntry>| {
-            entry.state().holds.iter().map(|entered| Arc::clone(&entered.hold)).collect()
+        let holds = |local: Arc<LocalLock>| {
+            local.state().holds.iter().map(|entered| Arc::clone(&entered.hold)).collect()
         };
         self.found(kind, name).map(holds).unwrap_or_default()
     }
@@ -260,18 +261,18 @@ impl Registry {
     /// Takes all holds out and wakes all waiters.
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
         let (mut holds, mut recalls) = (Vec::new(), Vec::new());
-        for entry in self.all() {
-            let mut state = entry.state();
+        for local in self.all() {
+            let mut state = local.state();
             // No hold of the thread, of whichever client, may follow under a number in doubt.
             state.holds.iter().filter(|one| one.state.is_in_doubt()).for_each(|one| one.hold.retire_owner());
             for entered in state.holds.drain(..) {
                 holds.push(Arc::clone(&entered.hold));
-                self.agenda.lock().remove(entered);
+                self.timer_queue.lock().remove(entered);
             }
             recalls.extend(state.caching.clear());
             state.queue.wake_all();
         }
-        drop(recalls); // where no entry is locked: a store has locks of its own
+        drop(recalls); // where no local lock is locked: a store has locks of its own
         holds
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::hold::{Hold, Standing};
-use crate::room::Roomy;
+use crate::shrink::Shrink;
 use crate::time::Moment;
 
 /// The renewals that go out at a time: what a server answers within a few milliseconds.
@@ -34,8 +34,8 @@ pub(crate) struct Item {
     /// The last try failed.
     has_failed: bool,
     /// When the next failure is reported: each time after twice as long.
-    tell_at: Moment,
-    tell_gap: Duration,
+    report_at: Moment,
+    report_gap: Duration,
 }
 
 /// The renewals of one request, and what came of them by homes.
@@ -58,7 +58,7 @@ pub(crate) struct Tally {
 
 /// The failures of one home.
 #[derive(Debug)]
-struct HomeFailure {
+struct NodeFailure {
     /// All of the last batch did.
     is_down: bool,
     tries: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Due {
     command_timeout: Duration,
     items: Vec<Item>,
     is_sorted: bool,
-    failures: HashMap<u32, HomeFailure>,
+    failures: HashMap<u32, NodeFailure>,
     /// How long an answer took of late.
     pace: Duration,
 }
@@ -93,8 +93,8 @@ impl Due {
         self.items.extend(holds.into_iter().map(|hold| Item {
             hold,
             has_failed: false,
-            tell_at: Moment::from_nanos(0),
-            tell_gap: self.lease / 10,
+            report_at: Moment::from_nanos(0),
+            report_gap: self.lease / 10,
         }));
     }
 
@@ -114,7 +114,7 @@ impl Due {
                 || matches!(hold.standing(now), Standing::Lost(_))
         };
         let gone = self.items.extract_if(.., gone).map(|item| item.hold).collect();
-        self.items.give_back_room();
+        self.items.shrink_if_sparse();
         let items = &self.items;
         self.failures.retain(|home, _| items.iter().any(|item| item.hold.home() == *home));
         gone
@@ -188,7 +188,7 @@ impl Due {
             }
             all_answered = false;
             let failure =
-                self.failures.entry(*home).or_insert(HomeFailure { is_down: false, tries: 0, again_at: now });
+                self.failures.entry(*home).or_insert(NodeFailure { is_down: false, tries: 0, again_at: now });
             failure.is_down = tally.answered == 0;
             failure.tries = failure.tries.saturating_add(1);
             let least = (self.lease / 15).clamp(FIRST_GAP, LEAST_GAP);
@@ -207,13 +207,13 @@ impl Due {
 
 impl Item {
     /// Whether a failure is reported now: the first, and then less and less often.
-    pub(crate) fn is_told(&mut self, now: Moment) -> bool {
-        let is_told = now >= self.tell_at;
-        if is_told {
-            self.tell_at = now.plus(self.tell_gap);
-            self.tell_gap *= 2;
+    pub(crate) fn is_reported(&mut self, now: Moment) -> bool {
+        let is_reported = now >= self.report_at;
+        if is_reported {
+            self.report_at = now.plus(self.report_gap);
+            self.report_gap *= 2;
         }
-        is_told
+        is_reported
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
 
     fn hold(home: u32, sent: Moment) -> Arc<Hold> {
         let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
-        let entry = Registry::default().entry(Kind::Mutex, &name);
+        let local = Registry::default().local(Kind::Mutex, &name);
         let claim = Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE);
         let grant = Grant {
             claim: Claim { home, ..claim },
@@ -254,14 +254,14 @@ mod tests {
             ceiling: None,
             fence: None,
             bound: None,
-            may_be_kept: false,
-            asks_to_keep: false,
-            until_asked: false,
+            may_be_cached: false,
+            asks_to_cache: false,
+            until_recall: false,
             leads: false,
         };
-        let (hold, state, _level) = Hold::new(grant, &entry);
+        let (hold, state, _level) = Hold::new(grant, &local);
         let hold = Arc::new(hold);
-        entry.state().enter(&hold, state);
+        local.state().enter(&hold, state);
         hold
     }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_urgent_go_first_and_some_hundred_at_a_time() {
+    fn the_most_urgent_renewals_go_first() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         let sent = |n: u64| start.plus(millis(n * 7 % 2_000));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_away_is_asked_less_than_five_times_a_second_and_then_for_all_at_once() {
+    fn an_absent_server_is_asked_rarely() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         // One ends each 5 ms, from 20 s on.
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_refuses_at_once_is_not_asked_again_at_once() {
+    fn a_refusing_server_is_not_asked_at_once() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.add(vec![hold(0, start)]);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_does_not_keep_the_rest_from_being_renewed() {
+    fn a_lost_hold_does_not_stop_other_renewals() {
         let start = ManualClock::new().now();
         // By homes, as in a ring, or all of one home, as in a cluster of which one member is gone.
         for homes in [2, 1] {
@@ -389,12 +389,12 @@ mod tests {
         let mut due = Due::new(LEASE, TIMEOUT);
         due.add(vec![hold(0, start)]);
         let mut item = due.items.remove(0);
-        let told = (0..30_000).filter(|n| item.is_told(start.plus(millis(*n)))).count();
-        assert_eq!(told, 4, "at 0, 3, 9 and 21 s");
+        let reported = (0..30_000).filter(|n| item.is_reported(start.plus(millis(*n)))).count();
+        assert_eq!(reported, 4, "at 0, 3, 9 and 21 s");
     }
 
     #[test]
-    fn a_server_that_answers_again_is_well_and_what_it_failed_before_is_forgotten() {
+    fn an_answer_clears_earlier_failures() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         let mut now = start.plus(LEASE / 3);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::{LockUse, MOST_TOLD, MOST_TOLD_BYTES, ToldWait};
+use crate::directory::{LockUse, MAX_REPORTED, MAX_REPORTED_BYTES, WaitRecord};
 use crate::engine::deadlock::graph::Wait;
 use crate::engine::queue::Ticket;
 use crate::ident::Owner;
@@ -72,7 +72,7 @@ impl Stuck {
             }
         }
         let mut named = Named::default();
-        let (mut room, mut bytes) = (MOST_TOLD, MOST_TOLD_BYTES);
+        let (mut room, mut bytes) = (MAX_REPORTED, MAX_REPORTED_BYTES);
         for wait in waits {
             let mut holds = holds_of.remove(&wait.wait.thread.id).unwrap_or_default();
             let wanted = first.get(&wait.wait.id);
@@ -107,7 +107,7 @@ impl OwnWait {
         LockUse {
             is_waiting: true,
             by: Some(wait.thread.id),
-            told: Some(ToldWait {
+            published: Some(WaitRecord {
                 id: wait.id,
                 at_ms: wait.at_ms,
                 kind: wait.kind.label().to_owned(),
@@ -142,18 +142,18 @@ pub(crate) struct Named {
 }
 
 /// The waits that the client's entry may tell of, as those who wait have to do with them.
-pub(crate) struct ToldWaits {
+pub(crate) struct PublishedWaits {
     /// How long a wait lasts before it is looked at.
     pub(crate) after: Duration,
     /// When there is something to look at, as `Moment::nanos`: the maximum while there is nothing.
     pub(crate) due: AtomicU64,
     /// The entry may tell of waits.
-    pub(crate) tells: AtomicBool,
+    pub(crate) publishes: AtomicBool,
 }
 
-impl ToldWaits {
-    pub(crate) fn new(after: Duration) -> ToldWaits {
-        ToldWaits { after, due: AtomicU64::new(u64::MAX), tells: AtomicBool::new(false) }
+impl PublishedWaits {
+    pub(crate) fn new(after: Duration) -> PublishedWaits {
+        PublishedWaits { after, due: AtomicU64::new(u64::MAX), publishes: AtomicBool::new(false) }
     }
 
     /// A wait that has lasted since then begins to sleep. `Some`: the watchdog is to look by this moment,
@@ -176,9 +176,9 @@ impl ToldWaits {
         self.due.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Whether the entry tells of waits, so that the finder writes it.
-    pub(crate) fn tells(&self) -> bool {
-        self.tells.load(Ordering::SeqCst)
+    /// Whether the entry publishes waits, so that the finder writes it.
+    pub(crate) fn publishes(&self) -> bool {
+        self.publishes.load(Ordering::SeqCst)
     }
 }
 
@@ -236,28 +236,28 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_room_for_all_names_what_comes_first_then_the_oldest_waits_each_with_its_holds() {
+    fn a_full_entry_names_the_oldest_waits() {
         let all = named(&stuck(5, 2), &[(4, "")]);
         assert_eq!((all.ids, all.is_cut, all.uses.len()), (vec![1, 2, 3, 4, 5], false, 15));
         let cut = named(&stuck(300, 1), &[(299, "held:299:0"), (300, "")]);
         let expected: Vec<u64> = (1..=254).chain([299, 300]).collect();
-        assert_eq!((cut.ids, cut.is_cut, cut.uses.len()), (expected, true, MOST_TOLD));
-        assert!(cut.uses.iter().step_by(2).all(|one| one.told.is_some()), "each before what it holds");
+        assert_eq!((cut.ids, cut.is_cut, cut.uses.len()), (expected, true, MAX_REPORTED));
+        assert!(cut.uses.iter().step_by(2).all(|one| one.published.is_some()), "each before what it holds");
     }
 
     #[test]
-    fn of_a_thread_with_too_many_locks_the_one_that_matters_is_named() {
+    fn a_crowded_threads_relevant_lock_is_named() {
         let many = stuck(1, 600);
         assert!(named(&many, &[]).is_cut && named(&many, &[]).ids.is_empty());
         let cut = named(&many, &[(1, "held:1:599")]);
-        assert!(cut.is_cut && cut.ids == [1] && cut.uses.len() == MOST_TOLD);
+        assert!(cut.is_cut && cut.ids == [1] && cut.uses.len() == MAX_REPORTED);
         assert_eq!(cut.uses[1].name, "held:1:599");
     }
 
     #[test]
     fn long_names_take_the_room_of_others() {
         let mut stuck = stuck(3, 1);
-        stuck.holds.iter_mut().for_each(|hold| hold.key = "x".repeat(MOST_TOLD_BYTES / 2 - 100));
+        stuck.holds.iter_mut().for_each(|hold| hold.key = "x".repeat(MAX_REPORTED_BYTES / 2 - 100));
         let cut = named(&stuck, &[(3, "")]);
         assert_eq!((cut.ids, cut.is_cut), (vec![1, 3], true));
     }

@@ -1,12 +1,12 @@
 //! The policy above the seam, on a store that answers as a test has it.
 
 mod answers;
-mod kept;
+mod cached;
 mod later;
 mod machine;
-mod odds;
 mod rare;
-mod turns;
+mod throttled;
+mod time_slices;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use parking_lot::Mutex;
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
-use crate::engine::acquire::terms::Terms;
+use crate::engine::acquire::lock_config::LockConfig;
 use crate::engine::hold;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
-use crate::ident::{LockName, Owner, ThreadMark};
+use crate::ident::{LockName, Owner, ThreadMarker};
 use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::seam::capabilities::{Capabilities, Keeping, KeptLook, Majority, Sessions};
+use crate::seam::capabilities::{CachedCheck, Capabilities, HoldCaching, Majority, Sessions};
 use crate::seam::inspection::Inspect;
 use crate::seam::inspection::describe_by_kinds;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
@@ -84,10 +84,10 @@ struct Odd {
     keeps_no_names: bool,
     has_sessions: bool,
     is_attached: AtomicBool,
-    /// Can keep locks until others ask for them; the answers to the next looks, and how many there were.
-    keeps: bool,
-    looking: Scripted<KeptLook>,
-    looks: AtomicUsize,
+    /// Can keep locks until a recall; the answers to the next checks, and how many there were.
+    caches: bool,
+    checking: Scripted<CachedCheck>,
+    checks: AtomicUsize,
 }
 
 type Scripted<T> = Mutex<VecDeque<Script<T>>>;
@@ -158,7 +158,7 @@ impl Store for Odd {
             outlasts_leases: self.outlasts_leases,
             majority: self.is_several.then_some(self as &dyn Majority),
             sessions: self.has_sessions.then_some(self as &dyn Sessions),
-            keeping: self.keeps.then_some(self as &dyn Keeping),
+            hold_caching: self.caches.then_some(self as &dyn HoldCaching),
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()
         }
@@ -296,8 +296,8 @@ fn acquire_as(
     limit: WaitLimit,
     lease: Lease,
 ) -> Result<Option<Granted>> {
-    let entry = engine.registry.entry(kind, name);
-    let call = AcquireCall::new("lock", kind, (name, &entry), limit);
+    let local = engine.registry.local(kind, name);
+    let call = AcquireCall::new("lock", kind, (name, &local), limit);
     engine.acquire(&AcquireCall { lease, by_thread: true, ..call })
 }
 
@@ -324,7 +324,7 @@ impl Drop for Ends<'_> {
 }
 
 fn unlock(engine: &Engine, name: &Arc<LockName>) -> Result<()> {
-    engine.unlock("unlock", (Kind::Mutex, name), &engine.registry.entry(Kind::Mutex, name))
+    engine.unlock("unlock", (Kind::Mutex, name), &engine.registry.local(Kind::Mutex, name))
 }
 
 /// Waits for what another thread is about to do.
@@ -339,7 +339,7 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
 
 /// Whether the first in the local queue sleeps, and so may be handed the lock.
 fn sleeps(engine: &Engine, name: &Arc<LockName>) -> bool {
-    let head = engine.registry.found(Kind::Mutex, name).and_then(|entry| entry.head());
+    let head = engine.registry.found(Kind::Mutex, name).and_then(|local| local.head());
     head.is_some_and(|head| head.is_open())
 }
 
@@ -375,7 +375,7 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
 }
 
 #[test]
-fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_off_failed() {
+fn a_failed_hand_off_blocks_the_droppers_reacquisition() {
     while_a_hand_off_fails(|failing| {
         // The store has the lock under our number yet. It would be granted to us, and the plain release that
         // follows would take it away.
@@ -401,7 +401,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
                     engine
                         .registry
                         .found(Kind::Mutex, name)
-                        .and_then(|entry| entry.head())
+                        .and_then(|local| local.head())
                         .map_or(0, |head| head.followers())
                 };
                 comes_about("an attempt, or its wait", || {
@@ -432,7 +432,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
 }
 
 #[test]
-fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers() {
+fn an_unanswered_change_is_repeated_within_the_stores_memory() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
@@ -474,7 +474,7 @@ fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers()
 }
 
 #[test]
-fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
+fn a_failed_release_is_repeated_until_the_lease_ends() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd { closed: true.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(clock.clone()));
@@ -493,7 +493,7 @@ fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
 }
 
 #[test]
-fn where_a_lock_outlasts_its_lease_a_failed_release_is_repeated_until_the_store_answers() {
+fn a_failed_release_of_an_endless_lock_is_repeated() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd { closed: true.into(), outlasts_leases: true, ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(clock.clone()));
@@ -532,7 +532,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
 }
 
 #[test]
-fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
+fn a_failed_try_costs_waiters_no_retry_time() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     let (engine, name) = (engine(&store, &Clock::System), name());
@@ -547,7 +547,7 @@ fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
         let noted = engine
             .registry
             .found(Kind::Mutex, &name)
-            .and_then(|entry| entry.spent_retry_budget(Duration::ZERO, Clock::System.now()));
+            .and_then(|local| local.spent_retry_budget(Duration::ZERO, Clock::System.now()));
         go_on.send(()).unwrap();
         assert!(waiter.join().unwrap().unwrap());
         assert!(noted.is_none(), "what a try ran into was noted for the queue");
@@ -557,7 +557,7 @@ fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
 
 /// A second time-out would be on the caller's time.
 #[test]
-fn a_place_in_the_stores_queue_is_left_in_the_callers_time_or_by_the_watchdog() {
+fn a_queue_place_is_always_left() {
     let wait = Duration::from_millis(20);
     for has_failed in [false, true] {
         let other = Owner::new(crate::ident::ClientId::random(), 1);
@@ -577,7 +577,7 @@ fn a_place_in_the_stores_queue_is_left_in_the_callers_time_or_by_the_watchdog() 
 }
 
 #[test]
-fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
+fn a_grant_during_a_shutdown_is_released() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     let (engine, name) = (engine(&store, &Clock::System), name());
@@ -598,7 +598,7 @@ fn a_try_that_is_granted_while_the_client_shuts_down_gives_the_lock_back() {
 }
 
 #[test]
-fn a_shutdown_that_a_call_holds_up_says_so_in_time() {
+fn a_blocked_shutdown_fails_in_time() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
@@ -619,7 +619,7 @@ fn a_shutdown_that_a_call_holds_up_says_so_in_time() {
 }
 
 #[test]
-fn a_re_entry_that_is_answered_after_the_window_has_ended_revives_nothing() {
+fn a_late_reentry_revives_nothing() {
     let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd {
         reenters_in: Some((clock.clone(), lease * 2)),
@@ -641,7 +641,7 @@ fn a_re_entry_that_is_answered_after_the_window_has_ended_revives_nothing() {
 }
 
 #[test]
-fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
+fn a_loss_callback_is_dropped_on_its_thread() {
     struct Tells(Sender<Option<String>>);
     impl Drop for Tells {
         fn drop(&mut self) {
@@ -660,9 +660,9 @@ fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
     engine.shutdown().unwrap();
 }
 
-/// Holds of one thread that nobody gives back.
+/// Holds of one thread that nobody releases.
 #[test]
-fn what_is_left_to_run_out_is_forgotten_but_for_the_last() {
+fn only_the_last_expired_holds_are_remembered() {
     let clock = ManualClock::new();
     let memory = MemoryStore::with_clock(clock.clone());
     let store: Arc<dyn Store> = Arc::new(memory.open());
@@ -676,7 +676,7 @@ fn what_is_left_to_run_out_is_forgotten_but_for_the_last() {
     for n in 0..HOLDS {
         assert!(acquire(&engine, &name(n), WaitLimit::Once, Lease::Fixed(lease)).unwrap().is_some());
     }
-    let kept = acquire(&engine, &name(HOLDS), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    let cached = acquire(&engine, &name(HOLDS), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     assert_eq!(engine.registry.holds().len(), HOLDS + 1);
     clock.advance(lease);
     let left = engine.registry.holds().len();
@@ -688,12 +688,12 @@ fn what_is_left_to_run_out_is_forgotten_but_for_the_last() {
     assert_eq!((0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Free)).count(), HOLDS);
     assert_eq!(engine.registry.holds().len(), 1);
     clock.advance(Duration::from_secs(3_600));
-    engine.end_level("unlock", &kept.hold, Some(kept.level)).unwrap();
+    engine.end_level("unlock", &cached.hold, Some(cached.level)).unwrap();
     engine.shutdown().unwrap();
 }
 
 #[test]
-fn what_a_lost_renewal_may_have_prolonged_is_cleaned_up_when_its_hold_has_expired() {
+fn an_unanswered_renewal_is_cleaned_up_after_the_expiry() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd { deaf: AtomicUsize::new(usize::MAX), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(clock.clone()));

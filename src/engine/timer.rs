@@ -21,7 +21,7 @@ use crate::time::{Clock, Moment};
 /// The state of the thread.
 struct Timer {
     core: Arc<Core>,
-    /// When connections are looked at next.
+    /// When connections are checked next.
     next_hung_up: Moment,
     /// Until then they are, although nothing may be held.
     held_until: Moment,
@@ -37,10 +37,10 @@ const LEAST: Duration = Duration::from_millis(1);
 /// later at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// The time between two looks at connections while anything is held.
+/// The time between two checks of connections while anything is held.
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// The time for which connections are looked at still after something was held: locks that come and go wake
+/// The time for which connections are checked still after something was held: locks that come and go wake
 /// this thread once, not each.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
@@ -59,25 +59,25 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Sees to all that is due, looks at connections, and says when to look next.
+    /// Sees to all that is due, checks connections, and says when to look next.
     ///
-    /// It keeps the look that it was woken to plan, `woken_for`, even if that hold has ended. Otherwise each
+    /// It keeps the check that it was woken to plan, `woken_for`, even if that hold has ended. Otherwise each
     /// short hold would wake it anew.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
-            self.look_at(self.core.registry.bound(), self.core.clock.now());
+            self.check_holds(self.core.registry.bound(), self.core.clock.now());
         }
-        let next = self.look(woken_for);
+        let next = self.check(woken_for);
         let now = self.core.clock.now();
-        if self.core.registry.agenda().first() != Moment::NEVER || woken_for != Moment::NEVER {
+        if self.core.registry.timer_queue().first() != Moment::NEVER || woken_for != Moment::NEVER {
             self.held_until = now.plus(HELD_LATELY);
         }
         if now < self.held_until {
-            self.next_hung_up = self.look_at_connections(self.next_hung_up);
+            self.next_hung_up = self.check_connections(self.next_hung_up);
             self.core.announce(now);
             next.min(self.next_hung_up)
         } else if self.next_hung_up != Moment::NEVER || self.core.announcer.is_on() {
-            // The next hold wakes it, so that it looks at connections again, and has the client's entry be
+            // The next hold wakes it, so that it checks connections again, and has the client's entry be
             // written.
             Moment::NEVER
         } else {
@@ -86,17 +86,18 @@ impl Timer {
     }
 
     /// Sees to all that is due, and says when to look next.
-    fn look(&self, woken_for: Moment) -> Moment {
+    fn check(&self, woken_for: Moment) -> Moment {
         loop {
             let now = self.core.clock.now();
-            let due = self.core.registry.agenda().due(now, renewal_slack(self.core.options.lease), AT_A_TIME);
+            let due =
+                self.core.registry.timer_queue().due(now, renewal_slack(self.core.options.lease), AT_A_TIME);
             if due.is_empty() {
                 break;
             }
-            self.look_at(due, now);
+            self.check_holds(due, now);
         }
         let now = self.core.clock.now();
-        let first = self.core.registry.agenda().first();
+        let first = self.core.registry.timer_queue().first();
         let longest = match self.core.clock {
             Clock::System if first != Moment::NEVER => {
                 LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
@@ -110,7 +111,7 @@ impl Timer {
 
     /// Has some be renewed at once when what they rest on may be gone with a connection. Says when that is
     /// looked for next.
-    fn look_at_connections(&self, due: Moment) -> Moment {
+    fn check_connections(&self, due: Moment) -> Moment {
         let now = self.core.clock.now();
         if now < due {
             return due;
@@ -125,7 +126,7 @@ impl Timer {
         }
     }
 
-    fn look_at(&self, holds: Vec<Arc<Hold>>, now: Moment) {
+    fn check_holds(&self, holds: Vec<Arc<Hold>>, now: Moment) {
         let mut renewals = Vec::new();
         for hold in holds {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
@@ -143,8 +144,8 @@ impl Timer {
             return false;
         }
         let orphaned = hold.is_orphaned();
-        // One that is kept for a turn is given back by itself.
-        if orphaned && !hold.is_kept() && hold.note_abandoned() {
+        // One that is kept for a time slice is released by itself.
+        if orphaned && !hold.is_cached() && hold.note_abandoned() {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {
                 observer.event(&Event::Abandoned { name: name.given(), kind, owner });
@@ -171,7 +172,7 @@ impl Timer {
         if !hold.is_of_any_thread() || hold.is_orphaned() {
             self.core.registry.remove(hold); // nobody would ask the registry for it
         } else if is_first {
-            hold.entry().nudge();
+            hold.local().nudge();
             if !hold.was_renewed() {
                 self.core.registry.remember_lapsed(hold);
             }

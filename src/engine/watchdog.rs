@@ -18,8 +18,8 @@ use crate::error::Result;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
-use crate::room::Roomy;
 use crate::seam::{Claim, Failure, Release};
+use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
@@ -68,14 +68,14 @@ impl Round {
         let (core, lease) = (&self.core, self.core.options.lease);
         // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they
         // can spare, if it has to connect first. Nor when a shutdown waits for this round.
-        let looked = if self.due.is_well() && !core.watchdog.is_stopped() {
+        let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             let spare = core.options.command_timeout.min(lease / 6);
-            let looked = self.finder.round(core.clock.after(spare));
-            if !core.told.tells() {
+            let searched = self.finder.round(core.clock.after(spare));
+            if !core.published_waits.publishes() {
                 let now = core.clock.now();
                 core.announcer.write(&*core.store, &core.registry, now, now.plus(spare));
             }
-            looked
+            searched
         } else {
             core.clock.after(FIND_AGAIN)
         };
@@ -83,13 +83,13 @@ impl Round {
         let now = core.clock.now();
         core.registry.tidy(now);
         let next = now.plus(if is_awaiting { POLL_COMPLETIONS_EVERY } else { renewal_period(lease) });
-        next.min(again).min(cleaned).min(looked).max(now.plus(Duration::from_millis(1)))
+        next.min(again).min(cleaned).min(searched).max(now.plus(Duration::from_millis(1)))
     }
 
     /// The watchdog has done with it for now.
     fn let_go(&self, hold: &Arc<Hold>) {
         hold.set_queued(false);
-        self.core.timer.look_by(self.core.registry.put(hold, false, self.core.clock.now()));
+        self.core.timer.run_by(self.core.registry.put(hold, false, self.core.clock.now()));
     }
 
     fn renew(&mut self, mut batch: Batch) {
@@ -128,7 +128,7 @@ impl Round {
                     } else if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &core.reporter) {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from
                         // the release.
-                        hold.entry().nudge();
+                        hold.local().nudge();
                         is_any_lost = true;
                     }
                     self.let_go(hold);
@@ -142,10 +142,10 @@ impl Round {
                     hold.end_renewal();
                     hold.note_failed_renewal();
                     let now = core.clock.now();
-                    // A kept hold that nobody uses is given back soon, and concerns nobody.
-                    let is_used = !hold.is_kept();
+                    // A cached hold that nobody uses is released soon, and concerns nobody.
+                    let is_used = !hold.is_cached();
                     core.reporter.counters.renewals_failed.add(u64::from(is_used));
-                    if is_used && item.is_told(now) {
+                    if is_used && item.is_reported(now) {
                         let hold = &item.hold;
                         let error = error.during("renew").on(hold.name().given());
                         let (name, remaining) = (Arc::clone(hold.name()), hold.until().since(now));
@@ -164,7 +164,7 @@ impl Round {
         let now = core.clock.now();
         self.due.report(&batch, now);
         if is_any_lost && core.sampled_until.swap(0, Ordering::SeqCst) > now.nanos() {
-            let renewed = core.registry.agenda().renewed();
+            let renewed = core.registry.timer_queue().renewed();
             core.renew(renewed, now);
         }
         core.reporter.counters.renewals.add(renewed);
@@ -204,7 +204,8 @@ impl Round {
         };
         if !asked.is_empty() {
             let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-            let limit = core.registry.agenda().first_renewal().since(now).max(lease / 6).min(command_timeout);
+            let limit =
+                core.registry.timer_queue().first_renewal().since(now).max(lease / 6).min(command_timeout);
             let answers = core.store.clean_up(&claims, now.plus(limit));
             let now = core.clock.now();
             let mut answers = answers.into_iter();
@@ -223,8 +224,8 @@ impl Round {
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no
                     // harm.
                     Some(Ok(_)) => {
-                        let pause = longer(command_timeout, cleanup.looks);
-                        cleanup.looks += 1;
+                        let pause = longer(command_timeout, cleanup.tries);
+                        cleanup.tries += 1;
                         pause
                     }
                     Some(Err(_)) | None => {
@@ -239,8 +240,8 @@ impl Round {
         }
         let mut inbox = core.inbox.lock();
         inbox.cleanups.append(&mut asked);
-        inbox.cleanups.give_back_room();
-        // Those that wait for renewals are looked at after the next of these.
+        inbox.cleanups.shrink_if_sparse();
+        // Those that wait for renewals are checked after the next of these.
         let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
         let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
         if is_held_back { next.max(CleanupPace::next(now)) } else { next }

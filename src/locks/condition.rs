@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
-use crate::engine::acquire::terms::Terms;
+use crate::engine::acquire::lock_config::LockConfig;
 use crate::engine::hold::Hold;
 use crate::error::{Error, NotHeld, Result};
 use crate::ident::{LockName, unbound_number};
@@ -236,8 +236,8 @@ impl Condition {
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
-        let entry = engine.registry.entry(Kind::Signal, name);
-        let want = AcquireCall::new(action, Kind::Signal, (name, &entry), limit);
+        let local = engine.registry.local(Kind::Signal, name);
+        let want = AcquireCall::new(action, Kind::Signal, (name, &local), limit);
         let waited = engine.acquire(&AcquireCall { interrupt, number: Some(number), ..want });
         let waited = waited.map(|entered| match entered {
             Some(entered) => {
@@ -263,10 +263,10 @@ impl Condition {
         for (is_guards, lease) in levels {
             // The guard may be of a fenced lock, while the condition has the plain lock of the name.
             let want = self.lock.want(action, lease, forever(), None)?;
-            let fenced = want.terms.fenced || released.fencing_token().is_some();
+            let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
                 kind: released.kind(),
-                terms: Terms { fenced, takes_again: true, ..want.terms },
+                config: LockConfig { fenced, takes_again: true, ..want.config },
                 ..want
             };
             let entered = engine.acquire(&want);

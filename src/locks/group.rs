@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::batch::{BatchAnswer, LevelRelease, leave_all, prolong};
 use crate::error::{Error, Result};
-use crate::ident::{FencingToken, ThreadMark};
+use crate::ident::{FencingToken, ThreadMarker};
 use crate::locks::guard::{BoundToItsThread, HeldLevel, HoldState};
 use crate::observe::Loss;
 use crate::sync::Mutex;
@@ -27,7 +27,7 @@ impl Group {
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
         // Renewed until `settle`, even with a lease.
-        entered.hold.note_acquiring(ThreadMark::current().id());
+        entered.hold.note_acquiring(ThreadMarker::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }
 

@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
-use crate::engine::acquire::terms::Terms;
+use crate::engine::acquire::lock_config::LockConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak};
 use crate::ident::{FencingToken, LockName};
@@ -196,7 +196,7 @@ impl Drop for Leader {
         }
         if let Err(error) = self.end() {
             let event = Event::ReleaseFailed { name: self.shared.name.given(), error: &error };
-            self.shared.engine.reporter.tell(|observer| observer.event(&event));
+            self.shared.engine.reporter.report(|observer| observer.event(&event));
         }
     }
 }
@@ -244,11 +244,11 @@ impl LeaderShared {
 
     /// Waits for the leadership; returns its term, and the channel that reports its loss.
     fn elected(&self) -> Result<(FencingToken, Receiver<Loss>)> {
-        let entry = self.engine.registry.entry(Kind::Fenced, &self.name);
+        let local = self.engine.registry.local(Kind::Fenced, &self.name);
         let unending = WaitLimit::Deadline(Moment::NEVER);
-        let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &entry), unending);
-        let terms = Terms { leads: true, ..want.terms };
-        let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), terms, ..want })?;
+        let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &local), unending);
+        let config = LockConfig { leads: true, ..want.config };
+        let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), config, ..want })?;
         let guard = entered.map(|entered| OwnedGuard::new(&self.engine, entered));
         let Some((term, guard)) = guard.and_then(|guard| Some((guard.fencing_token()?, guard))) else {
             let words = "the store granted a fenced lock without a token";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::terms::{Backoff, Terms};
+use crate::engine::acquire::lock_config::{Backoff, LockConfig};
 use crate::locks::fenced::FencedLock;
 use crate::locks::named::RedisLock;
 use crate::seam::Kind;
@@ -31,7 +31,7 @@ pub struct LockBuilder {
     engine: Arc<Engine>,
     name: String,
     is_fair: bool,
-    terms: Terms,
+    config: LockConfig,
 }
 
 impl LockBuilder {
@@ -40,7 +40,7 @@ impl LockBuilder {
             engine: Arc::clone(engine),
             name: name.to_owned(),
             is_fair: false,
-            terms: Terms::default(),
+            config: LockConfig::default(),
         }
     }
 
@@ -59,7 +59,7 @@ impl LockBuilder {
     /// of an async runtime or jobs of a pool share: on one thread they are one owner, and would re-enter each
     /// other's holds.
     pub fn non_reentrant(mut self) -> Self {
-        self.terms.reentrant = false;
+        self.config.reentrant = false;
         self
     }
 
@@ -71,7 +71,7 @@ impl LockBuilder {
     /// when it ends, and where its holder is, for [`inspect`](crate::LockClient::inspect). On Redis that is
     /// another field of the lock's hash, which Redisson ignores.
     pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.terms.max_hold = Some(limit);
+        self.config.max_hold = Some(limit);
         self
     }
 
@@ -90,7 +90,7 @@ impl LockBuilder {
     /// for a slice each: with n clients in the queue about 64 ms more, or n times 2 ms if that is less. A
     /// program that is killed in its slice leaves the lock until the lease ends, as in a hold.
     pub fn time_slice(mut self, is_on: bool) -> Self {
-        self.terms.turns = is_on;
+        self.config.time_slices = is_on;
         self
     }
 
@@ -118,7 +118,7 @@ impl LockBuilder {
     /// Not with `max_hold` or `spin` ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, calls
     /// with a lease, and groups of locks are not cached.
     pub fn cached(mut self) -> Self {
-        self.terms.keep = true;
+        self.config.cached = true;
         self
     }
 
@@ -128,28 +128,28 @@ impl LockBuilder {
     /// [`LockClient::leader`](crate::LockClient::leader) does so by itself; this is for a program's own
     /// election over a fenced lock, whose leader monitoring should not take for a hold that hangs.
     pub fn election(mut self) -> Self {
-        self.terms.leads = true;
+        self.config.leads = true;
         self
     }
 
     /// Waits by polling instead of notifications; see
     /// [`LockClient::get_spin_lock`](crate::LockClient::get_spin_lock).
     pub fn spin(mut self, backoff: Backoff) -> Self {
-        self.terms.backoff = Some(backoff);
+        self.config.backoff = Some(backoff);
         self
     }
 
     /// The lock with these options.
     pub fn build(self) -> RedisLock {
         let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
-        RedisLock::new(&self.engine, kind, &self.name).on_terms(self.terms)
+        RedisLock::new(&self.engine, kind, &self.name).with_config(self.config)
     }
 
     /// The lock with these options and a fencing token for each grant.
     pub fn build_fenced(self) -> FencedLock {
         let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
-        let terms = Terms { fenced: true, ..self.terms };
-        FencedLock::new(RedisLock::new(&self.engine, kind, &self.name).on_terms(terms))
+        let config = LockConfig { fenced: true, ..self.config };
+        FencedLock::new(RedisLock::new(&self.engine, kind, &self.name).with_config(config))
     }
 }
 
@@ -157,7 +157,7 @@ impl fmt::Debug for LockBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockBuilder")
             .field("name", &self.name)
-            .field("terms", &self.terms)
+            .field("config", &self.config)
             .finish_non_exhaustive()
     }
 }

@@ -157,12 +157,12 @@ impl MultiLock {
         let mut outcome = Ok(());
         let mut held = Vec::new();
         for lock in self.checked("unlock")?.iter().rev() {
-            let (engine, (name, entry)) = (lock.engine(), lock.found("unlock")?);
+            let (engine, (name, local)) = (lock.engine(), lock.found("unlock")?);
             if let Err(error) = engine.usable("unlock") {
                 outcome = outcome.and(Err(error.on(name.given())));
                 continue;
             }
-            match engine.own_hold(entry) {
+            match engine.own_hold(local) {
                 Some(hold) => held.push(LevelRelease { engine: Arc::clone(engine), hold, level: None }),
                 None => missing = missing.or(Some((engine, lock.kind(), name))),
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
-use crate::engine::acquire::terms::Terms;
-use crate::engine::hold::LockEntry;
+use crate::engine::acquire::lock_config::LockConfig;
+use crate::engine::hold::LocalLock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, unbound_number};
 use crate::inspect::Holder;
@@ -62,10 +62,10 @@ use crate::time::Lease;
 pub struct RedisLock {
     engine: Arc<Engine>,
     kind: Kind,
-    terms: Terms,
+    config: LockConfig,
     given: Arc<str>,
     /// A bad name is an error at first use.
-    name: std::result::Result<(Arc<LockName>, Arc<LockEntry>), Arc<Error>>,
+    name: std::result::Result<(Arc<LockName>, Arc<LocalLock>), Arc<Error>>,
 }
 
 impl RedisLock {
@@ -76,17 +76,17 @@ impl RedisLock {
         let key = format!("{}{}", options.key_prefix, mapped.as_deref().unwrap_or(&given));
         let name = LockName::new(&given, key)
             .and_then(|name| engine.store.check_name(kind, &name).map(|()| Arc::new(name)))
-            .map(|name| (Arc::clone(&name), engine.registry.entry(kind, &name)))
+            .map(|name| (Arc::clone(&name), engine.registry.local(kind, &name)))
             .map_err(Arc::new);
-        RedisLock { engine: Arc::clone(engine), kind, terms: Terms::default(), given, name }
+        RedisLock { engine: Arc::clone(engine), kind, config: LockConfig::default(), given, name }
     }
 
-    pub(crate) fn on_terms(self, terms: Terms) -> RedisLock {
-        RedisLock { terms, ..self }
+    pub(crate) fn with_config(self, config: LockConfig) -> RedisLock {
+        RedisLock { config, ..self }
     }
 
     pub(crate) fn reentrant(self) -> RedisLock {
-        RedisLock { terms: Terms { reentrant: true, ..self.terms }, ..self }
+        RedisLock { config: LockConfig { reentrant: true, ..self.config }, ..self }
     }
 
     /// The name, as it was given.
@@ -116,8 +116,8 @@ impl RedisLock {
     /// `Ok` means that this call ended this thread's level. Never ends another owner's hold, nor a later one
     /// of this thread.
     pub fn unlock(&self) -> Result<()> {
-        let (name, entry) = self.found("unlock")?;
-        self.engine.unlock("unlock", (self.kind, name), entry)
+        let (name, local) = self.found("unlock")?;
+        self.engine.unlock("unlock", (self.kind, name), local)
     }
 
     /// Frees the lock, whoever holds it; `false` if it was free. For operators: the holder is not asked.
@@ -213,10 +213,10 @@ impl RedisLock {
         Ok(self.found(action)?.0)
     }
 
-    pub(crate) fn found(&self, action: &'static str) -> Result<(&Arc<LockName>, &Arc<LockEntry>)> {
+    pub(crate) fn found(&self, action: &'static str) -> Result<(&Arc<LockName>, &Arc<LocalLock>)> {
         self.name
             .as_ref()
-            .map(|(name, entry)| (name, entry))
+            .map(|(name, local)| (name, local))
             .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
     }
 
@@ -227,9 +227,9 @@ impl RedisLock {
         limit: WaitLimit,
         interrupt: Option<&'a Interrupt>,
     ) -> Result<AcquireCall<'a>> {
-        let ((name, entry), kind, terms) = (self.found(action)?, self.kind, self.terms);
-        let call = AcquireCall::new(action, kind, (name, entry), limit);
-        Ok(AcquireCall { lease, interrupt, terms, by_thread: true, ..call })
+        let ((name, local), kind, config) = (self.found(action)?, self.kind, self.config);
+        let call = AcquireCall::new(action, kind, (name, local), limit);
+        Ok(AcquireCall { lease, interrupt, config, by_thread: true, ..call })
     }
 
     /// Acquires for the calling thread; `None` if the lock stayed busy.

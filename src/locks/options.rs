@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_wait_forever_unless_they_are_given_a_wait_or_a_deadline() {
+    fn options_without_a_limit_wait_for_ever() {
         let limit = |options: &AcquireOptions| options.limit(&Clock::System);
         let (never, now) = (WaitLimit::Deadline(Moment::NEVER), Clock::System.now());
         let options = AcquireOptions::new();

@@ -35,8 +35,8 @@ pub(crate) fn run_once<R>(
         let words = "this store cannot do it: it cannot set when a lock that is held will end";
         return Err(on_this(Error::new(ErrorKind::Unsupported, ACTION, words)));
     }
-    let entry = engine.registry.entry(kind, name);
-    let want = AcquireCall::new(ACTION, kind, (name, &entry), WaitLimit::Once);
+    let local = engine.registry.local(kind, name);
+    let want = AcquireCall::new(ACTION, kind, (name, &local), WaitLimit::Once);
     let want = AcquireCall { lease: Lease::Fixed(at_most), ..want };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };
     // However the job ends, even by a panic, it counts as run.
@@ -47,7 +47,7 @@ pub(crate) fn run_once<R>(
         // The work was protected: its result is worth more than a failed release, which is an event.
         Err(error) => {
             let event = Event::ReleaseFailed { name: name.given(), error: &error };
-            engine.reporter.tell(|observer| observer.event(&event));
+            engine.reporter.report(|observer| observer.event(&event));
         }
         Ok(()) => {}
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::engine::acquire::terms::Terms;
+use crate::engine::acquire::lock_config::LockConfig;
 use crate::locks::fenced::FencedLock;
 use crate::locks::named::RedisLock;
 use crate::seam::Kind;
@@ -40,7 +40,7 @@ use crate::seam::Kind;
 pub struct ReadWriteLock {
     read: RedisLock,
     write: RedisLock,
-    terms: Terms,
+    config: LockConfig,
 }
 
 impl ReadWriteLock {
@@ -48,7 +48,7 @@ impl ReadWriteLock {
         ReadWriteLock {
             read: RedisLock::new(engine, Kind::Read, name),
             write: RedisLock::new(engine, Kind::Write, name),
-            terms: Terms::default(),
+            config: LockConfig::default(),
         }
     }
 
@@ -71,7 +71,7 @@ impl ReadWriteLock {
 
     /// As [`write`](Self::write), with a fencing token for each grant.
     pub fn write_fenced(&self) -> FencedLock {
-        FencedLock::new(self.write.clone().on_terms(Terms { fenced: true, ..self.terms }))
+        FencedLock::new(self.write.clone().with_config(LockConfig { fenced: true, ..self.config }))
     }
 
     /// The same lock, in which waiting writers come before new readers, so that readers cannot starve
@@ -95,8 +95,8 @@ impl ReadWriteLock {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn writers_first(self) -> ReadWriteLock {
-        let terms = Terms { writers_first: true, ..self.terms };
-        ReadWriteLock { read: self.read.on_terms(terms), write: self.write.on_terms(terms), terms }
+        let config = LockConfig { writers_first: true, ..self.config };
+        ReadWriteLock { read: self.read.with_config(config), write: self.write.with_config(config), config }
     }
 }
 

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_hundred_thousand_names_the_heavy_ones_are_found_in_bounded_memory() {
+    fn heavy_names_are_found_in_bounded_memory() {
         let waited_for = WaitedFor::default();
         let heavy = 10;
         for n in 0..100_000_u64 {

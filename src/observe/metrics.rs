@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_that_a_renewal_was_overdue_is_seen_by_four_samples() {
+    fn four_samples_see_the_longest_overdue_renewal() {
         let (mut overdue, seconds) = (Overdue::default(), Duration::from_secs);
         overdue.note(seconds(7));
         overdue.note(seconds(3));

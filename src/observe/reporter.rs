@@ -140,14 +140,20 @@ impl Reporter {
     }
 
     /// Reports, on the calling thread, a request that was sent at `sent` and has just ended.
-    pub(crate) fn tell_request(&self, op: &'static str, sent: Moment, clock: &Clock, error: Option<&Error>) {
+    pub(crate) fn report_request(
+        &self,
+        op: &'static str,
+        sent: Moment,
+        clock: &Clock,
+        error: Option<&Error>,
+    ) {
         if self.is_observed() {
             let took = clock.now().since(sent);
-            self.tell(|observer| observer.event(&Event::Request { op, took, error }));
+            self.report(|observer| observer.event(&Event::Request { op, took, error }));
         }
     }
 
-    /// As [`tell_request`](Self::tell_request), on the callback thread.
+    /// As [`report_request`](Self::report_request), on the callback thread.
     pub(crate) fn observe_request(
         &self,
         op: &'static str,
@@ -164,7 +170,7 @@ impl Reporter {
     }
 
     /// Notifies the observers on the calling thread.
-    pub(crate) fn tell(&self, about: impl Fn(&dyn Observer)) {
+    pub(crate) fn report(&self, about: impl Fn(&dyn Observer)) {
         for observer in &self.observers {
             self.run_here(|| about(observer.as_ref()));
         }
@@ -323,7 +329,7 @@ pub(crate) struct RequestReport<'a> {
 impl Drop for RequestReport<'_> {
     fn drop(&mut self) {
         let event = Event::Request { op: self.op, took: self.took, error: self.error.as_ref() };
-        self.reporter.tell(|observer| observer.event(&event));
+        self.reporter.report(|observer| observer.event(&event));
     }
 }
 
@@ -384,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_callback_that_blocks_wakeups_that_flap_are_bounded_and_the_last_is_said() {
+    fn flapping_wakeups_are_bounded_behind_a_blocked_callback() {
         let down = || Some(Error::new(ErrorKind::Unreachable, "subscribe", "no answer"));
         for ends_down in [false, true] {
             let (sender, reported) = unbounded();
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_in_the_middle_of_a_call_is_known_and_what_runs_on_the_callback_thread_is_not_it() {
+    fn code_inside_a_call_is_told_from_callbacks() {
         let reporter = Arc::new(Reporter::new(Some(Arc::new(WakeupsObserver(unbounded().0)))));
         let other = Reporter::new(None);
         let asks = |reporter: &Arc<Reporter>| {
@@ -418,10 +424,10 @@ mod tests {
             (told, move || sender.send(reporter.is_telling_here()).unwrap())
         };
         let (told, ask) = asks(&reporter);
-        reporter.tell(|_| {
+        reporter.report(|_| {
             ask();
             assert!(!other.is_telling_here());
-            reporter.tell(|_| ask());
+            reporter.report(|_| ask());
         });
         ask();
         // The observer that writes log lines adds more.
@@ -429,7 +435,7 @@ mod tests {
         assert!(told.len() >= 3);
         told.dedup();
         assert_eq!(told, [true, false]);
-        reporter.tell(|_| panic!("told on purpose"));
+        reporter.report(|_| panic!("told on purpose"));
         assert!(!reporter.is_telling_here());
         // Each by which the observers are told of what is not the calling thread's.
         let (told, ask) = asks(&reporter);
@@ -447,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_callback_that_blocks_news_is_bounded_and_losses_are_not_dropped() {
+    fn a_blocked_callback_drops_news_but_no_losses() {
         let (sender, reported) = unbounded();
         let reporter = Reporter::new(Some(Arc::new(RecordingObserver(sender))));
         let (free, blocked) = unbounded::<()>();

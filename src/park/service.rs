@@ -10,7 +10,7 @@ use crate::time::{Clock, Moment};
 pub(crate) struct Service {
     waker: ServiceWaker,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
-    next_look: AtomicU64,
+    next_check: AtomicU64,
     /// The earliest moment that it was woken for since it last looked.
     woken_for: AtomicU64,
     stop: AtomicBool,
@@ -22,7 +22,7 @@ impl Service {
         let parker = Parker::service(clock);
         let service = Service {
             waker: parker.service_waker(),
-            next_look: AtomicU64::new(u64::MAX),
+            next_check: AtomicU64::new(u64::MAX),
             woken_for: AtomicU64::new(u64::MAX),
             stop: AtomicBool::new(false),
             thread: Mutex::new(None),
@@ -39,28 +39,28 @@ impl Service {
         Ok(())
     }
 
-    /// Runs on the thread: `look` does what is due and returns when to look next, until the service is
+    /// Runs on the thread: `work` does what is due and returns when to look next, until the service is
     /// stopped. Its argument is the earliest moment that the thread was woken for.
-    pub(crate) fn run(&self, parker: &Parker, mut look: impl FnMut(Moment) -> Moment) {
+    pub(crate) fn run(&self, parker: &Parker, mut work: impl FnMut(Moment) -> Moment) {
         parker.is_mine();
         loop {
-            // Opened before the look, set after it. Pairs with `look_by`.
-            self.next_look.store(u64::MAX, Ordering::SeqCst);
+            // Opened before the look, set after it. Pairs with `run_by`.
+            self.next_check.store(u64::MAX, Ordering::SeqCst);
             if self.is_stopped() {
                 return;
             }
-            let next = look(Moment::from_nanos(self.woken_for.swap(u64::MAX, Ordering::SeqCst)));
-            self.next_look.store(next.nanos(), Ordering::SeqCst);
+            let next = work(Moment::from_nanos(self.woken_for.swap(u64::MAX, Ordering::SeqCst)));
+            self.next_check.store(next.nanos(), Ordering::SeqCst);
             parker.park(next, None);
         }
     }
 
     /// Makes the thread look by `moment`. Free if it will anyway.
     ///
-    /// The caller first changes what the thread will see. Pairs with `run`, which opens `next_look` before it
-    /// looks and sets it after.
-    pub(crate) fn look_by(&self, moment: Moment) {
-        if moment.nanos() < self.next_look.load(Ordering::SeqCst) {
+    /// The caller first changes what the thread will see. Pairs with `run`, which opens `next_check` before
+    /// it looks and sets it after.
+    pub(crate) fn run_by(&self, moment: Moment) {
+        if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);
             self.waker.wake();
         }

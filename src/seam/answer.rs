@@ -15,21 +15,21 @@ pub(crate) enum Attempt {
         fence: Option<FencingToken>,
         /// How many clients were in the queue, this one included. Zero: this client was not in it, or the
         /// store does not say.
-        in_line: u32,
+        queued: u32,
     },
     Busy {
         /// The rest of the holder's lease; `None`: it has no end.
         retry_after: Option<Duration>,
     },
     /// Another owner holds the lock, or it is reserved, and this client is in the store's queue.
-    InLine {
+    InWaitQueue {
         /// When to ask again at the latest; `None`: nothing says when.
         retry_after: Option<Duration>,
         /// The messages that wake the waiter.
         listens_for: ListensFor,
         /// Whether to watch for releases that do not notify the queue: this client is first in it, and the
         /// holder's release would.
-        is_lookout: bool,
+        watches: bool,
     },
     /// A count above one was wanted, but the owner holds nothing. Nothing changed.
     Lost,
@@ -38,7 +38,7 @@ pub(crate) enum Attempt {
 impl Attempt {
     /// A grant outside of any queue.
     pub(crate) const fn granted(fence: Option<FencingToken>) -> Attempt {
-        Attempt::Granted { fence, in_line: 0 }
+        Attempt::Granted { fence, queued: 0 }
     }
 }
 

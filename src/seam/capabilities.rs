@@ -34,14 +34,14 @@ pub(crate) struct Capabilities<'a> {
     /// The shortest and the longest sleep of a waiter that no message wakes; each wait draws a random time
     /// between them.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
-    pub(crate) homes: Option<&'a dyn Homes>,
+    pub(crate) homes: Option<&'a dyn HomeNodes>,
     pub(crate) batches: Option<&'a dyn Batches>,
     pub(crate) majority: Option<&'a dyn Majority>,
     pub(crate) sessions: Option<&'a dyn Sessions>,
     pub(crate) connections: Option<&'a dyn ConnectionWatch>,
     pub(crate) sweeping: Option<&'a dyn Sweeping>,
-    pub(crate) lines: Option<&'a dyn Lines>,
-    pub(crate) keeping: Option<&'a dyn Keeping>,
+    pub(crate) wait_queues: Option<&'a dyn WaitQueues>,
+    pub(crate) hold_caching: Option<&'a dyn HoldCaching>,
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) listing: Option<&'a dyn Listing>,
     /// The table of a database that has the locks.
@@ -73,8 +73,8 @@ impl Default for Capabilities<'_> {
             sessions: None,
             connections: None,
             sweeping: None,
-            lines: None,
-            keeping: None,
+            wait_queues: None,
+            hold_caching: None,
             directory: None,
             listing: None,
             table: None,
@@ -91,7 +91,7 @@ pub(crate) struct TableInUse {
     pub(crate) others: Vec<String>,
 }
 
-pub(crate) trait Homes: Send + Sync {
+pub(crate) trait HomeNodes: Send + Sync {
     /// The place of a lock of this name. No I/O.
     fn home(&self, name: &LockName) -> u32;
 }
@@ -172,34 +172,34 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store that keeps a queue of the clients that wait for a lock, and notifies the first when the lock is
 /// free.
-pub(crate) trait Lines: Send + Sync {
+pub(crate) trait WaitQueues: Send + Sync {
     /// Whether the server did not let a release of this client's notify the queue. Later holds are under an
     /// id that says so. No I/O.
     fn is_refused(&self) -> bool;
 
     /// Takes the claim's client out of the lock's queue; a reservation for it passes to the next. In order
     /// with the client's other requests about the lock; waits for the outcome only where that order needs it.
-    fn leave_line(&self, claim: &Claim, deadline: Moment);
+    fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends the subscription to the releases of the claim's lock once no thread here listens. Does not wait.
-    fn end_lookout(&self, claim: &Claim) {
+    fn end_release_watch(&self, claim: &Claim) {
         let _ = claim;
     }
 }
 
 /// A store in which waiters can ask a lock's holder for it, by a recall or by being seen.
-pub(crate) trait Keeping: Send + Sync {
+pub(crate) trait HoldCaching: Send + Sync {
     /// Wakes `waker` when others ask for the lock that the claim's client caches.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// For each claim that [`keeps`](Claim::keeps): whether others want the lock. Changes nothing, so a late
+    /// For each claim that [`caches`](Claim::caches): whether others want the lock. Changes nothing, so a late
     /// look harms no later hold. One answer per claim, in order.
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>>;
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
 /// The result of a look at a cached hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeptLook {
+pub(crate) enum CachedCheck {
     /// No other client wants it.
     Stays,
     /// Others want it, or the store cannot see whether they do.

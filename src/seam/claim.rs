@@ -16,16 +16,17 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The lock's place, as [`Homes::home`](super::capabilities::Homes::home) said at the first attempt.
+    /// The lock's place, as [`HomeNodes::home`](super::capabilities::HomeNodes::home) said at the first
+    /// attempt.
     pub(crate) home: u32,
     /// Whether the owner goes on asking while the lock is busy: a store with a queue gives it a place.
     pub(crate) waits: bool,
     /// How the attempt treats the queue of waiting clients, if the store keeps one.
-    pub(crate) turn: Turn,
+    pub(crate) queue_mode: QueueMode,
     /// The messages that wake a waiter under this claim, as the last answer said.
     pub(crate) listens_for: ListensFor,
-    /// Whether the owner stands for election, whose queue has three places: further candidates are told to
-    /// listen for [`Nothing`](ListensFor::Nothing).
+    /// Whether the owner stands for election, whose queue has three places: further candidates are notified
+    /// to listen for [`Nothing`](ListensFor::Nothing).
     pub(crate) leads: bool,
     /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such
     /// a reader looks.
@@ -38,8 +39,8 @@ pub(crate) struct Claim {
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
     /// Whether the client caches the hold until a recall, which waiters send on stores that
-    /// [can](super::capabilities::Keeping).
-    pub(crate) keeps: bool,
+    /// [can](super::capabilities::HoldCaching).
+    pub(crate) caches: bool,
     /// Whether the lock is known to have been granted. A claim that is cleaned up before must not be granted
     /// later either.
     pub(crate) is_granted: bool,
@@ -55,7 +56,7 @@ impl Claim {
             lease,
             home: 0,
             waits: false,
-            turn: Turn::Barges,
+            queue_mode: QueueMode::Barges,
             listens_for: ListensFor::Releases,
             leads: false,
             writers_first: false,
@@ -63,7 +64,7 @@ impl Claim {
             note: None,
             levels: 1,
             wants_fence: false,
-            keeps: false,
+            caches: false,
             is_granted: false,
         }
     }
@@ -76,14 +77,14 @@ impl Claim {
     /// Whether the store may have more of the hold than its owner, which a request for several locks does not
     /// remove.
     pub(crate) fn has_more(&self) -> bool {
-        self.note.is_some() || self.keeps
+        self.note.is_some() || self.caches
     }
 
     /// The claim of the hold that was granted under this one: it waits no more.
     pub(crate) fn of_hold(self) -> Claim {
         Claim {
             waits: false,
-            turn: Turn::Barges,
+            queue_mode: QueueMode::Barges,
             listens_for: ListensFor::Releases,
             writers_first: false,
             levels: 1,
@@ -97,7 +98,7 @@ impl Claim {
 /// How an attempt treats a lock's queue of waiting clients. A client is in the queue once, however many of
 /// its threads wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum QueueMode {
     /// Takes a free lock even if it is reserved.
     Barges,
     /// Leaves a reserved lock alone, and does not join the queue.
@@ -105,7 +106,7 @@ pub(crate) enum Turn {
     /// Leaves a reserved lock alone, and joins the queue.
     Waits,
     /// The same; the client may be in the queue already.
-    StandsInLine,
+    InWaitQueue,
     /// The client was notified that it is next. If another has the lock, the client is first in the queue
     /// again.
     IsNext,
@@ -114,7 +115,8 @@ pub(crate) enum Turn {
 /// A waiter asks at a random time between these after the holder's lease ends, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 /// The same after the end of a reservation.
-pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
+pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
+    (Duration::from_millis(10), Duration::from_millis(20));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ListensFor {

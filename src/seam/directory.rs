@@ -88,7 +88,7 @@ pub(crate) struct Page<T> {
     pub(crate) next: Option<Place>,
     pub(crate) requests: u64,
     /// How many keys or rows the store looked at.
-    pub(crate) looked_at: u64,
+    pub(crate) examined: u64,
 }
 
 /// A page of a list that goes from server to server, from the answer of the first of `servers`: that one is
@@ -106,7 +106,7 @@ pub(crate) fn read_each(
     clients: &[ClientId],
     read: impl Fn(ClientId) -> Answer<Page<Option<Posted>>>,
 ) -> Answer<Page<Option<Posted>>> {
-    let mut page = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
+    let mut page = Page { found: Vec::new(), next: None, requests: 0, examined: 0 };
     for client in clients {
         page.requests += 1;
         match read(*client) {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_the_lock_and_the_action_and_says_whether_the_outcome_is_known() {
+    fn an_answer_names_lock_and_action() {
         for (failure, is_unknown) in [(Failure::Refused(error()), false), (Failure::Unknown(error()), true)] {
             let (error, is_answered_unknown) = match named::<()>(Err(failure), "lock", "orders") {
                 Err(Failure::Refused(error)) => (error, false),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failure_of_a_request_that_only_reads_leaves_no_doubt() {
+    fn a_failed_read_leaves_no_doubt() {
         assert!(matches!(Failure::Unknown(error()).of_reading(), Failure::Refused(_)));
     }
 }

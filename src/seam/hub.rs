@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
-use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::shrink::CrowdMap;
 use crate::sync::{Condvar, Mutex, Waker};
 use crate::time::{Clock, Moment, random_between};
 
@@ -59,7 +59,7 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     pause: Duration,
     thread: Option<JoinHandle<()>>,
     /// The observer was notified that wake-ups are not coming.
-    pub(crate) told_down: bool,
+    pub(crate) is_down_reported: bool,
 }
 
 pub(crate) struct HubChannel<N> {
@@ -89,7 +89,7 @@ impl<P: WakeupProtocol> Hub<P> {
             is_served: false,
             pause: PAUSES.0,
             thread: None,
-            told_down: false,
+            is_down_reported: false,
         };
         Arc::new(Hub { protocol, reporter, linger, state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -176,16 +176,16 @@ impl<P: WakeupProtocol> Hub<P> {
         drop(thread.join());
     }
 
-    pub(crate) fn tell_down(&self, state: &mut HubState<P>, error: Error) {
+    pub(crate) fn report_down(&self, state: &mut HubState<P>, error: Error) {
         if let Some(reporter) = &self.reporter
-            && !std::mem::replace(&mut state.told_down, true)
+            && !std::mem::replace(&mut state.is_down_reported, true)
         {
             reporter.wakeups(Some(error));
         }
     }
 
-    pub(crate) fn tell_up(&self, state: &mut HubState<P>) {
-        if std::mem::take(&mut state.told_down) {
+    pub(crate) fn report_up(&self, state: &mut HubState<P>) {
+        if std::mem::take(&mut state.is_down_reported) {
             self.reporter.iter().for_each(|reporter| reporter.wakeups(None));
         }
     }
@@ -208,7 +208,10 @@ impl<P: WakeupProtocol> Hub<P> {
             Ok(thread) => state.thread = Some(thread),
             Err(error) => {
                 let words = "the system could not start a thread";
-                self.tell_down(state, Error::new(ErrorKind::Resource, "subscribe", words).with_source(error));
+                self.report_down(
+                    state,
+                    Error::new(ErrorKind::Resource, "subscribe", words).with_source(error),
+                );
             }
         }
     }
@@ -231,7 +234,7 @@ impl<P: WakeupProtocol> Hub<P> {
         state.set_down();
         let Some(error) = error.filter(|_| !state.closed) else { return };
         if !state.channels.is_empty() {
-            self.tell_down(&mut state, error);
+            self.report_down(&mut state, error);
         }
         let until = Clock::System.after(random_between((state.pause, state.pause * 2)));
         state.pause = (state.pause * 2).min(PAUSES.1);
@@ -394,7 +397,7 @@ mod tests {
                     channel.set_up(sign == '+');
                     state.own.push(format!("{sign}{}", channel.channel()));
                 }
-                hub.tell_up(&mut state);
+                hub.report_up(&mut state);
                 hub.changed.wait(&mut state);
             }
             Ok(())
@@ -415,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_several_failures_is_told_once_and_its_end_too() {
+    fn an_outage_and_its_end_are_reported_once() {
         let (hub, reporter) = hub(3, LONG);
         let waker = Waker::default();
         let listening = hub.listen("a", &waker).unwrap();
@@ -429,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_hears_of_each_channel_that_comes_or_goes_in_that_order() {
+    fn channel_changes_reach_the_server_in_order() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         for _ in 0..50 {
@@ -449,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_old_channel_leaves_the_new_one_of_its_name() {
+    fn an_old_channels_end_leaves_the_new_one() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));
@@ -461,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_outlasts_its_last_listener_by_the_linger_and_one_who_comes_meanwhile() {
+    fn a_channel_outlasts_its_last_listener() {
         let (hub, _reporter) = hub(0, LONG);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));

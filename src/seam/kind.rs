@@ -40,7 +40,7 @@ struct Properties {
     only_asks: bool,
     shares_its_end: bool,
     other_half: Option<Kind>,
-    is_rationed: bool,
+    is_throttled: bool,
 }
 
 const LOCK: Properties = Properties {
@@ -53,7 +53,7 @@ const LOCK: Properties = Properties {
     only_asks: false,
     shares_its_end: false,
     other_half: None,
-    is_rationed: false,
+    is_throttled: false,
 };
 
 /// A number, or a notification, without a holder.
@@ -75,12 +75,12 @@ impl Kind {
                 ..LOCK
             },
             Kind::Write => {
-                Properties { family: Family::Write, other_half: Some(Kind::Read), is_rationed: true, ..LOCK }
+                Properties { family: Family::Write, other_half: Some(Kind::Read), is_throttled: true, ..LOCK }
             }
             Kind::Token => Properties { family: Family::Token, is_one_record: true, ..LOCK },
-            Kind::Permits => Properties { is_leased: true, is_rationed: true, ..COUNTED },
+            Kind::Permits => Properties { is_leased: true, is_throttled: true, ..COUNTED },
             Kind::Latch => Properties { only_asks: true, ..COUNTED },
-            Kind::Semaphore => Properties { is_rationed: true, ..COUNTED },
+            Kind::Semaphore => Properties { is_throttled: true, ..COUNTED },
             Kind::Signal => COUNTED,
         }
     }
@@ -139,14 +139,14 @@ impl Kind {
     }
 
     /// Whether a store may keep a queue of waiting clients.
-    pub(crate) const fn has_line(self) -> bool {
+    pub(crate) const fn has_queue(self) -> bool {
         self.properties().is_handed_off
     }
 
     /// Whether a release notifies all waiters although only some can get in: then waiters whose attempts fail
     /// ask less often.
-    pub(crate) const fn is_rationed(self) -> bool {
-        self.properties().is_rationed
+    pub(crate) const fn is_throttled(self) -> bool {
+        self.properties().is_throttled
     }
 
     /// Whether an attempt leaves nothing in the store, granted or not.

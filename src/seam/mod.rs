@@ -30,7 +30,9 @@ pub(crate) use crate::seam::answer::{
     Answered, Attempt, Handoff, Others, Pending, Release, Releasing, Sink, named_each,
 };
 pub(crate) use crate::seam::capabilities::Capabilities;
-pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, ListensFor, Turn};
+pub(crate) use crate::seam::claim::{
+    AFTER_LEASE, AFTER_RESERVATION, Bound, Claim, HoldNote, ListensFor, QueueMode,
+};
 pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named, not_set_up};
 pub(crate) use crate::seam::inspection::{Inspect, Snapshot};
 pub(crate) use crate::seam::kind::{Counting, Family, Kind};

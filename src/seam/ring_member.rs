@@ -23,7 +23,7 @@ pub(crate) enum Marked<T> {
 
 /// A name on a node that was its home before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Probe {
     Free {
         /// The last token that was given out there; zero: none.
         fence: u64,
@@ -52,5 +52,5 @@ pub(crate) trait RingMember: Store {
     ) -> Answer<Marked<Attempt>>;
 
     /// Whether anyone holds the claim's lock.
-    fn look_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Look>>;
+    fn probe_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Probe>>;
 }

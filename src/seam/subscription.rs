@@ -37,7 +37,7 @@ struct Listener {
     id: u64,
     waker: Waker,
     /// Looks by itself before long, so that not every message need wake it.
-    looks_soon: Arc<AtomicBool>,
+    polls_soon: Arc<AtomicBool>,
 }
 
 /// Every message makes the client ask.
@@ -92,7 +92,7 @@ impl Channel {
                 self.standby_count.fetch_add(1, Ordering::SeqCst);
                 self.wake();
             }
-            _ => self.notify_by_odds(),
+            _ => self.notify_throttled(),
         }
     }
 
@@ -103,13 +103,13 @@ impl Channel {
     }
 
     /// The same, but a listener that looks soon is woken only with probability 1/odds.
-    fn notify_by_odds(&self) {
+    fn notify_throttled(&self) {
         // Counts first and looks at the listener second; the listener does the opposite. So this wakes the
-        // listener, or the listener sees the count. Pairs with `Subscription::looks_soon`.
+        // listener, or the listener sees the count. Pairs with `Subscription::polls_soon`.
         self.message_count.fetch_add(1, Ordering::SeqCst);
-        let odds = self.odds();
+        let one_in = self.one_in();
         for listener in self.wakers.lock().iter() {
-            if odds == 1 || !listener.looks_soon.load(Ordering::SeqCst) || is_drawn(odds) {
+            if one_in == 1 || !listener.polls_soon.load(Ordering::SeqCst) || is_drawn(one_in) {
                 listener.waker.wake();
             }
         }
@@ -168,7 +168,7 @@ impl Channel {
     }
 
     /// About one of so many messages makes the client ask.
-    fn odds(&self) -> u32 {
+    fn one_in(&self) -> u32 {
         ALL / self.share.load(Ordering::Relaxed).max(LEAST_SHARE)
     }
 
@@ -177,9 +177,9 @@ impl Channel {
     }
 }
 
-/// True in one of `odds` cases.
-fn is_drawn(odds: u32) -> bool {
-    random_between((Duration::ZERO, Duration::from_nanos(u64::from(odds)))).is_zero()
+/// True in one of `one_in` cases.
+fn is_drawn(one_in: u32) -> bool {
+    random_between((Duration::ZERO, Duration::from_nanos(u64::from(one_in)))).is_zero()
 }
 
 /// Notified when a listener leaves, to end subscriptions that are not needed.
@@ -198,7 +198,7 @@ struct ChannelPlace {
     channel: Arc<Channel>,
     source: Arc<dyn ChannelSource>,
     id: u64,
-    looks_soon: Arc<AtomicBool>,
+    polls_soon: Arc<AtomicBool>,
 }
 
 impl Subscription {
@@ -207,10 +207,10 @@ impl Subscription {
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
-        let looks_soon = Arc::new(AtomicBool::new(false));
-        let listener = Listener { id, waker: waker.clone(), looks_soon: Arc::clone(&looks_soon) };
+        let polls_soon = Arc::new(AtomicBool::new(false));
+        let listener = Listener { id, waker: waker.clone(), polls_soon: Arc::clone(&polls_soon) };
         channel.wakers.lock().push(listener);
-        Subscription { places: vec![ChannelPlace { channel, source, id, looks_soon }], enough: 1 }
+        Subscription { places: vec![ChannelPlace { channel, source, id, polls_soon }], enough: 1 }
     }
 
     /// Listens to several channels; up when all are up. `None`: there are none.
@@ -243,8 +243,8 @@ impl Subscription {
     }
 
     /// About one of so many messages makes the client ask.
-    pub(crate) fn odds(&self) -> u32 {
-        self.channels().map(Channel::odds).max().unwrap_or(1)
+    pub(crate) fn one_in(&self) -> u32 {
+        self.channels().map(Channel::one_in).max().unwrap_or(1)
     }
 
     /// The recent duration of an attempt, if known.
@@ -252,15 +252,15 @@ impl Subscription {
         self.channels().map(Channel::ask_time).max().unwrap_or_default()
     }
 
-    /// Whether to ask after this message, by the odds.
+    /// Whether to ask after this message, with the wake probability.
     pub(crate) fn draws(&self) -> bool {
-        is_drawn(self.odds())
+        is_drawn(self.one_in())
     }
 
     /// Says whether the waiter looks at the counts soon, woken or not. After it has said `false` it must look
     /// once more.
-    pub(crate) fn looks_soon(&self, looks: bool) {
-        self.places.iter().for_each(|place| place.looks_soon.store(looks, Ordering::SeqCst));
+    pub(crate) fn polls_soon(&self, looks: bool) {
+        self.places.iter().for_each(|place| place.polls_soon.store(looks, Ordering::SeqCst));
     }
 
     /// Notes the outcome and the duration of an attempt that a message triggered.
@@ -331,15 +331,15 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_in_vain_and_looks_soon_is_woken_by_few_messages_and_anybody_else_by_each() {
+    fn only_polling_listeners_are_throttled() {
         let (channel, waker, subscription) = listening();
-        subscription.looks_soon(true);
+        subscription.polls_soon(true);
         assert_eq!(woken(&channel, &waker), 1000, "nothing was in vain yet");
         (0..20).for_each(|_| subscription.note_asked(false, AT_ONCE));
-        assert_eq!(subscription.odds(), 256, "no less readily than that");
+        assert_eq!(subscription.one_in(), 256, "no less readily than that");
         let few = woken(&channel, &waker);
         assert!(few < 100, "{few}");
-        subscription.looks_soon(false);
+        subscription.polls_soon(false);
         assert_eq!(woken(&channel, &waker), 1000, "it would not look by itself");
     }
 
@@ -347,17 +347,17 @@ mod tests {
     fn who_is_granted_what_was_freed_asks_more_readily_again() {
         let (_channel, _waker, subscription) = listening();
         (0..20).for_each(|_| subscription.note_asked(false, AT_ONCE));
-        let mut last = subscription.odds();
+        let mut last = subscription.one_in();
         for _ in 0..32 {
             subscription.note_asked(true, AT_ONCE);
-            assert!(subscription.odds() <= last);
-            last = subscription.odds();
+            assert!(subscription.one_in() <= last);
+            last = subscription.one_in();
         }
         assert_eq!(last, 1);
     }
 
     #[test]
-    fn the_time_of_an_ask_follows_the_link_and_one_slow_answer_alone_counts_by_a_quarter() {
+    fn the_ask_time_follows_the_link() {
         let (_channel, _waker, subscription) = listening();
         assert_eq!(subscription.ask_time(), Duration::ZERO);
         let ms = Duration::from_millis;
@@ -374,9 +374,9 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_in_the_line_and_the_state_of_the_subscription_wake_whatever_the_odds() {
+    fn queue_messages_are_never_throttled() {
         let (channel, waker, subscription) = listening();
-        subscription.looks_soon(true);
+        subscription.polls_soon(true);
         (0..20).for_each(|_| subscription.note_asked(false, AT_ONCE));
         for _ in 0..50 {
             channel.take(b"next");

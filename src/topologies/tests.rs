@@ -10,7 +10,7 @@ use crate::inspect::Inspection;
 use crate::seam::capabilities::Capabilities;
 use crate::seam::inspection::Inspect;
 use crate::seam::inspection::describe_by_kinds;
-use crate::seam::ring_member::{Look, Marked, RingMember};
+use crate::seam::ring_member::{Marked, Probe, RingMember};
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store};
 use crate::sync::{Mutex, Waker};
@@ -152,7 +152,7 @@ impl RingMember for Scripted {
         self.under(mark, || self.attempt(claim, 1, deadline))
     }
 
-    fn look_under(&self, mark: &str, _: &Claim, _: Moment) -> Answer<Marked<Look>> {
-        self.under(mark, || Ok(Look::Free { fence: 0 }))
+    fn probe_under(&self, mark: &str, _: &Claim, _: Moment) -> Answer<Marked<Probe>> {
+        self.under(mark, || Ok(Probe::Free { fence: 0 }))
     }
 }

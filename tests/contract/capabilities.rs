@@ -13,11 +13,11 @@ use crate::support::{
 
 contracts!(
     a_kind_is_reentrant_exactly_if_it_says_so,
-    a_release_wakes_other_clients_exactly_if_the_kind_says_so,
+    a_release_wakes_other_clients_if_the_kind_does,
     every_kind_is_a_lock_to_generic_code,
-    a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair,
-    a_hold_survives_a_restart_exactly_if_the_store_says_so,
-    a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so,
+    a_later_caller_overtakes_only_on_unfair_kinds,
+    a_hold_survives_a_restart_if_the_store_says_so,
+    a_hold_outlives_connections_if_the_store_says_so,
     a_lease_ends_as_exactly_as_the_store_says,
 );
 
@@ -44,7 +44,7 @@ fn a_kind_is_reentrant_exactly_if_it_says_so(store: &Store) {
     }
 }
 
-fn a_release_wakes_other_clients_exactly_if_the_kind_says_so(store: &Store) {
+fn a_release_wakes_other_clients_if_the_kind_does(store: &Store) {
     for kind in &store.kinds {
         let (client, other) = (store.client(), store.client());
         let name = fresh(kind.label);
@@ -102,7 +102,7 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
 }
 
 /// Another thread sometimes gets a lock that is free between a release and the waiter's next attempt.
-fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Store) {
+fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);
@@ -135,7 +135,7 @@ fn a_later_caller_overtakes_a_waiter_exactly_if_the_kind_is_not_fair(store: &Sto
     }
 }
 
-fn a_hold_survives_a_restart_exactly_if_the_store_says_so(store: &Store) {
+fn a_hold_survives_a_restart_if_the_store_says_so(store: &Store) {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();
@@ -155,7 +155,7 @@ fn a_hold_survives_a_restart_exactly_if_the_store_says_so(store: &Store) {
     }
 }
 
-fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &Store) {
+fn a_hold_outlives_connections_if_the_store_says_so(store: &Store) {
     let (make, binds) = match store.sessions {
         Sessions::None => return,
         Sessions::Outlived(make) => (make, false),

@@ -15,18 +15,18 @@ use crate::support::{
 };
 
 contracts!(needs Counting:
-    a_waiter_releases_the_lock_and_acquires_it_again_when_notified,
+    a_wait_releases_and_reacquires_the_lock,
     a_notified_waiter_has_its_whole_hold_count_again,
     waiters_are_notified_in_the_order_in_which_they_came,
-    all_are_notified_at_once_and_go_on_one_by_one,
+    notify_all_lets_waiters_go_on_one_by_one,
     a_wait_that_ends_by_itself_has_the_lock_again,
     a_wait_that_is_interrupted_has_the_lock_again,
-    a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue,
+    an_early_interrupt_leaves_nobody_in_the_conditions_queue,
     a_notification_to_nobody_is_not_kept,
     a_notification_that_its_waiter_leaves_goes_to_the_next,
     only_the_holder_may_wait_for_a_condition_or_notify,
-    a_hold_that_another_guard_has_a_part_in_is_not_given_up,
-    a_wait_goes_on_while_what_it_is_for_is_not_there,
+    a_wait_refuses_a_hold_shared_with_another_guard,
+    wait_while_waits_until_the_condition_is_false,
     a_guard_that_has_waited_is_a_guard_as_before,
     conditions_of_one_lock_are_apart,
     a_waiter_whose_client_ends_is_passed_over_at_once,
@@ -50,7 +50,7 @@ fn waiting<T: Send + 'static>(
     waiter
 }
 
-fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store) {
+fn a_wait_releases_and_reacquires_the_lock(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
@@ -115,7 +115,7 @@ fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
     }
 }
 
-fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
+fn notify_all_lets_waiters_go_on_one_by_one(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("cond");
     let inside = Arc::new(Mutex::new(()));
@@ -169,7 +169,7 @@ fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
     assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
 }
 
-fn a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue(store: &Store) {
+fn an_early_interrupt_leaves_nobody_in_the_conditions_queue(store: &Store) {
     let client = store.client();
     let lock = client.get_lock(fresh("cond"));
     let interrupt = Interrupt::new();
@@ -246,7 +246,7 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_hold_that_another_guard_has_a_part_in_is_not_given_up(store: &Store) {
+fn a_wait_refuses_a_hold_shared_with_another_guard(store: &Store) {
     let lock = store.client().get_lock(fresh("cond"));
     let outer = lock.acquire().unwrap();
     let mut guard = lock.acquire().unwrap();
@@ -260,7 +260,7 @@ fn a_hold_that_another_guard_has_a_part_in_is_not_given_up(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
+fn wait_while_waits_until_the_condition_is_false(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let (items, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -13,26 +13,26 @@ use super::harness::{Kind, Need, Store, fresh};
 use crate::support::{LONG, elsewhere, eventually, let_pass, now, slack_since, throughout};
 
 contracts!(needs Directory:
-    locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over,
-    the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked_for,
-    a_wait_of_a_multi_lock_ends_too_and_its_thread_keeps_what_it_held_before,
-    a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_one,
-    a_deadlock_whose_youngest_wait_is_of_a_client_that_does_not_break_stays,
+    a_deadlock_and_its_end_are_reported_within_three_seconds,
+    a_deadlocks_youngest_wait_is_broken_within_three_seconds,
+    a_broken_multi_lock_wait_keeps_earlier_holds,
+    a_conditions_reacquisition_is_not_broken,
+    a_deadlock_stays_if_the_youngest_client_does_not_break,
     a_ring_of_eight_clients_is_told_by_each,
     a_ring_within_one_client_is_told,
-    a_wait_for_a_thread_that_goes_on_is_no_deadlock,
-    a_wait_that_was_over_before_is_not_part_of_a_deadlock,
-    a_multi_lock_that_waits_with_a_lock_held_is_seen,
+    a_wait_for_a_running_thread_is_no_deadlock,
+    an_ended_wait_is_not_part_of_a_deadlock,
+    a_multi_locks_wait_is_part_of_a_deadlock,
     a_ring_through_a_read_hold_is_seen,
-    a_ring_through_a_reader_behind_a_writer_that_waits_is_seen,
-    a_ring_through_a_fair_lock_and_a_write_hold_is_seen,
-    a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none,
-    an_owned_guard_of_a_thread_that_has_ended_or_does_not_wait_is_no_ring,
-    a_process_that_works_under_a_hold_is_seen_to_keep_it,
-    a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken,
-    a_deadlock_with_a_thread_of_six_hundred_locks_is_broken,
+    a_cycle_through_a_reader_behind_a_writer_is_found,
+    a_cycle_through_fair_and_write_locks_is_found,
+    owned_guards_make_only_possible_cycles,
+    an_owned_guard_elsewhere_is_no_cycle,
+    work_under_anothers_hold_extends_the_cycle,
+    a_deadlock_beyond_a_full_entry_is_broken,
+    a_deadlock_with_six_hundred_locks_is_broken,
     a_deadlock_through_names_of_a_thousand_bytes_is_broken,
-    a_wait_with_a_limit_ends_for_a_deadlock_before_it_is_busy,
+    a_deadlock_breaks_a_timed_wait_before_its_limit,
 );
 
 fn gate_of(threads: usize) -> Arc<Barrier> {
@@ -125,7 +125,7 @@ fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
     names
 }
 
-fn locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over(store: &Store) {
+fn a_deadlock_and_its_end_are_reported_within_three_seconds(store: &Store) {
     std::thread::scope(|scope| {
         for kind in &store.kinds {
             scope.spawn(|| told_and_over(store, kind));
@@ -172,7 +172,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
     }
 }
 
-fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked_for(store: &Store) {
+fn a_deadlocks_youngest_wait_is_broken_within_three_seconds(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let members = [Member::new(store, true), Member::new(store, true)];
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
@@ -210,7 +210,7 @@ fn is_known_to_wait(member: &Member) -> bool {
 }
 
 /// The multi-lock waits last, for the other thread's second lock, while it holds a third.
-fn a_wait_of_a_multi_lock_ends_too_and_its_thread_keeps_what_it_held_before(store: &Store) {
+fn a_broken_multi_lock_wait_keeps_earlier_holds(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let quick = Duration::from_millis(200);
     let (one, many) = (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
@@ -228,7 +228,7 @@ fn a_wait_of_a_multi_lock_ends_too_and_its_thread_keeps_what_it_held_before(stor
     thread.join().unwrap().unwrap();
 }
 
-fn a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_one(store: &Store) {
+fn a_conditions_reacquisition_is_not_broken(store: &Store) {
     if store.lacks.contains(&Need::Counting) {
         return;
     }
@@ -264,7 +264,7 @@ fn a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_on
     thread.join().unwrap().unwrap();
 }
 
-fn a_deadlock_whose_youngest_wait_is_of_a_client_that_does_not_break_stays(store: &Store) {
+fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let quick = Duration::from_millis(200);
     let (breaks, other) = (Member::looking_after(store, quick, true), Member::quick(store));
@@ -337,7 +337,7 @@ fn a_ring_within_one_client_is_told(store: &Store) {
 }
 
 /// Chains that end at a running thread, or at a guard that any thread may release.
-fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
+fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
     let held = holding.client.get_lock(&b).acquire().unwrap();
@@ -354,7 +354,7 @@ fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
 }
 
 /// A published wait has ended when the wait begins that would have closed the cycle.
-fn a_wait_that_was_over_before_is_not_part_of_a_deadlock(store: &Store) {
+fn an_ended_wait_is_not_part_of_a_deadlock(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
     let first = early.client.get_lock(&a).acquire().unwrap();
@@ -366,7 +366,7 @@ fn a_wait_that_was_over_before_is_not_part_of_a_deadlock(store: &Store) {
     drop((first, held));
 }
 
-fn a_multi_lock_that_waits_with_a_lock_held_is_seen(store: &Store) {
+fn a_multi_locks_wait_is_part_of_a_deadlock(store: &Store) {
     for is_owned in [false, true] {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));
@@ -424,7 +424,7 @@ fn a_ring_through_a_read_hold_is_seen(store: &Store) {
 }
 
 /// A writer keeps the second reader out, and the first reader keeps the writer out.
-fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
+fn a_cycle_through_a_reader_behind_a_writer_is_found(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }
@@ -457,7 +457,7 @@ fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
 }
 
 /// The fair lock's waiter is in its queue; the write half's waiter waits for the other writer.
-fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
+fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) || store.lacks.contains(&Need::Fair) {
         return;
     }
@@ -487,7 +487,7 @@ fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
 
 /// Any thread may release such a guard, so the cycle is reported as possible, and breaks no wait. Clients of
 /// one thread do not know of each other.
-fn a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none(store: &Store) {
+fn owned_guards_make_only_possible_cycles(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
     let breaking = || Member::looking_after(store, Duration::from_millis(200), true);
     let (one, waits_by, other) = (breaking(), breaking(), breaking());
@@ -528,7 +528,7 @@ fn a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none(store
 }
 
 /// Another thread has the guard and releases it.
-fn an_owned_guard_of_a_thread_that_has_ended_or_does_not_wait_is_no_ring(store: &Store) {
+fn an_owned_guard_elsewhere_is_no_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b"].map(fresh).into();
     let (one, other) = (Member::quick(store), Member::quick(store));
     let guard = {
@@ -552,7 +552,7 @@ enum Hold {
 }
 
 /// Other clients wait, and say under which hold they work.
-fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
+fn work_under_anothers_hold_extends_the_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
     let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();
@@ -667,7 +667,7 @@ fn long_name(label: &str) -> String {
 }
 
 /// The client's entry has no room for the deadlock's older wait, nor, later, for the younger.
-fn a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken(store: &Store) {
+fn a_deadlock_beyond_a_full_entry_is_broken(store: &Store) {
     let quick = Duration::from_millis(200);
     let [one, many] = [(); 2].map(|()| Member::looking_after(store, quick, true));
     let (busy, asks) = (fresh("busy"), store.client());
@@ -680,7 +680,7 @@ fn a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken(store: &Sto
     guard.unlock().unwrap();
 }
 
-fn a_deadlock_with_a_thread_of_six_hundred_locks_is_broken(store: &Store) {
+fn a_deadlock_with_six_hundred_locks_is_broken(store: &Store) {
     let (one, many) = (Member::new(store, true), Member::new(store, true));
     let own: Vec<String> = (0..600).map(|at| fresh(&format!("own{at}"))).collect();
     is_broken_for(&one, &many, &own);
@@ -692,7 +692,7 @@ fn a_deadlock_through_names_of_a_thousand_bytes_is_broken(store: &Store) {
 }
 
 /// The limit is longer than a search takes.
-fn a_wait_with_a_limit_ends_for_a_deadlock_before_it_is_busy(store: &Store) {
+fn a_deadlock_breaks_a_timed_wait_before_its_limit(store: &Store) {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     let (a, b, gate) = (fresh("a"), fresh("b"), gate_of(2));
     let held = one.client.get_lock(&b).acquire().unwrap();

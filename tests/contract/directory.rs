@@ -8,14 +8,14 @@ use super::harness::{Need, Store, fresh};
 use crate::support::{Holding, LONG, eventually};
 
 contracts!(needs Directory:
-    a_holder_is_shown_with_its_host_process_thread_and_time,
+    the_directory_shows_host_process_thread_and_time,
     a_waiter_is_shown_with_its_process_and_thread,
     those_who_wait_for_permits_and_to_read_are_shown,
     clients_are_listed_with_what_they_hold_and_wait_for,
     a_client_whose_directory_is_off_is_an_id,
     an_entry_is_gone_after_shutdown,
     locks_that_are_held_are_listed_by_pattern,
-    a_prefix_is_left_out_of_names_and_is_no_pattern,
+    lists_leave_out_the_prefix_and_match_it_literally,
 );
 
 fn quick(store: &Store, label: &str) -> LockClient {
@@ -39,7 +39,7 @@ fn named<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn a_holder_is_shown_with_its_host_process_thread_and_time(store: &Store) {
+fn the_directory_shows_host_process_thread_and_time(store: &Store) {
     let (client, other) = (quick(store, "nightly\u{1b}[31m"), store.client());
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -220,7 +220,7 @@ fn locks_that_are_held_are_listed_by_pattern(store: &Store) {
     assert_eq!(listed(&format!("{series}:*")), [""; 0]);
 }
 
-fn a_prefix_is_left_out_of_names_and_is_no_pattern(store: &Store) {
+fn lists_leave_out_the_prefix_and_match_it_literally(store: &Store) {
     let series = fresh("prefix");
     let (one, other) = (format!("{series}[a]:"), format!("{series}a:"));
     let with_prefix = |prefix: &str| store.client_with(|options| options.key_prefix(prefix));

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 contracts!(needs Fair:
-    waiters_of_several_clients_are_served_in_the_order_in_which_they_came,
+    clients_are_served_in_order_of_arrival,
     a_try_does_not_overtake_waiters,
     a_single_try_leaves_no_place_in_the_queue,
     a_waiter_whose_time_is_over_holds_nobody_up,
@@ -49,7 +49,7 @@ fn queued<T: Send + 'static>(
     waiter
 }
 
-fn waiters_of_several_clients_are_served_in_the_order_in_which_they_came(store: &Store) {
+fn clients_are_served_in_order_of_arrival(store: &Store) {
     let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
     let name = fresh("order");
     let held = Holding::take(&store.client().get_fair_lock(&name));

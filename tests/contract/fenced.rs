@@ -13,9 +13,9 @@ contracts!(
     a_plain_and_a_fenced_handle_are_one_lock,
     the_token_of_a_holder_is_shown,
     a_fenced_reentry_of_a_plain_hold_gets_a_token,
-    a_token_of_a_reentry_is_below_that_of_an_earlier_waiter,
+    a_reentrys_token_is_below_a_later_grants,
     tokens_increase_over_expiry_and_force,
-    tokens_of_a_contended_lock_come_in_the_order_of_the_grants,
+    contended_tokens_follow_the_order_of_grants,
 );
 
 fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
@@ -107,7 +107,7 @@ fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
     assert!(client.get_fenced_lock(&name).acquire().unwrap().fencing_token() > Some(token));
 }
 
-fn a_token_of_a_reentry_is_below_that_of_an_earlier_waiter(store: &Store) {
+fn a_reentrys_token_is_below_a_later_grants(store: &Store) {
     let name = fresh("behind");
     let (client, other) = (store.client(), store.client());
     client.get_lock(&name).lock().unwrap();
@@ -134,7 +134,7 @@ fn tokens_increase_over_expiry_and_force(store: &Store) {
     last.unlock().unwrap();
 }
 
-fn tokens_of_a_contended_lock_come_in_the_order_of_the_grants(store: &Store) {
+fn contended_tokens_follow_the_order_of_grants(store: &Store) {
     let name = fresh("contended");
     let granted = Mutex::new(Vec::new());
     thread::scope(|scope| {

@@ -13,7 +13,7 @@ use crate::support::{
 contracts!(
     dropping_a_guard_releases,
     a_guard_dropped_by_a_panic_releases,
-    a_guard_that_outlives_its_threads_work_releases_at_the_threads_end,
+    a_thread_local_guard_releases_at_its_threads_end,
     a_guard_knows_its_lock_its_owner_and_its_state,
     the_remaining_time_goes_down_and_a_renewal_raises_it,
     a_guard_of_a_lost_hold_says_so_when_unlocked,
@@ -59,7 +59,7 @@ fn a_guard_dropped_by_a_panic_releases(store: &Store) {
 }
 
 /// The guard is in thread-local storage, which is destroyed in any order.
-fn a_guard_that_outlives_its_threads_work_releases_at_the_threads_end(store: &Store) {
+fn a_thread_local_guard_releases_at_its_threads_end(store: &Store) {
     thread_local! {
         static EARLY: RefCell<Option<Guard>> = const { RefCell::new(None) };
         static LATE: RefCell<Option<Guard>> = const { RefCell::new(None) };

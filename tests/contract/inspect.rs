@@ -8,7 +8,7 @@ use crate::support::{Holding, LONG};
 contracts!(
     a_name_that_nobody_has_used_is_shown_as_nothing,
     a_holder_is_shown_to_every_client,
-    a_holder_is_shown_with_its_process_to_its_own_client,
+    a_client_sees_its_own_holders_process,
     a_lock_that_was_released_is_shown_to_be_free,
     inspecting_a_name_that_cannot_be_read_is_an_error,
 );
@@ -59,7 +59,7 @@ fn inspecting_a_name_that_cannot_be_read_is_an_error(store: &Store) {
     assert_eq!(client.inspect("a").unwrap_err().kind(), ErrorKind::ShutDown);
 }
 
-fn a_holder_is_shown_with_its_process_to_its_own_client(store: &Store) {
+fn a_client_sees_its_own_holders_process(store: &Store) {
     let (client, name) = (store.client(), fresh("own"));
     let guard = client.get_lock(&name).acquire().unwrap();
     let seen = client.inspect(&name).unwrap();

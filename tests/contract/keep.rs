@@ -13,15 +13,15 @@ use crate::support::{
 };
 
 contracts!(needs Keeping:
-    a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it,
-    a_client_that_waits_gets_a_kept_lock_before_its_keeper_looks,
-    a_client_that_waits_gets_a_kept_lock_at_the_end_of_its_use,
-    to_other_clients_a_kept_lock_is_held_and_its_own_client_gives_it_back,
-    a_lock_that_nobody_has_used_for_half_a_second_is_free,
+    a_thread_reuses_its_cached_lock_without_a_request,
+    a_waiter_gets_a_cached_lock_before_the_next_check,
+    a_waiter_gets_a_cached_lock_after_its_use,
+    others_see_a_cached_lock_as_held,
+    a_cached_lock_unused_for_half_a_second_is_free,
     what_a_thread_kept_that_has_ended_is_free_soon,
-    a_long_use_of_a_kept_lock_has_the_clients_lease_and_leaves_it_kept,
-    a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one,
-    clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn,
+    a_long_use_leaves_the_lock_cached,
+    a_cached_lock_keeps_its_token,
+    clients_that_recall_each_other_alternate,
     no_load_ends_a_use_of_a_kept_lock,
 );
 
@@ -84,7 +84,7 @@ impl Observer for Attempts {
     }
 }
 
-fn a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it(store: &Store) {
+fn a_thread_reuses_its_cached_lock_without_a_request(store: &Store) {
     let asked = Arc::new(AtomicU32::new(0));
     let (client, other) =
         (store.client_with(|options| options.observer(Attempts(Arc::clone(&asked)))), store.client());
@@ -107,7 +107,7 @@ fn a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it(store: &Store)
     );
 }
 
-fn a_client_that_waits_gets_a_kept_lock_before_its_keeper_looks(store: &Store) {
+fn a_waiter_gets_a_cached_lock_before_the_next_check(store: &Store) {
     let (lock, other) = kept(store);
     let begun = now();
     let round = |_| {
@@ -122,7 +122,7 @@ fn a_client_that_waits_gets_a_kept_lock_before_its_keeper_looks(store: &Store) {
     assert!(median(rounds.clone()) <= ms(100) + stalled_since(begun) / 5, "{rounds:?}");
 }
 
-fn a_client_that_waits_gets_a_kept_lock_at_the_end_of_its_use(store: &Store) {
+fn a_waiter_gets_a_cached_lock_after_its_use(store: &Store) {
     let (lock, other) = kept(store);
     let round = |_| {
         lock.lock().unwrap();
@@ -144,7 +144,7 @@ fn a_client_that_waits_gets_a_kept_lock_at_the_end_of_its_use(store: &Store) {
     assert!(median(rounds.clone()) <= ms(50) + stalled_since(begun) / 5, "{rounds:?}");
 }
 
-fn to_other_clients_a_kept_lock_is_held_and_its_own_client_gives_it_back(store: &Store) {
+fn others_see_a_cached_lock_as_held(store: &Store) {
     let (lock, other) = kept(store);
     let theirs = other.get_lock(lock.name());
     let is_kept_out = || {
@@ -160,7 +160,7 @@ fn to_other_clients_a_kept_lock_is_held_and_its_own_client_gives_it_back(store: 
     assert!(!theirs.is_locked().unwrap(), "and then to all");
 }
 
-fn a_lock_that_nobody_has_used_for_half_a_second_is_free(store: &Store) {
+fn a_cached_lock_unused_for_half_a_second_is_free(store: &Store) {
     let (lock, other) = kept(store);
     is_free_within(&lock, &other, UNUSED);
     // Its client had forgotten nothing: the next use is kept.
@@ -175,7 +175,7 @@ fn what_a_thread_kept_that_has_ended_is_free_soon(store: &Store) {
     is_free_within(&lock, &other, UNUSED);
 }
 
-fn a_long_use_of_a_kept_lock_has_the_clients_lease_and_leaves_it_kept(store: &Store) {
+fn a_long_use_leaves_the_lock_cached(store: &Store) {
     let (lock, other) = kept(store);
     let theirs = other.get_lock(lock.name());
     for _ in 0..2 {
@@ -187,7 +187,7 @@ fn a_long_use_of_a_kept_lock_has_the_clients_lease_and_leaves_it_kept(store: &St
     }
 }
 
-fn a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one(store: &Store) {
+fn a_cached_lock_keeps_its_token(store: &Store) {
     let (keeper, other) = (store.client(), store.client());
     let lock = keeper.lock_builder(fresh("fenced")).cached().build_fenced();
     let token = || {
@@ -204,7 +204,7 @@ fn a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one(store: &Stor
     assert!(token() > last);
 }
 
-fn clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn(store: &Store) {
+fn clients_that_recall_each_other_alternate(store: &Store) {
     let (clients, name) = ([store.client(), store.client()], fresh("turns"));
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = clients

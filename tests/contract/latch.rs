@@ -12,7 +12,7 @@ contracts!(needs Counting:
     waits_at_a_latch_end_as_asked,
     a_latch_that_is_deleted_opens,
     a_latch_can_be_set_up_again_once_open,
-    a_latch_of_nothing_is_open_and_stands_in_nobodys_way,
+    a_latch_of_zero_is_open,
     a_latch_is_shown_with_its_count,
 );
 
@@ -93,7 +93,7 @@ fn a_latch_can_be_set_up_again_once_open(store: &Store) {
     }
 }
 
-fn a_latch_of_nothing_is_open_and_stands_in_nobodys_way(store: &Store) {
+fn a_latch_of_zero_is_open(store: &Store) {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     assert!(latch.try_set_count(0).unwrap());
     latch.wait().unwrap();

@@ -13,8 +13,8 @@ contracts!(
     a_leader_that_withdraws_is_followed_without_a_gap,
     a_leader_that_steps_down_stands_again_behind_the_others,
     a_leader_that_steps_down_is_followed_by_another_candidate,
-    an_order_to_step_down_that_comes_late_ends_no_later_term,
-    a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again,
+    a_late_step_down_ends_no_later_term,
+    a_leader_that_lost_its_hold_stands_again,
     a_candidate_ends_with_its_client,
     a_leader_that_is_dropped_leads_no_longer,
 );
@@ -130,7 +130,7 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
     }
 }
 
-fn an_order_to_step_down_that_comes_late_ends_no_later_term(store: &Store) {
+fn a_late_step_down_ends_no_later_term(store: &Store) {
     let leader = store.client().leader(fresh("late")).unwrap();
     let term = elected(&leader);
     while leader.term() == Some(term) {
@@ -143,7 +143,7 @@ fn an_order_to_step_down_that_comes_late_ends_no_later_term(store: &Store) {
     leader.withdraw().unwrap();
 }
 
-fn a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again(store: &Store) {
+fn a_leader_that_lost_its_hold_stands_again(store: &Store) {
     let name = fresh("lost");
     let leader = store.client_with_lease(RENEWED).leader(&name).unwrap();
     let term = elected(&leader);

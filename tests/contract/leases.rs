@@ -11,29 +11,29 @@ use crate::support::{
 };
 
 contracts!(
-    an_explicit_lease_ends_and_the_next_gets_in_near_its_end,
+    the_next_owner_gets_in_when_a_lease_ends,
     an_explicit_lease_is_never_renewed,
     a_renewed_hold_outlives_its_lease,
     reentering_never_shortens,
     reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing,
-    a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open,
-    a_leased_level_does_not_end_the_renewal_of_the_hold,
+    a_renewed_level_keeps_a_leased_hold_alive,
+    a_leased_level_does_not_end_renewals,
     the_level_that_a_guard_ends_is_its_own,
     short_leased_levels_do_not_put_off_the_renewal,
     after_nested_locking_another_threads_hold_is_still_renewed,
-    a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed,
-    a_lease_belongs_to_its_hold_and_not_to_the_value_it_was_asked_of,
+    the_hold_after_a_lost_nested_one_is_renewed,
+    a_lease_belongs_to_its_hold,
     a_hold_whose_thread_ended_ends_with_its_lease,
     a_timed_try_takes_an_explicit_lease,
     the_remaining_lease_is_the_one_asked_for,
-    a_lease_of_a_part_of_a_millisecond_more_is_rounded_up,
+    a_lease_is_rounded_up_to_milliseconds,
 );
 
 fn remaining(lock: &leasehold::RedisLock) -> Duration {
     lock.remaining_lease().unwrap().expect("it is held")
 }
 
-fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
+fn the_next_owner_gets_in_when_a_lease_ends(store: &Store) {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());
@@ -145,7 +145,7 @@ fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &S
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &Store) {
+fn a_renewed_level_keeps_a_leased_hold_alive(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("levels"));
     let outer = lock.acquire_with(&leased(RENEWED - ms(300))).unwrap().unwrap();
@@ -156,7 +156,7 @@ fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &St
     assert!(outer.unlock().unwrap_err().is_lost());
 }
 
-fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
+fn a_leased_level_does_not_end_renewals(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("levels"));
     lock.lock().unwrap();
@@ -214,7 +214,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
 }
 
 /// Redisson's watchdog keeps renewing for the thread that lost the hold, once for each level.
-fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: &Store) {
+fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
     (0..8).for_each(|_| lock.lock().unwrap());
@@ -228,7 +228,7 @@ fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: 
 }
 
 /// Redisson's lock remembers the last lease.
-fn a_lease_belongs_to_its_hold_and_not_to_the_value_it_was_asked_of(store: &Store) {
+fn a_lease_belongs_to_its_hold(store: &Store) {
     let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
         lock.lock_with_lease(ms(5_000)).unwrap();
@@ -298,7 +298,7 @@ fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
     lock.unlock().unwrap();
 }
 
-fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
+fn a_lease_is_rounded_up_to_milliseconds(store: &Store) {
     let lock = store.client().get_lock(fresh("tiny"));
     let lease = ms(3_000) + Duration::from_nanos(1);
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();

@@ -15,7 +15,7 @@ use crate::support::{
 
 contracts!(
     check_fails_at_once_when_the_window_ends,
-    every_callback_is_called_once_for_a_loss_also_late_ones,
+    each_loss_callback_runs_once,
     a_panicking_callback_does_not_keep_others_from_being_called,
     a_callback_may_use_its_client,
     a_callback_is_not_run_after_a_release,
@@ -23,10 +23,10 @@ contracts!(
     the_channel_ends_without_a_loss_after_a_release,
     a_leased_hold_with_listeners_is_reported_near_its_end,
     a_no_from_the_server_marks_the_hold_lost,
-    a_hold_count_of_zero_from_the_server_marks_the_hold_lost,
+    a_hold_count_of_zero_marks_the_hold_lost,
     locking_after_a_loss_is_a_new_hold,
-    locking_after_a_loss_counts_from_one_for_nested_holds_too,
-    a_hold_that_was_taken_over_in_silence_is_lost_by_the_next_reentry,
+    locking_after_a_loss_counts_from_one,
+    a_reentry_notices_a_silent_takeover,
 );
 
 fn check_fails_at_once_when_the_window_ends(store: &Store) {
@@ -49,7 +49,7 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
-fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
+fn each_loss_callback_runs_once(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("callbacks");
     let guard = client.get_lock(&name).acquire().unwrap();
@@ -191,7 +191,7 @@ fn a_no_from_the_server_marks_the_hold_lost(store: &Store) {
     }
 }
 
-fn a_hold_count_of_zero_from_the_server_marks_the_hold_lost(store: &Store) {
+fn a_hold_count_of_zero_marks_the_hold_lost(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("count");
     let lock = client.get_lock(&name);
@@ -238,7 +238,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
     }
 }
 
-fn locking_after_a_loss_counts_from_one_for_nested_holds_too(store: &Store) {
+fn locking_after_a_loss_counts_from_one(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("recount");
     let lock = client.get_lock(&name);
@@ -251,7 +251,7 @@ fn locking_after_a_loss_counts_from_one_for_nested_holds_too(store: &Store) {
     assert!(lock.unlock().unwrap_err().is_not_held());
 }
 
-fn a_hold_that_was_taken_over_in_silence_is_lost_by_the_next_reentry(store: &Store) {
+fn a_reentry_notices_a_silent_takeover(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let name = fresh("silent");
     let lock = client.get_lock(&name);

@@ -22,23 +22,23 @@ contracts!(
     all_are_taken_and_given_back_together,
     one_that_is_busy_leaves_none_taken,
     one_deadline_is_for_all,
-    a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it,
-    groups_in_any_order_do_not_wait_for_each_other_for_ever,
-    of_many_that_try_at_once_exactly_one_has_the_group,
-    every_end_of_a_wait_releases_the_locks_acquired_so_far,
+    a_waiting_multi_lock_holds_only_earlier_locks,
+    groups_in_any_order_do_not_deadlock,
+    one_of_many_tries_gets_the_group,
+    every_failed_wait_releases_the_locks_so_far,
     a_bad_list_is_refused_before_anything_happens,
     each_of_the_kinds_can_be_one_of_a_group,
     locks_of_several_clients_and_stores_are_one_group,
     a_group_is_reentrant_as_its_locks_are,
-    a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire,
+    a_groups_lease_counts_from_the_last_acquire,
     a_groups_lease_cuts_no_longer_one_of_its_thread,
     locks_acquired_first_are_kept_while_another_is_waited_for,
-    a_group_is_renewed_and_lasts_as_long_as_the_least_of_it,
+    a_group_lasts_as_long_as_its_shortest_hold,
     the_loss_of_one_is_the_loss_of_the_group,
-    one_that_was_lost_does_not_keep_the_others_from_being_released,
-    a_client_that_is_shut_down_does_not_keep_the_locks_of_another,
+    a_lost_lock_does_not_keep_others_held,
+    a_shut_down_clients_group_releases_the_others,
     a_try_leaves_no_place_behind_where_it_is_busy,
-    one_that_was_lost_while_others_were_waited_for_is_taken_again,
+    a_lock_lost_during_the_wait_is_reacquired,
     a_longest_hold_of_one_ends_the_group,
     fences_of_a_group_go_up,
     an_owned_group_may_change_threads,
@@ -165,7 +165,7 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     }
 }
 
-fn a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
+fn a_waiting_multi_lock_holds_only_earlier_locks(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -185,7 +185,7 @@ fn a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it(store
     all_free(&client, &names);
 }
 
-fn groups_in_any_order_do_not_wait_for_each_other_for_ever(store: &Store) {
+fn groups_in_any_order_do_not_deadlock(store: &Store) {
     const ROUNDS: u32 = 12;
     let names = names(3);
     let counters: Arc<[AtomicU32]> = (0..3).map(|_| AtomicU32::new(0)).collect();
@@ -217,7 +217,7 @@ fn groups_in_any_order_do_not_wait_for_each_other_for_ever(store: &Store) {
     assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
 }
 
-fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
+fn one_of_many_tries_gets_the_group(store: &Store) {
     let clients = [store.client(), store.client()];
     let names = names(2);
     let had = AtomicUsize::new(0);
@@ -251,7 +251,7 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
     assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
 }
 
-fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
+fn every_failed_wait_releases_the_locks_so_far(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.get_lock(&names[2]));
@@ -424,7 +424,7 @@ fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
     assert!(multi.unlock().unwrap_err().is_not_held());
 }
 
-fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store) {
+fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let lease = ms(2_000);
     let (client, other) = (store.client(), store.client());
     let names = names(3);
@@ -490,7 +490,7 @@ fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
     all_free_at_once(&other, &names);
 }
 
-fn a_group_is_renewed_and_lasts_as_long_as_the_least_of_it(store: &Store) {
+fn a_group_lasts_as_long_as_its_shortest_hold(store: &Store) {
     let (short, long) = (store.client_with_lease(RENEWED), store.client());
     let names = names(2);
     let guard = long.get_multi_lock([long.get_lock(&names[0]), short.get_lock(&names[1])]).acquire().unwrap();
@@ -524,7 +524,7 @@ fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
     assert!(told.recv().is_err(), "told once");
 }
 
-fn one_that_was_lost_does_not_keep_the_others_from_being_released(store: &Store) {
+fn a_lost_lock_does_not_keep_others_held(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -540,7 +540,7 @@ fn one_that_was_lost_does_not_keep_the_others_from_being_released(store: &Store)
     }
 }
 
-fn a_client_that_is_shut_down_does_not_keep_the_locks_of_another(store: &Store) {
+fn a_shut_down_clients_group_releases_the_others(store: &Store) {
     let (client, closed, operator) = (store.client(), store.client(), store.client());
     let names = names(2);
     let multi = client.get_multi_lock([client.get_lock(&names[0]), closed.get_lock(&names[1])]);
@@ -568,7 +568,7 @@ fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
     }
 }
 
-fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) {
+fn a_lock_lost_during_the_wait_is_reacquired(store: &Store) {
     let (teller, seen) = Teller::new();
     let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();

@@ -8,7 +8,7 @@ use crate::support::{Holding, elsewhere};
 contracts!(
     names_are_taken_as_they_are,
     names_differ_by_case_and_by_every_character,
-    a_prefix_is_part_of_the_key_and_not_of_the_name,
+    the_prefix_is_part_of_the_key_only,
     mapped_names_that_meet_are_one_lock,
     ids_and_owners_are_shown_as_uuid_and_number,
     a_neighbour_of_any_shape_is_in_nobodys_way,
@@ -58,7 +58,7 @@ fn names_differ_by_case_and_by_every_character(store: &Store) {
     held.release();
 }
 
-fn a_prefix_is_part_of_the_key_and_not_of_the_name(store: &Store) {
+fn the_prefix_is_part_of_the_key_only(store: &Store) {
     let name = fresh("name");
     let prefixed = store.client_with(|options| options.key_prefix("shop:"));
     let plain = store.client();

@@ -21,12 +21,12 @@ contracts!(
     grants_and_releases_are_observed_and_reentries_are_not,
     the_time_and_the_attempts_of_a_wait_are_observed,
     a_loss_is_observed_once,
-    the_end_of_a_longest_hold_is_observed_when_it_comes,
+    the_end_of_max_hold_is_observed,
     a_thread_that_ended_with_the_lock_is_observed_once,
     a_panicking_observer_harms_nothing,
-    a_wait_that_ends_without_the_lock_is_reported_with_its_reason,
+    a_vain_wait_is_reported_with_its_reason,
     stats_and_contended_agree_with_what_was_done,
-    renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them,
+    a_blocked_observer_does_not_stop_renewals,
     each_request_that_changes_something_is_reported,
 );
 
@@ -212,7 +212,7 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn the_end_of_a_longest_hold_is_observed_when_it_comes(store: &Store) {
+fn the_end_of_max_hold_is_observed(store: &Store) {
     let (teller, seen) = Teller::new();
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
@@ -256,7 +256,7 @@ fn observed() -> (Events, Receiver<String>) {
     (Events(sender), seen)
 }
 
-fn a_wait_that_ends_without_the_lock_is_reported_with_its_reason(store: &Store) {
+fn a_vain_wait_is_reported_with_its_reason(store: &Store) {
     let (events, seen) = observed();
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("gives up");
@@ -308,7 +308,7 @@ fn each_request_that_changes_something_is_reported(store: &Store) {
     held.release();
 }
 
-fn renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them(store: &Store) {
+fn a_blocked_observer_does_not_stop_renewals(store: &Store) {
     /// Blocks the callback thread at the first renewal, until the channel closes.
     struct Blocks(Sender<()>, Receiver<()>);
     impl Observer for Blocks {

@@ -13,11 +13,11 @@ use crate::support::{
 
 contracts!(
     options_that_wait_for_no_time_make_one_attempt,
-    options_with_a_wait_or_a_deadline_wait_and_no_longer,
+    options_bound_the_wait,
     work_is_run_under_the_lock_or_not_at_all,
     work_that_panics_frees_the_lock,
     every_way_to_an_owned_guard_has_the_lock,
-    an_owned_guard_is_refused_to_a_thread_that_holds_the_lock,
+    an_owned_guard_is_refused_to_the_holding_thread,
     a_ping_is_answered,
     a_client_that_connects_lazily_is_like_any_other,
 );
@@ -40,7 +40,7 @@ fn options_that_wait_for_no_time_make_one_attempt(store: &Store) {
     }
 }
 
-fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
+fn options_bound_the_wait(store: &Store) {
     let lock = store.client().get_lock(fresh("waits"));
     let holding = Holding::take(&lock);
     let begun = now();
@@ -131,7 +131,7 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     holding.unlock().unwrap();
 }
 
-fn an_owned_guard_is_refused_to_a_thread_that_holds_the_lock(store: &Store) {
+fn an_owned_guard_is_refused_to_the_holding_thread(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let name = fresh(kind.label);

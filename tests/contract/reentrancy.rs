@@ -9,8 +9,8 @@ use crate::support::{Holding, SLACK, elsewhere, leased, ms, receive};
 contracts!(
     the_count_is_visible_as_0_1_2_1_0,
     every_try_form_reenters,
-    a_call_and_a_guard_are_two_levels_whichever_ends_first,
-    a_guard_whose_level_was_unlocked_by_a_call_holds_nothing,
+    a_call_and_a_guard_are_two_levels,
+    a_guard_unlocked_by_a_call_holds_nothing,
 );
 
 fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
@@ -66,7 +66,7 @@ fn every_try_form_reenters(store: &Store) {
 }
 
 /// Two entries and two exits leave nothing, also when the call's exit precedes the guard's.
-fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
+fn a_call_and_a_guard_are_two_levels(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();
     let guard = lock.acquire().unwrap();
@@ -78,7 +78,7 @@ fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_guard_whose_level_was_unlocked_by_a_call_holds_nothing(store: &Store) {
+fn a_guard_unlocked_by_a_call_holds_nothing(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
     let guard = lock.acquire().unwrap();
     let early = guard.lost();

@@ -12,13 +12,13 @@ use crate::support::{SLACK, comes_true_within, ms, now, quiet_panic};
 
 contracts!(needs RunOnce:
     of_many_timers_one_runs_the_job,
-    a_short_job_keeps_others_out_for_its_least_time_and_no_longer,
+    a_short_job_excludes_others_for_at_least,
     a_long_job_lets_others_in_when_it_is_over,
     a_job_that_panics_counts_as_run,
     a_job_that_outlasts_its_most_says_so,
-    a_fenced_job_has_a_token_that_grows_from_run_to_run,
-    the_last_run_is_told_with_its_code_and_the_last_success,
-    times_that_cannot_be_used_are_refused_and_the_job_is_not_run,
+    a_fenced_jobs_token_grows,
+    the_last_run_has_code_and_last_success,
+    a_job_with_unusable_times_does_not_run,
 );
 
 const LONG: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ fn of_many_timers_one_runs_the_job(store: &Store) {
     store.client().get_lock(&name).force_unlock().unwrap();
 }
 
-fn a_short_job_keeps_others_out_for_its_least_time_and_no_longer(store: &Store) {
+fn a_short_job_excludes_others_for_at_least(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("short");
     let (least, begun) = (ms(2_000), now());
@@ -87,7 +87,7 @@ fn a_job_that_outlasts_its_most_says_so(store: &Store) {
     assert!(late.unwrap_err().is_not_held());
 }
 
-fn times_that_cannot_be_used_are_refused_and_the_job_is_not_run(store: &Store) {
+fn a_job_with_unusable_times_does_not_run(store: &Store) {
     let client = store.client();
     for (at_least, at_most) in [(ms(2), ms(1)), (Duration::ZERO, ms(1)), (ms(1), Duration::MAX)] {
         let refused = client.run_once("times", at_least, at_most, |_| panic!("the job ran")).unwrap_err();
@@ -95,7 +95,7 @@ fn times_that_cannot_be_used_are_refused_and_the_job_is_not_run(store: &Store) {
     }
 }
 
-fn a_fenced_job_has_a_token_that_grows_from_run_to_run(store: &Store) {
+fn a_fenced_jobs_token_grows(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("fenced-job");
     let mut last = None;
@@ -116,7 +116,7 @@ fn a_fenced_job_has_a_token_that_grows_from_run_to_run(store: &Store) {
     assert!(inside.unwrap().is_none_or(|other| other.is_none()));
 }
 
-fn the_last_run_is_told_with_its_code_and_the_last_success(store: &Store) {
+fn the_last_run_has_code_and_last_success(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("recorded");
     assert_eq!(other.last_run(&name).unwrap(), None);

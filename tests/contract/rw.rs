@@ -18,27 +18,27 @@ contracts!(needs ReadWrite:
     both_halves_are_reentrant,
     a_writer_may_read_and_go_on_reading,
     a_downgrade_lets_waiting_readers_in,
-    a_writer_may_read_before_readers_of_its_own_client_that_wait,
+    a_writer_reads_before_waiting_readers,
     a_reader_cannot_become_the_writer,
-    guards_that_change_threads_do_not_wait_for_their_own_thread,
-    a_reader_that_died_is_not_kept_alive_by_the_others,
-    readers_follow_a_writers_lease_and_a_writer_the_longest_readers,
+    owned_readers_do_not_wait_for_their_own_thread,
+    live_readers_do_not_renew_a_dead_one,
+    readers_and_writers_follow_each_others_leases,
     names_with_braces_of_their_own_serve_both_halves,
-    each_half_of_a_read_write_lock_shows_its_own_holds,
+    each_half_shows_its_own_holds,
     the_last_reader_wakes_the_writer,
     a_writer_wakes_all_readers,
     a_reader_that_ends_early_does_not_end_the_others,
     read_holds_are_renewed,
     a_reader_with_a_lease_outlasts_those_with_shorter_ones,
-    a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on,
-    a_downgrade_leaves_a_reader_the_time_of_its_own_lease,
-    a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out,
+    an_inner_readers_release_keeps_the_outer_time,
+    a_downgraded_reader_keeps_its_own_lease,
+    an_expired_write_excludes_no_reader,
     force_unlock_frees_only_the_half_that_holds,
     writers_have_fences_that_go_up,
     readers_and_writers_never_meet,
     readers_and_the_writer_are_shown,
     a_writer_that_waits_comes_before_readers_that_come_later,
-    no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first,
+    readers_do_not_pass_a_writer_that_goes_first,
     a_reader_or_writer_reenters_before_a_waiting_writer,
     a_writer_that_gives_up_lets_readers_in,
     a_name_that_a_plain_lock_has_is_refused,
@@ -150,7 +150,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     reading.unlock().unwrap();
 }
 
-fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
+fn a_writer_reads_before_waiting_readers(store: &Store) {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let writing = lock.write().acquire().unwrap();
@@ -178,7 +178,7 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
     assert!(lock.write().try_acquire().unwrap().is_some());
 }
 
-fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
+fn owned_readers_do_not_wait_for_their_own_thread(store: &Store) {
     let lock = store.client().get_read_write_lock(fresh("rw"));
     let begun = now();
     let reading = lock.read().acquire().unwrap();
@@ -197,7 +197,7 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
 }
 
 /// Redisson's fault: before 4.4 any renewal also renewed the dead.
-fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
+fn live_readers_do_not_renew_a_dead_one(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
     // A dead holder's hold, which nobody renews or releases.
@@ -217,7 +217,7 @@ fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
     assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
 }
 
-fn readers_follow_a_writers_lease_and_a_writer_the_longest_readers(store: &Store) {
+fn readers_and_writers_follow_each_others_leases(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("leases");
     let lock = store.client().get_read_write_lock(&name);
@@ -265,7 +265,7 @@ fn names_with_braces_of_their_own_serve_both_halves(store: &Store) {
     assert!(!client.get_read_write_lock(&name).read().is_locked().unwrap());
 }
 
-fn each_half_of_a_read_write_lock_shows_its_own_holds(store: &Store) {
+fn each_half_shows_its_own_holds(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
     let (lock, foreign) = (client.get_read_write_lock(&name), other.get_read_write_lock(&name));
@@ -373,7 +373,7 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
 }
 
 /// Each level has its own marker, which only that level's release removes.
-fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(store: &Store) {
+fn an_inner_readers_release_keeps_the_outer_time(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("inner");
     let lock = client.get_read_write_lock(&name);
@@ -395,7 +395,7 @@ fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(s
     assert!(other.get_read_write_lock(&name).write().try_acquire().unwrap().is_some());
 }
 
-fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
+fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("down");
     let lock = client.get_read_write_lock(&name);
@@ -421,7 +421,7 @@ fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
     }
 }
 
-fn a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out(store: &Store) {
+fn an_expired_write_excludes_no_reader(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("beside");
     let (lock, foreign) = (client.get_read_write_lock(&name), other.get_read_write_lock(&name));
@@ -566,7 +566,7 @@ fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
     assert!(!is_refused(&late), "the writer waits no more");
 }
 
-fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Store) {
+fn readers_do_not_pass_a_writer_that_goes_first(store: &Store) {
     let name = fresh("rw");
     let clients = [store.client(), store.client()];
     let locks = clients.each_ref().map(|client| client.get_read_write_lock(&name).writers_first());

@@ -14,12 +14,12 @@ use crate::support::{
 
 contracts!(needs Counting:
     permits_are_set_up_once,
-    a_semaphore_that_nobody_set_up_is_an_error_and_not_busy,
-    a_waiter_for_a_semaphore_that_is_deleted_gets_an_error,
+    an_unset_semaphore_is_an_error,
+    deleting_a_semaphore_ends_its_waits,
     no_more_permits_are_out_than_there_are,
     permits_are_counted_as_they_come_and_go,
     a_waiter_is_woken_by_permits_that_come_back,
-    one_that_wants_more_does_not_hold_up_one_that_wants_less,
+    a_large_request_does_not_block_a_small_one,
     a_waiter_is_woken_by_permits_that_are_added,
     waits_for_permits_end_as_asked,
     kept_permits_are_released_by_hand,
@@ -31,15 +31,15 @@ contracts!(needs Counting:
     a_semaphore_ends_with_its_lease,
     permits_of_a_deleted_semaphore_do_not_bring_it_back,
     permits_that_nobody_took_can_be_given,
-    as_many_permits_as_java_can_count_are_acquired_and_released,
-    a_permit_that_is_over_is_not_given_back_by_its_id,
+    the_most_permits_of_java_can_be_acquired,
+    an_expired_permits_id_releases_nothing,
     a_crowd_never_exceeds_the_permits,
     permits_are_shown_as_they_come_and_go,
     permits_that_are_out_are_shown_until_they_end,
-    permits_go_back_only_where_there_are_some_if_so_asked,
-    several_permits_are_waited_for_and_come_back_with_their_lease,
+    release_if_exists_makes_no_semaphore,
+    several_permits_come_back_with_their_lease,
     permits_are_given_back_by_their_ids_all_or_none,
-    the_lease_of_a_permit_is_asked_for_and_changed_by_its_id,
+    a_permits_lease_is_read_and_changed_by_id,
     the_number_of_permits_is_changed_while_some_are_out,
 );
 
@@ -56,7 +56,7 @@ fn permits_are_set_up_once(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 }
 
-fn a_semaphore_that_nobody_set_up_is_an_error_and_not_busy(store: &Store) {
+fn an_unset_semaphore_is_an_error(store: &Store) {
     let client = store.client();
     let name = fresh("unset");
     let (plain, leasing) = (client.get_semaphore(&name), client.get_expirable_semaphore(&name));
@@ -90,7 +90,7 @@ fn a_semaphore_that_nobody_set_up_is_an_error_and_not_busy(store: &Store) {
     assert!(leasing.try_acquire().unwrap().is_none());
 }
 
-fn a_waiter_for_a_semaphore_that_is_deleted_gets_an_error(store: &Store) {
+fn deleting_a_semaphore_ends_its_waits(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("deleted");
     client.get_semaphore(&name).try_set_permits(0).unwrap();
@@ -139,7 +139,7 @@ fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
 }
 
 /// In Redisson, the waiter for three permits swallows the wake-up.
-fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
+fn a_large_request_does_not_block_a_small_one(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
     client.get_semaphore(&name).try_set_permits(1).unwrap();
@@ -304,7 +304,7 @@ fn permits_that_nobody_took_can_be_given(store: &Store) {
     assert!(!semaphore.try_set_permits(9).unwrap());
 }
 
-fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
+fn the_most_permits_of_java_can_be_acquired(store: &Store) {
     const MOST: u32 = i32::MAX.unsigned_abs();
     let (client, other) = (store.client(), store.client());
     let name = fresh("max");
@@ -318,7 +318,7 @@ fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
     assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), i64::from(MOST));
 }
 
-fn a_permit_that_is_over_is_not_given_back_by_its_id(store: &Store) {
+fn an_expired_permits_id_releases_nothing(store: &Store) {
     let semaphore = store.client().get_expirable_semaphore(fresh("over"));
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap();
@@ -401,7 +401,7 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     drop(over);
 }
 
-fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
+fn release_if_exists_makes_no_semaphore(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
     let semaphore = client.get_semaphore(&name);
@@ -416,7 +416,7 @@ fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 }
 
-fn several_permits_are_waited_for_and_come_back_with_their_lease(store: &Store) {
+fn several_permits_come_back_with_their_lease(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("permits");
     let semaphore = client.get_expirable_semaphore(&name);
@@ -471,7 +471,7 @@ fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
     assert_eq!(foreign.available_permits().unwrap(), 4, "what was left came back all the same");
 }
 
-fn the_lease_of_a_permit_is_asked_for_and_changed_by_its_id(store: &Store) {
+fn a_permits_lease_is_read_and_changed_by_id(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("permits");
     let semaphore = client.get_expirable_semaphore(&name);

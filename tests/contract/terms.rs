@@ -8,18 +8,18 @@ use super::harness::{Store, fresh};
 use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, leased, ms, now, receive, slack_since, turn};
 
 contracts!(
-    a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once,
-    a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one,
-    a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost,
-    re_entering_does_not_put_the_end_of_a_hold_off,
-    a_most_that_is_shorter_than_the_lease_is_the_lease,
+    a_non_reentrant_lock_refuses_its_own_thread,
+    reentrant_and_non_reentrant_handles_share_a_lock,
+    max_hold_ends_a_renewed_hold,
+    a_reentry_does_not_extend_max_hold,
+    a_short_max_hold_is_the_lease,
     options_that_cannot_be_used_are_refused_before_anything_happens,
     a_spin_lock_excludes_and_wakes_subscribed_waiters,
-    a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free,
-    a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace,
+    a_spinning_waiter_gets_a_freed_lock_soon,
+    a_waiter_behind_a_spinning_one_does_not_spin,
 );
 
-fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
+fn a_non_reentrant_lock_refuses_its_own_thread(store: &Store) {
     let client = store.client();
     let lock = client.lock_builder(fresh("once")).non_reentrant().build();
     lock.lock().unwrap();
@@ -34,7 +34,7 @@ fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one(store: &Store) {
+fn reentrant_and_non_reentrant_handles_share_a_lock(store: &Store) {
     let client = store.client();
     let name = fresh("same");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
@@ -47,7 +47,7 @@ fn a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one(store: &Store) {
     assert!(!often.is_locked().unwrap());
 }
 
-fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) {
+fn max_hold_ends_a_renewed_hold(store: &Store) {
     let (client, other) = (store.client_with_lease(ms(3_000)), store.client());
     let name = fresh("most");
     let taken = now();
@@ -63,7 +63,7 @@ fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) 
     assert!(guard.unlock().is_err());
 }
 
-fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
+fn a_reentry_does_not_extend_max_hold(store: &Store) {
     let client = store.client_with_lease(ms(3_000));
     let name = fresh("again");
     let lock = client.lock_builder(&name).max_hold(ms(3_600)).build();
@@ -78,7 +78,7 @@ fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
     crate::support::comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
 }
 
-fn a_most_that_is_shorter_than_the_lease_is_the_lease(store: &Store) {
+fn a_short_max_hold_is_the_lease(store: &Store) {
     let client = store.client();
     let name = fresh("short");
     let taken = now();
@@ -120,7 +120,7 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 }
 
-fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
+fn a_spinning_waiter_gets_a_freed_lock_soon(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("spinning");
     let held = Holding::take(&client.get_lock(&name));
@@ -133,7 +133,7 @@ fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
     assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
 }
 
-fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
+fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
         return; // The store serves them in the order in which they came.
     }

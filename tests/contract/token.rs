@@ -9,8 +9,8 @@ contracts!(needs Token:
     waiting_for_ones_own_token_lock_would_be_a_deadlock,
     a_token_locks_hold_count_is_one_or_nothing,
     every_token_hold_has_an_owner_of_its_own,
-    a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock,
-    a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock,
+    a_token_lock_refuses_a_reentrant_locks_key,
+    a_reentrant_lock_refuses_a_token_locks_key,
     a_name_is_free_for_the_other_kind_once_released,
     a_token_lock_is_shown_with_its_token,
 );
@@ -70,7 +70,7 @@ fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
     }
 }
 
-fn a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock(store: &Store) {
+fn a_token_lock_refuses_a_reentrant_locks_key(store: &Store) {
     let name = fresh("type");
     let (client, stranger) = (store.client(), store.client());
     for holder in [client.get_lock(&name), leasehold::RedisLock::clone(&client.get_fenced_lock(&name))] {
@@ -82,7 +82,7 @@ fn a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock(store: &
     }
 }
 
-fn a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock(store: &Store) {
+fn a_reentrant_lock_refuses_a_token_locks_key(store: &Store) {
     let name = fresh("type");
     let (client, stranger) = (store.client(), store.client());
     let held = Holding::take(&client.get_token_lock(&name));

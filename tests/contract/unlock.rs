@@ -10,14 +10,14 @@ use crate::support::{
 
 contracts!(
     an_unlock_of_a_free_lock_says_free,
-    an_unlock_by_another_owner_names_the_holder_and_changes_nothing,
+    anothers_unlock_names_the_holder_and_changes_nothing,
     an_unlock_after_the_lease_says_expired_and_only_once,
     every_level_of_an_expired_hold_says_expired,
     force_unlock_frees_the_lock_from_any_holder,
     force_unlock_wakes_the_waiters,
     force_unlock_is_reported_to_the_holder,
-    a_holder_that_was_forced_out_does_not_unlock_its_successor,
-    a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed,
+    a_forced_out_holder_does_not_unlock_its_successor,
+    a_thread_may_lock_while_its_thread_locals_end,
 );
 
 fn an_unlock_of_a_free_lock_says_free(store: &Store) {
@@ -36,7 +36,7 @@ fn an_unlock_of_a_free_lock_says_free(store: &Store) {
     }
 }
 
-fn an_unlock_by_another_owner_names_the_holder_and_changes_nothing(store: &Store) {
+fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -142,7 +142,7 @@ fn force_unlock_is_reported_to_the_holder(store: &Store) {
     }
 }
 
-fn a_holder_that_was_forced_out_does_not_unlock_its_successor(store: &Store) {
+fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -162,7 +162,7 @@ fn a_holder_that_was_forced_out_does_not_unlock_its_successor(store: &Store) {
     }
 }
 
-fn a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed(store: &Store) {
+fn a_thread_may_lock_while_its_thread_locals_end(store: &Store) {
     /// Uses locks in its destructor, which runs after the crate's thread-locals are destroyed.
     struct Last {
         before: RedisLock,

@@ -14,18 +14,18 @@ use crate::support::{
 contracts!(
     a_timed_try_keeps_to_its_time,
     a_try_without_a_wait_is_one_attempt,
-    a_wait_that_is_over_as_soon_as_it_begins_is_one_attempt,
+    a_zero_wait_is_one_attempt,
     a_try_until_an_instant_keeps_to_it,
     a_timed_try_ends_early_when_the_lock_is_released,
-    threads_of_one_client_are_served_in_the_order_in_which_they_came,
+    threads_are_served_in_order_of_arrival,
     a_waiter_that_gives_up_passes_its_place_on,
-    a_release_at_the_moment_of_giving_up_is_not_lost,
+    a_release_as_the_head_gives_up_is_noticed,
     one_waiter_of_each_client_is_served_in_the_end,
     a_lock_taken_by_turns_by_two_clients_never_stalls,
     holders_and_waiters_of_one_name_delay_no_other_name,
 );
 
-fn a_wait_that_is_over_as_soon_as_it_begins_is_one_attempt(store: &Store) {
+fn a_zero_wait_is_one_attempt(store: &Store) {
     let moment = Duration::from_nanos(1);
     for kind in &store.kinds {
         let lock = (kind.make)(&store.client(), &fresh(kind.label));
@@ -112,7 +112,7 @@ fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
     }
 }
 
-fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Store) {
+fn threads_are_served_in_order_of_arrival(store: &Store) {
     let lock = store.client().get_lock(fresh("order"));
     lock.lock().unwrap();
     let (tell, order) = unbounded();
@@ -152,7 +152,7 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
 }
 
 /// The head may be woken and give up at once: the next waiter must not sleep on.
-fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
+fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
     let name = fresh("tie");
     let (client, stranger) = (store.client(), store.client());
     let holder = stranger.get_lock(&name);

@@ -21,7 +21,7 @@ fn ways() -> Vec<Do> {
 }
 
 #[test]
-fn connections_that_died_while_idle_are_not_noticed_by_a_caller() {
+fn callers_do_not_notice_dead_idle_connections() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("idle");
@@ -39,7 +39,7 @@ fn connections_that_died_while_idle_are_not_noticed_by_a_caller() {
 }
 
 #[test]
-fn a_server_that_hangs_up_before_a_request_arrives_is_asked_again() {
+fn a_request_cut_before_arrival_is_repeated() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("dropped");
@@ -99,7 +99,7 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
 
 /// A grant to another owner in between must not count as a level of the earlier hold.
 #[test]
-fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
+fn a_reentry_answered_after_the_window_is_no_grant() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         let other = world.direct().get_lock("nested");
@@ -131,7 +131,7 @@ fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
 }
 
 #[test]
-fn a_reentry_granted_after_the_end_of_the_lease_is_undone() {
+fn a_reentry_granted_after_the_lease_is_undone() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
@@ -161,7 +161,7 @@ fn is_level(command: &Command, name: &str, count: u32) -> bool {
 }
 
 #[test]
-fn a_downgrade_whose_reply_is_lost_fails_and_does_not_wait_for_itself() {
+fn a_downgrade_with_a_lost_reply_fails_without_waiting() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_read_write_lock("downgrade");
@@ -184,7 +184,7 @@ fn a_downgrade_whose_reply_is_lost_fails_and_does_not_wait_for_itself() {
 }
 
 #[test]
-fn a_re_entry_that_fails_leaves_the_outer_hold_as_it_was() {
+fn a_failed_reentry_leaves_the_outer_hold() {
     scenario(|world| {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
@@ -205,7 +205,7 @@ fn a_re_entry_that_fails_leaves_the_outer_hold_as_it_was() {
 }
 
 #[test]
-fn a_release_whose_reply_is_lost_succeeds_and_lets_the_next_in() {
+fn a_release_with_a_lost_reply_succeeds() {
     scenario(|world| {
         let other = world.direct();
         for (number, how) in ways().into_iter().enumerate() {
@@ -256,7 +256,7 @@ fn a_partial_release_whose_reply_is_lost_skips_no_level() {
 }
 
 #[test]
-fn a_thread_holds_no_level_whose_guard_it_dropped_whatever_becomes_of_the_release() {
+fn a_dropped_guards_level_is_not_held() {
     scenario(|world| {
         let client = world.client();
         let (fenced, rw) = (client.get_fenced_lock("test:counted"), client.get_read_write_lock("counted-rw"));
@@ -290,7 +290,7 @@ fn a_thread_holds_no_level_whose_guard_it_dropped_whatever_becomes_of_the_releas
 }
 
 #[test]
-fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
+fn a_dropped_guards_unanswered_release_frees_the_lock() {
     scenario(|world| {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
@@ -335,7 +335,7 @@ fn a_renewal_whose_reply_is_lost_is_made_up_for() {
 }
 
 #[test]
-fn a_window_counts_from_the_sending_and_never_outlasts_the_key() {
+fn a_window_never_outlasts_the_key() {
     scenario(|world| {
         let client = world.client();
         let late = ms(120);

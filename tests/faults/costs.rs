@@ -293,7 +293,7 @@ fn clear_requests(world: &World) {
 
 /// On a slow link no grant is of use, and each costs the server a clean-up.
 #[test]
-fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_costs_little() {
+fn a_lease_below_the_round_trip_is_a_cheap_error() {
     const LEASE: Duration = ms(20);
     scenario(|world| {
         let client =

@@ -51,7 +51,7 @@ fn changes() -> Vec<Change> {
 }
 
 #[test]
-fn a_change_whose_reply_is_lost_is_made_once_and_reported_as_made() {
+fn a_change_with_a_lost_reply_is_made_once() {
     scenario(|world| {
         let client = world.client();
         for (what, before, change, result, after) in changes() {
@@ -79,7 +79,7 @@ fn a_change_whose_reply_is_lost_is_made_once_and_reported_as_made() {
 }
 
 #[test]
-fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
+fn unanswered_permit_requests_count_once() {
     scenario(|world| {
         let client = world.client();
         assert!(client.get_semaphore("k").try_set_permits(5).unwrap());
@@ -119,7 +119,7 @@ fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
 }
 
 #[test]
-fn a_permit_given_back_by_its_id_without_an_answer_is_back_once() {
+fn an_unanswered_release_by_id_counts_once() {
     scenario(|world| {
         let client = world.client();
         let semaphore = client.get_expirable_semaphore("k");
@@ -184,7 +184,7 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
 }
 
 #[test]
-fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
+fn a_writer_may_read_after_an_unanswered_renewal() {
     scenario(|world| {
         // Long enough for everything that follows a renewal without an answer.
         let client = world.builder().lease(2 * L).build().unwrap();
@@ -221,7 +221,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
 }
 
 #[test]
-fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
+fn fair_waiters_outlast_a_paused_server() {
     scenario(|world| {
         let client = world.builder().retry_timeout(LONG).build().unwrap();
         let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
@@ -248,7 +248,7 @@ fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
 }
 
 #[test]
-fn a_wait_that_could_not_give_the_lock_up_leaves_no_place() {
+fn a_wait_that_could_not_release_leaves_no_place() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("k");

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 #[test]
-fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived() {
+fn every_call_ends_in_a_black_hole() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let other = world.direct();
@@ -70,7 +70,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
 
 /// A waiter leaves the server's queue outside its caller's time, which is over.
 #[test]
-fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
+fn a_queued_wait_ends_in_a_black_hole() {
     scenario(|world| {
         let (wait, timeout) = (ms(1_500), ms(1_500));
         let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
@@ -107,7 +107,7 @@ fn a_black_hole_shorter_than_the_lease_costs_no_hold() {
 }
 
 #[test]
-fn a_waiter_whose_subscription_is_half_open_takes_over_by_polling() {
+fn a_waiter_with_a_half_open_subscription_polls() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
         let held = other.get_lock("half-open").acquire().unwrap();
@@ -151,7 +151,7 @@ fn on_a_slow_link_locks_exclude_and_are_kept() {
 }
 
 #[test]
-fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
+fn a_dripping_reply_times_out_like_a_missing_one() {
     scenario(|world| {
         // Enough for the answers that come at once, on a busy machine too.
         let limit = 4 * T;
@@ -175,7 +175,7 @@ fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
 }
 
 #[test]
-fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
+fn garbage_is_a_typed_error_and_ends_its_connection() {
     let garbage: [&[u8]; 8] = [
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",

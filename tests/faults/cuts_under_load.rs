@@ -42,7 +42,7 @@ const RUN: Duration = Duration::from_secs(4);
 const TURNS: usize = 500;
 
 #[test]
-fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
+fn cut_connections_and_flushed_scripts_lose_no_hold() {
     let Some(server) = RedisServer::start_default() else { return };
     let losses = Arc::new(Losses::default());
     let clients: Vec<_> = (0..CLIENTS)

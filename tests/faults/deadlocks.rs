@@ -36,7 +36,7 @@ fn client(world: &World) -> LockClient {
 }
 
 #[test]
-fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_its_first_second() {
+fn only_threads_with_holds_cost_deadlock_searches() {
     scenario(|world| {
         let (client, other) = (client(world), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
@@ -77,7 +77,7 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
 }
 
 #[test]
-fn a_wait_that_was_told_ends_without_waiting_for_the_entry() {
+fn a_published_wait_ends_without_waiting_for_the_entry() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
         let (client, other) = (builder.build().unwrap(), world.direct());
@@ -105,7 +105,7 @@ fn a_wait_that_was_told_ends_without_waiting_for_the_entry() {
 }
 
 #[test]
-fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_chain_is_longer() {
+fn a_search_is_bounded_and_reports_longer_chains() {
     const LONG_CHAIN: usize = 70;
     scenario(|world| {
         let others: Vec<LockClient> = (1..LONG_CHAIN)
@@ -172,7 +172,7 @@ fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_ch
 }
 
 #[test]
-fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() {
+fn a_thousand_waits_cost_fifty_requests_a_second() {
     const THREADS: usize = 1_000;
     scenario(|world| {
         let (client, other) = (client(world), LockClient::connect(world.server.url()).unwrap());
@@ -252,7 +252,7 @@ fn told() -> (Told, Receiver<&'static str>) {
 }
 
 #[test]
-fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
+fn a_search_without_other_processes_warns_once() {
     let Some(server) = RedisServer::start_default() else { return };
     let rules =
         "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
@@ -276,7 +276,7 @@ fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
 
 /// The other member's process is stopped for good: the deadlock lasts until the lease of its hold ends.
 #[test]
-fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
+fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();
     let client = |observer: Told, lease| {
         let builder = LockClient::builder().observer(observer).lease(lease).detect_deadlocks_after(ms(50));

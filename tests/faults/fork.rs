@@ -50,7 +50,7 @@ fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
 }
 
 #[test]
-fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
+fn a_forked_childs_calls_are_refused_and_send_nothing() {
     scenario(|world| {
         let client = world.builder().directory(false).build().unwrap();
         // Without renewals, so that every command would be the child's.
@@ -247,7 +247,7 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
 }
 
 #[test]
-fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
+fn a_guard_dropped_in_a_child_stays_the_parents() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let kept = client.get_lock("kept").acquire().unwrap();
@@ -279,7 +279,7 @@ fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
 }
 
 #[test]
-fn a_forked_child_of_a_process_with_a_client_can_make_none() {
+fn a_forked_child_cannot_make_a_client() {
     scenario(|world| {
         // Without a directory entry, so that every command would be the child's.
         let client = world.builder().lease(LEASE).directory(false).build().unwrap();
@@ -302,7 +302,7 @@ fn a_forked_child_of_a_process_with_a_client_can_make_none() {
 }
 
 #[test]
-fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
+fn a_fork_before_the_first_client_is_harmless() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let server = RedisServer::builder(&binary).start();
@@ -333,7 +333,7 @@ fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
 }
 
 #[test]
-fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
+fn a_forked_child_leaves_its_parents_entry() {
     scenario(|world| {
         // No renewal is due meanwhile.
         let client = world.builder().lease(LEASE).build().unwrap();
@@ -361,7 +361,7 @@ fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
 
 /// A container's first process, whose child is the first of another container: both have pid 1.
 #[test]
-fn a_forked_child_with_the_same_process_number_in_another_namespace_is_refused() {
+fn a_forked_child_with_the_same_pid_is_refused() {
     const CONTAINED: &str = "LEASEHOLD_TEST_CONTAINED";
     if std::env::var_os(CONTAINED).is_none() {
         let contained = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];

@@ -62,12 +62,12 @@ fn end(way: &str, first: Guard) -> leasehold::Result<()> {
 }
 
 #[test]
-fn a_lock_that_is_passed_on_by_unlock_without_an_answer_has_one_owner_all_the_time() {
+fn an_unanswered_unlocks_hand_off_has_one_owner() {
     scenario(|world| passed_on(world, "unlock"));
 }
 
 #[test]
-fn a_lock_that_is_passed_on_by_a_dropped_guard_without_an_answer_has_one_owner_all_the_time() {
+fn an_unanswered_drops_hand_off_has_one_owner() {
     scenario(|world| passed_on(world, "drop"));
 }
 
@@ -89,7 +89,7 @@ fn passed_on(world: &World, way: &str) {
 }
 
 #[test]
-fn a_lock_that_is_passed_on_late_takes_nothing_from_later_owners() {
+fn a_late_hand_off_takes_nothing_from_later_owners() {
     scenario(|world| {
         for way in ["unlock", "drop"] {
             let client = world.client();
@@ -144,7 +144,7 @@ fn a_chain_of_threads_goes_on_while_scripts_are_forgotten() {
 }
 
 #[test]
-fn a_lock_that_a_waiter_no_longer_wants_goes_to_the_next() {
+fn an_unwanted_hand_off_goes_to_the_next_waiter() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("given-up");

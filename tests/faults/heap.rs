@@ -61,7 +61,7 @@ fn leases_that_ran_out_leave_no_memory_taken() {
 
 /// A hash map's capacity does not count the places of removed entries, whose number depends on how many came.
 #[test]
-fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
+fn expired_leases_leave_no_memory() {
     alone(|| {
         for rounds in [47, 49, 51, 53] {
             let clock = ManualClock::new();
@@ -92,7 +92,7 @@ fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
 const MOST_BYTES: u64 = 3 << 10;
 
 #[test]
-fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script() {
+fn an_uncontended_cycle_allocates_little() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).command_timeout(LONG).build().unwrap();
         let lock = client.get_lock("cycle");

@@ -62,7 +62,7 @@ fn is_free_within(world: &World, name: &str, since: Instant, limit: Duration) {
 }
 
 #[test]
-fn a_thread_that_comes_back_has_a_kept_lock_without_a_request() {
+fn a_returning_thread_reuses_its_cached_lock() {
     scenario(|world| {
         let client = client(world);
         let lock = kept(world, &client, "stock");
@@ -84,7 +84,7 @@ fn a_thread_that_comes_back_has_a_kept_lock_without_a_request() {
 }
 
 #[test]
-fn a_client_that_waits_gets_a_kept_lock_at_once_and_its_keeper_does_not_take_it_again_before() {
+fn a_recall_yields_a_cached_lock_at_once() {
     scenario(|world| {
         let (keeper, other) = (client(world), client(world));
         let lock = kept(world, &keeper, "stock");
@@ -115,7 +115,7 @@ fn a_client_that_waits_gets_a_kept_lock_at_once_and_its_keeper_does_not_take_it_
 
 /// Redisson's waiters listen, and ask nobody.
 #[test]
-fn a_waiter_that_sends_no_recall_is_seen_by_a_look() {
+fn a_check_finds_a_waiter_without_a_recall() {
     scenario(|world| {
         let client = client(world);
         let lock = kept(world, &client, "stock");
@@ -133,7 +133,7 @@ fn a_waiter_that_sends_no_recall_is_seen_by_a_look() {
 }
 
 #[test]
-fn a_client_that_may_not_see_who_listens_keeps_nothing_beyond_the_first_look() {
+fn a_client_that_sees_no_listeners_caches_briefly() {
     let user = |builder: crate::support::server::Builder| {
         builder
             .user("blind on >pw ~* &* +@all -pubsub")
@@ -159,7 +159,7 @@ fn a_client_that_may_not_see_who_listens_keeps_nothing_beyond_the_first_look() {
 }
 
 #[test]
-fn a_recall_that_is_lost_is_made_good_by_a_look() {
+fn a_check_makes_up_for_a_lost_recall() {
     scenario(|world| {
         let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
         let other = client(world);
@@ -190,7 +190,7 @@ fn nothing_is_kept_while_recalls_are_not_heard() {
 
 /// Nobody uses the lock, and no check is answered.
 #[test]
-fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
+fn a_cut_off_clients_cached_lock_ends_with_its_lease() {
     scenario(|world| {
         let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
         let other = client(world);
@@ -207,7 +207,7 @@ fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
 }
 
 #[test]
-fn a_value_for_each_use_keeps_the_lock_as_one_value_does() {
+fn a_handle_for_each_use_caches_as_one_does() {
     scenario(|world| {
         let client = client(world);
         let cycle = || cycle(&client.lock_builder("stock").cached().build());
@@ -227,7 +227,7 @@ fn a_value_for_each_use_keeps_the_lock_as_one_value_does() {
 }
 
 #[test]
-fn what_is_forced_open_elsewhere_is_asked_for_again_before_a_look() {
+fn a_forced_release_of_a_cached_lock_is_noticed() {
     scenario(|world| {
         let (keeper, other) = (client(world), client(world));
         let lock = kept(world, &keeper, "stock");
@@ -251,7 +251,7 @@ fn what_is_forced_open_elsewhere_is_asked_for_again_before_a_look() {
 }
 
 #[test]
-fn a_guard_whose_level_was_unlocked_is_lost_though_its_thread_has_the_kept_lock_again() {
+fn an_unlocked_guard_stays_lost_after_reuse() {
     scenario(|world| {
         let client = client(world);
         let lock = kept(world, &client, "stock");
@@ -343,7 +343,7 @@ fn a_kept_lock_that_was_deleted_is_asked_for_again() {
 }
 
 #[test]
-fn a_level_with_a_lease_of_its_own_has_it_and_a_reentry_keeps_the_lock_kept() {
+fn a_leased_level_is_not_cached_and_a_reentry_is() {
     scenario(|world| {
         let client = client(world);
         let lock = kept(world, &client, "stock");
@@ -363,7 +363,7 @@ fn a_level_with_a_lease_of_its_own_has_it_and_a_reentry_keeps_the_lock_kept() {
 }
 
 #[test]
-fn a_fenced_lock_asks_for_its_token_where_the_plain_lock_of_its_name_is_kept() {
+fn a_fenced_lock_gets_a_token_despite_caching() {
     scenario(|world| {
         let client = client(world);
         let _plain = kept(world, &client, "stock");
@@ -377,7 +377,7 @@ fn a_fenced_lock_asks_for_its_token_where_the_plain_lock_of_its_name_is_kept() {
 }
 
 #[test]
-fn keep_is_refused_before_anything_is_asked_where_nobody_could_be_asked_for_the_lock() {
+fn cached_is_refused_where_recalls_are_impossible() {
     scenario(|world| {
         let kinds = |client: &LockClient| {
             [

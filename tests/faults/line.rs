@@ -85,7 +85,7 @@ fn each_release_wakes_one_of_many_waiting_clients() {
 }
 
 #[test]
-fn clients_that_wait_are_served_in_the_order_in_which_they_came() {
+fn waiting_clients_are_served_in_order() {
     scenario(|world| {
         let holder = client(world).get_lock("order").acquire().unwrap();
         let clients: Vec<_> = (0..8).map(|_| client(world)).collect();
@@ -189,7 +189,7 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
 }
 
 #[test]
-fn a_first_in_line_that_was_killed_costs_the_next_nothing() {
+fn a_killed_first_waiter_costs_the_next_nothing() {
     let took = a_hundred_times(false);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(20), "{middle:?}");
@@ -198,7 +198,7 @@ fn a_first_in_line_that_was_killed_costs_the_next_nothing() {
 }
 
 #[test]
-fn a_first_in_line_that_is_stopped_costs_the_next_a_standby_and_no_poll() {
+fn a_stopped_first_waiter_costs_a_standby_only() {
     let took = a_hundred_times(true);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(60), "{middle:?}");
@@ -208,7 +208,7 @@ fn a_first_in_line_that_is_stopped_costs_the_next_a_standby_and_no_poll() {
 
 /// Clients that have just died: only their silence shows it.
 #[test]
-fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
+fn a_thousand_dead_waiters_cost_under_50_ms() {
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
         let mut took = Vec::new();
@@ -239,7 +239,7 @@ fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
 /// `forceUnlock` deletes the key and publishes on the channel of all releases, so the queue is not notified.
 /// One waiter listens to that channel for as long as it waits.
 #[test]
-fn a_lock_that_is_forced_open_by_redisson_is_taken_over_within_50_ms() {
+fn redissons_force_unlock_is_noticed_within_50_ms() {
     const ROUNDS: usize = 20;
     scenario(|world| {
         let holder = client(world);
@@ -275,7 +275,7 @@ fn a_lock_that_is_forced_open_by_redisson_is_taken_over_within_50_ms() {
 
 /// The id is a UUID of version 8, as our clients', but its releases do not notify the queue.
 #[test]
-fn a_release_by_a_stranger_whose_id_looks_like_ours_is_noticed_within_50_ms() {
+fn a_stranger_with_our_id_form_is_noticed() {
     const ROUNDS: usize = 20;
     scenario(|world| {
         let waiter = client(world);
@@ -299,7 +299,7 @@ fn a_release_by_a_stranger_whose_id_looks_like_ours_is_noticed_within_50_ms() {
 
 /// The holder may do all; the waiter has the permissions that earlier versions needed.
 #[test]
-fn a_waiter_without_rights_to_the_line_is_woken_by_the_release_as_before() {
+fn a_waiter_without_queue_rights_is_woken() {
     let old = "~* resetkeys ~rights &redisson_lock__channel:{rights}";
     let deaf = "~* &redisson_lock__channel:{rights}";
     for rights in [old, deaf] {
@@ -326,7 +326,7 @@ fn a_waiter_without_rights_to_the_line_is_woken_by_the_release_as_before() {
 }
 
 #[test]
-fn a_waiter_that_came_while_memory_was_out_is_woken_by_the_release() {
+fn a_waiter_that_came_without_memory_is_woken() {
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
         let held = holder.get_lock("full").acquire().unwrap();
@@ -344,7 +344,7 @@ fn a_waiter_that_came_while_memory_was_out_is_woken_by_the_release() {
 }
 
 #[test]
-fn after_a_loss_of_all_data_every_waiter_is_served_within_a_poll() {
+fn waiters_are_served_after_a_loss_of_all_data() {
     scenario(|world| {
         for _ in 0..3 {
             let held = client(world).get_lock("data").acquire().unwrap();
@@ -368,7 +368,7 @@ fn after_a_loss_of_all_data_every_waiter_is_served_within_a_poll() {
 
 /// Java's `forceUnlock`, and an operator's commands.
 #[test]
-fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
+fn a_deleted_key_is_taken_over_within_a_poll() {
     scenario(|world| {
         let held = client(world).get_lock("deleted").acquire().unwrap();
         let waiter = client(world);
@@ -384,7 +384,7 @@ fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
 
 /// Once the holder knows that it may not notify, its id says so, and waiters listen to its releases.
 #[test]
-fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_it() {
+fn a_holder_without_queue_rights_wakes_waiters() {
     let user = |builder: Builder| {
         let keys = "~rights &redisson_lock__channel:{rights}";
         builder.user(&format!("old on >pw resetchannels +@all {keys}"))
@@ -415,7 +415,7 @@ fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_i
 /// The release takes the first out of the queue, cannot notify it, and puts it back: the queue must not stay
 /// for ever. Found by `tests/proof`.
 #[test]
-fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
+fn a_release_without_rights_leaves_an_ending_queue() {
     let user =
         |builder: Builder| builder.user("mute on >pw resetchannels +@all ~* &redisson_lock__channel:{mute}");
     scenario_on(user, |world| {
@@ -434,7 +434,7 @@ fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
 
 /// A hand-off ignores the queue: the waiter that got the lock gives up its client's place itself.
 #[test]
-fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
+fn a_local_hand_off_leaves_the_wait_queue() {
     scenario(|world| {
         for _ in 0..5 {
             let held = client(world).get_lock("handed").acquire().unwrap();
@@ -464,7 +464,7 @@ fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
 
 /// Plain locks share one script, others have one each.
 #[test]
-fn a_group_that_does_not_wait_takes_what_is_kept_for_another_as_a_single_lock_is_taken() {
+fn a_groups_try_takes_reserved_locks() {
     scenario(|world| {
         let client = client(world);
         let keep = |name: &str| {

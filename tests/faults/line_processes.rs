@@ -110,7 +110,7 @@ fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
 }
 
 #[test]
-fn behind_a_first_in_line_that_is_stopped_a_waiter_is_served_within_a_poll() {
+fn a_stopped_first_process_costs_at_most_a_poll() {
     if is_first_in_line() {
         return;
     }
@@ -133,7 +133,7 @@ fn behind_a_first_in_line_that_is_stopped_a_waiter_is_served_within_a_poll() {
 }
 
 #[test]
-fn behind_a_first_in_line_that_is_killed_a_waiter_is_served_within_a_poll() {
+fn a_killed_first_process_costs_at_most_a_poll() {
     if is_first_in_line() {
         return;
     }
@@ -173,7 +173,7 @@ fn standing(world: &World, name: &str) -> usize {
 /// A live client waits behind them. It is served at once when the lock is released soon after; when the lock
 /// is not, as under a leader, the queue forgets the dead.
 #[test]
-fn waiters_killed_by_the_dozen_hold_up_nobody_and_are_forgotten_while_the_lock_is_held() {
+fn killed_waiters_delay_nobody_and_are_forgotten() {
     if is_the_dozen() {
         return;
     }

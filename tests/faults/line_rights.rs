@@ -81,22 +81,22 @@ fn as_user(world: &World) -> ClientBuilder {
 }
 
 #[test]
-fn a_holder_with_the_rights_of_before_learns_it_by_its_first_release() {
+fn a_holder_with_old_rights_learns_by_a_release() {
     learns_by_its_first_release(OLD, as_user);
 }
 
 #[test]
-fn a_holder_that_may_not_tell_who_is_next_learns_it_by_its_first_release() {
+fn a_holder_that_cannot_notify_learns_by_a_release() {
     learns_by_its_first_release(MUTE, as_user);
 }
 
 #[test]
-fn a_holder_that_may_take_nobody_out_of_the_line_learns_it_by_its_first_release() {
+fn a_holder_that_cannot_remove_learns_by_a_release() {
     learns_by_its_first_release(NO_COMMAND, as_user);
 }
 
 #[test]
-fn a_holder_on_a_ring_learns_it_by_its_first_release() {
+fn a_ring_holder_learns_by_a_release() {
     learns_by_its_first_release(OLD, |world| {
         let builder = LockClient::builder().command_timeout(ms(2_000)).unsubscribe_delay(Duration::ZERO);
         builder.ring(Ring::new([world.server.url_as("old", "pw")]))
@@ -105,7 +105,7 @@ fn a_holder_on_a_ring_learns_it_by_its_first_release() {
 
 /// Their documentation has no `+time`: a busy lock is waited for all the same.
 #[test]
-fn a_user_that_may_not_ask_for_the_time_waits_as_in_earlier_versions() {
+fn a_user_without_time_waits_as_before() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \
                  +pttl +get +set +del +publish +subscribe +unsubscribe";
     scenario_on(

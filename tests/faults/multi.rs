@@ -21,7 +21,7 @@ fn requests(world: &World) -> usize {
 }
 
 #[test]
-fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_release() {
+fn a_group_is_one_request_each_way() {
     scenario(|world| {
         let client = client(world);
         let locks: [RedisLock; 4] = [
@@ -146,7 +146,7 @@ fn a_group_whose_release_is_lost_is_released_once_more() {
 }
 
 #[test]
-fn a_key_of_another_kind_is_named_and_nothing_is_taken() {
+fn a_group_with_a_foreign_key_takes_nothing() {
     scenario(|world| {
         let client = client(world);
         let multi =
@@ -167,7 +167,7 @@ fn a_key_of_another_kind_is_named_and_nothing_is_taken() {
 
 /// The last step of Redisson's multi-lock also sets the end of a fence's counter and of a fair lock's queue.
 #[test]
-fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
+fn a_groups_lease_ends_only_the_locks() {
     scenario(|world| {
         let client = client(world);
         let fenced = client.get_fenced_lock("f");
@@ -203,7 +203,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
 }
 
 #[test]
-fn a_group_times_out_in_time_on_a_server_that_does_not_answer() {
+fn a_group_times_out_on_a_silent_server() {
     scenario(|world| {
         let client = world.client();
         let multi = client.get_multi_lock([
@@ -225,7 +225,7 @@ fn a_group_times_out_in_time_on_a_server_that_does_not_answer() {
 
 /// The last lock's key comes first in the request.
 #[test]
-fn a_key_that_became_something_else_does_not_keep_the_other_locks_from_being_released() {
+fn a_changed_key_does_not_block_a_groups_release() {
     scenario(|world| {
         let client = client(world);
         for broken in ["a", "b", "c"] {

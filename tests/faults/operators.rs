@@ -9,7 +9,7 @@ use crate::support::observer::Event;
 use crate::support::{LONG, call, comes_within, eventually, leased, ms, now, throughout, within};
 
 #[test]
-fn a_lock_taken_away_by_an_operator_is_reported_to_its_holder() {
+fn an_operators_deletion_is_reported_as_a_loss() {
     let ways: [&[&str]; 6] = [
         &["DEL", "lock"],
         &["UNLINK", "lock"],
@@ -45,7 +45,7 @@ fn a_lock_taken_away_by_an_operator_is_reported_to_its_holder() {
 }
 
 #[test]
-fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_counts_on() {
+fn a_reentry_of_a_deleted_lock_is_a_new_hold() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
         let lock = client.get_fenced_lock("re-entered");
@@ -100,7 +100,7 @@ fn a_lock_whose_end_was_taken_away_gets_one_again() {
 }
 
 #[test]
-fn a_lease_that_an_operator_shortens_is_renewed_or_reported_as_lost() {
+fn a_shortened_lease_is_renewed_or_lost() {
     scenario(|world| {
         let client = world.client();
         let guard = client.get_lock("shortened").acquire().unwrap();
@@ -113,7 +113,7 @@ fn a_lease_that_an_operator_shortens_is_renewed_or_reported_as_lost() {
 }
 
 #[test]
-fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
+fn foreign_fields_of_a_lock_are_kept() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("foreign");
@@ -145,7 +145,7 @@ fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
 }
 
 #[test]
-fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
+fn a_key_of_another_type_fails_every_call() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         world.does(&["SET", "test:string", "data"]);
@@ -183,7 +183,7 @@ fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
 }
 
 #[test]
-fn a_waiter_whose_number_is_given_up_meanwhile_has_one_place() {
+fn a_waiter_with_a_retired_number_has_one_place() {
     scenario(|world| {
         let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
         let client = world.client();

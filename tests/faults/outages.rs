@@ -123,7 +123,7 @@ impl Outage {
 }
 
 #[test]
-fn after_an_outage_all_that_has_half_a_second_left_is_kept() {
+fn holds_with_half_a_second_left_survive_an_outage() {
     scenario(|world| {
         for round_trip in [Duration::ZERO, ms(20)] {
             let outage = Outage { holds: 1_000, lease: ms(15_000), round_trip, left: ms(700) };
@@ -140,7 +140,7 @@ fn after_an_outage_all_that_has_half_a_second_left_is_kept() {
 
 /// Figures for `docs/performance.md`, not for the gate: each takes a minute.
 #[test]
-fn the_figures_of_an_outage_are_taken_when_they_are_asked_for() {
+fn figures_of_an_outage_are_on_request() {
     if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
         return;
     }
@@ -176,7 +176,7 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
 }
 
 #[test]
-fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
+fn a_loss_is_reported_while_requests_hang() {
     scenario(|world| {
         let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
         let renewed = client.get_lock("renewed").acquire_owned().unwrap();
@@ -195,7 +195,7 @@ fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
 }
 
 #[test]
-fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
+fn a_late_renewal_prolongs_no_later_hold() {
     scenario(|world| {
         // The next hold's lease outlasts the requests about it, and is shorter than a renewal's.
         let client = world.builder().lease(KEPT).build().unwrap();
@@ -219,7 +219,7 @@ fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
 
 /// The request is on its way when the call returns; the thread's next question goes behind it.
 #[test]
-fn a_waiter_that_gives_up_does_not_wait_until_the_store_has_taken_it_out_of_the_queue() {
+fn giving_up_does_not_wait_for_the_store() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
         let (client, other) = (builder.build().unwrap(), world.direct());
@@ -255,7 +255,7 @@ fn a_waiter_that_gives_up_does_not_wait_until_the_store_has_taken_it_out_of_the_
 }
 
 #[test]
-fn a_place_that_could_not_be_left_is_cleaned_up_and_the_thread_goes_on_under_another_number() {
+fn a_place_that_was_not_left_is_cleaned_up() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(ms(500));
         let (client, other) = (builder.build().unwrap(), world.direct());

@@ -32,7 +32,7 @@ fn stays(world: &World, name: &str, owner: leasehold::Owner, count: u32) {
 }
 
 #[test]
-fn a_release_that_arrives_after_the_threads_next_acquire_frees_nothing() {
+fn a_release_after_the_next_acquire_frees_nothing() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("late");
@@ -57,7 +57,7 @@ fn a_release_that_arrives_after_the_threads_next_acquire_frees_nothing() {
 }
 
 #[test]
-fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
+fn an_abandoned_late_release_frees_nothing() {
     scenario(|world| {
         // No retries: the unlock is sent once, and fails.
         let client = world.builder().retry_timeout(ms(1)).build().unwrap();
@@ -83,7 +83,7 @@ fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
 }
 
 #[test]
-fn an_acquire_that_arrives_late_takes_no_lock_from_the_threads_later_hold() {
+fn a_late_acquire_touches_no_later_hold() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("attempt");
@@ -104,7 +104,7 @@ fn an_acquire_that_arrives_late_takes_no_lock_from_the_threads_later_hold() {
 }
 
 #[test]
-fn a_re_entry_that_arrives_late_does_not_count_in_a_later_hold() {
+fn a_late_reentry_touches_no_later_hold() {
     scenario(|world| {
         for outcome in ["repeated", "failed"] {
             let client = world.client();
@@ -130,7 +130,7 @@ fn a_re_entry_that_arrives_late_does_not_count_in_a_later_hold() {
 }
 
 #[test]
-fn a_partial_release_that_arrives_late_takes_no_level_from_a_later_hold() {
+fn a_late_partial_release_touches_no_later_hold() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("partial");
@@ -173,7 +173,7 @@ fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
 }
 
 #[test]
-fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_nothing() {
+fn a_release_after_an_abort_frees_nothing() {
     scenario(|world| {
         // Closer to the client, where connections are aborted; the bytes that had passed go on to the server.
         let near = Proxy::to(world.proxy.address());
@@ -280,7 +280,7 @@ fn a_forgotten_release_script_frees_no_later_hold() {
 }
 
 #[test]
-fn a_hold_that_was_lost_by_time_is_never_counted_on() {
+fn an_expired_hold_never_counts() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
         let lock = client.get_lock("expired");
@@ -350,10 +350,9 @@ fn hold_until_stopped(url: &str) {
 }
 
 #[test]
-fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it() {
+fn a_stopped_holder_knows_at_once_and_is_refused() {
     const URL: &str = "LEASEHOLD_FAULTS_HOLDER";
-    const NAME: &str =
-        "owners::a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_refuses_it";
+    const NAME: &str = "owners::a_stopped_holder_knows_at_once_and_is_refused";
     if let Ok(url) = std::env::var(URL) {
         return hold_until_stopped(&url);
     }

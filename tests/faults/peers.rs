@@ -24,7 +24,7 @@ fn await_listener(world: &World, channel: &str) {
 /// An interrupted Java thread stays in the queue: the lock is free, but not for those behind it. Java's
 /// waiters then ask thousands of times a second.
 #[test]
-fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
+fn a_dead_fair_waiter_causes_no_storm() {
     scenario(|world| {
         let client = world.client();
         let ghost = ms(2_500);
@@ -51,7 +51,7 @@ fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
 
 /// In Java, unlocking a fair lock that nobody holds is no error, and notifies the first in the queue.
 #[test]
-fn a_fair_waiter_that_is_woken_for_nothing_goes_on_waiting() {
+fn a_fair_waiter_woken_in_vain_waits_on() {
     scenario(|world| {
         let client = world.client();
         let held = world.direct().get_fair_lock("poked").acquire().unwrap();
@@ -95,7 +95,7 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
 
 /// Java's spin lock publishes no releases.
 #[test]
-fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
+fn a_poll_finds_the_release_of_javas_spin_lock() {
     scenario(|world| {
         let client = world.client();
         let kinds = [client.get_lock("spin"), client.get_spin_lock("spin"), client.get_fair_lock("spin")];
@@ -114,7 +114,7 @@ fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
 
 /// Java publishes negative numbers and other texts, at which its own reader fails.
 #[test]
-fn messages_that_make_no_sense_end_no_wait_and_no_subscription() {
+fn senseless_messages_end_no_wait() {
     scenario(|world| {
         let client = world.client();
         let (semaphore, latch) = (client.get_semaphore("sem"), client.get_count_down_latch("latch"));
@@ -164,7 +164,7 @@ fn a_latch_that_java_deletes_opens_for_ours() {
 /// Java's multi-lock sets the time of all keys of a member, which ends the counter of fences and a fair
 /// lock's queue.
 #[test]
-fn keys_that_end_beside_a_lock_cost_no_order_and_no_fence() {
+fn expiring_side_keys_cost_neither_order_nor_fence() {
     scenario(|world| {
         let client = world.client();
         let fenced = client.get_fenced_lock("multi");
@@ -190,7 +190,7 @@ fn keys_that_end_beside_a_lock_cost_no_order_and_no_fence() {
 
 /// Java reads a lock without an end as "token -1, granted".
 #[test]
-fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
+fn an_endless_lock_is_busy() {
     scenario(|world| {
         let client = world.client();
         does(world, &["HSET", "endless", JAVA, "1"]);
@@ -208,7 +208,7 @@ fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
 
 /// Redisson's tests of renewals: the server came back empty while the lock was held.
 #[test]
-fn halves_lost_in_a_restart_are_reported_and_the_next_holds_are_renewed() {
+fn holds_after_a_lost_read_write_lock_are_renewed() {
     scenario(|world| {
         let client = world.client();
         let halves = || {

@@ -56,7 +56,7 @@ fn with_a_user(builder: crate::support::server::Builder) -> crate::support::serv
 }
 
 #[test]
-fn whichever_right_is_missing_the_error_is_typed_and_nothing_is_half_done() {
+fn a_missing_right_is_a_typed_error() {
     scenario_on(with_a_user, |world| {
         let all = Rights { commands: documented().commands, ..smaller() };
         // Needed for some answers only, for the wait queue, or for operations that this test leaves out.
@@ -164,7 +164,7 @@ fn with_rights(world: &World, missing: &str) -> usize {
 }
 
 #[test]
-fn a_wrong_password_is_refused_at_once_and_one_that_changes_costs_no_hold() {
+fn a_changed_password_costs_no_hold() {
     let password = |builder: crate::support::server::Builder| builder.requirepass("right");
     scenario_on(password, |world| {
         let begun = now();
@@ -196,7 +196,7 @@ fn a_wrong_password_is_refused_at_once_and_one_that_changes_costs_no_hold() {
 }
 
 #[test]
-fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
+fn a_new_replica_refuses_without_a_loss() {
     scenario(|world| {
         let (client, seen) = world.watched_keeping();
         let nobody = Port::claim();
@@ -220,7 +220,7 @@ fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
 }
 
 #[test]
-fn a_server_with_no_room_for_another_client_is_busy_and_keeps_its_holders() {
+fn a_full_server_is_busy_and_keeps_holders() {
     scenario(|world| {
         let (client, seen) = world.watched_keeping();
         let guard = client.get_lock("kept").acquire().unwrap();
@@ -260,7 +260,7 @@ fn answering(bytes: &'static [u8]) -> (String, TcpListener) {
 }
 
 #[test]
-fn a_server_that_is_no_redis_or_too_old_is_refused_in_words() {
+fn an_unsuitable_server_is_refused_with_the_reason() {
     let hello = b"*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n6.0.16\r\n$5\r\nproto\r\n:2\r\n\
         $2\r\nid\r\n:3\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
     let cases: [(&[u8], ErrorKind, &str); 4] = [

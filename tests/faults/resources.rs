@@ -42,7 +42,7 @@ fn a_panic_in_the_critical_section_gives_the_lock_back() {
 }
 
 #[test]
-fn a_guard_dropped_in_a_panic_while_the_server_hangs_neither_panics_nor_blocks() {
+fn a_drop_in_a_panic_neither_panics_nor_blocks() {
     scenario(|world| {
         let client = world.client();
         let begun = catch_unwind(AssertUnwindSafe(|| {
@@ -172,7 +172,7 @@ fn renewals_go_through_while_every_other_request_hangs() {
 }
 
 #[test]
-fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
+fn a_shutdown_of_a_hanging_server_is_bounded() {
     scenario(|world| {
         for way in ["shutdown", "drop"] {
             let (client, seen) = world.watched();

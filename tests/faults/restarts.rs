@@ -12,7 +12,7 @@ use crate::support::proxy::Which;
 use crate::support::{LONG, call, comes_within, eventually, let_pass, ms, now, start, throughout, within};
 
 #[test]
-fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
+fn a_short_server_stop_costs_no_hold() {
     scenario(|world| {
         // The lease exceeds the stop by what a busy machine may take.
         let (lease, seen) = (4 * L, Seen::default());
@@ -36,7 +36,7 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
 }
 
 #[test]
-fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release_is_sent() {
+fn a_long_server_stop_loses_the_hold() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.get_lock("frozen").acquire().unwrap();
@@ -56,7 +56,7 @@ fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release
 }
 
 #[test]
-fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_through() {
+fn calls_survive_a_blocking_script() {
     let busy = |builder: crate::support::server::Builder| builder.config("lua-time-limit 50");
     scenario_on(busy, |world| {
         let seen = Seen::default();
@@ -94,7 +94,7 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
 }
 
 #[test]
-fn flushing_the_scripts_all_the_time_costs_no_user_an_error() {
+fn flushed_scripts_cost_no_error() {
     scenario(|world| {
         // A late answer on a busy machine is no fault of the scripts.
         let client =
@@ -138,7 +138,7 @@ fn flushing_the_scripts_all_the_time_costs_no_user_an_error() {
 const LONG_RUN: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
+fn a_restart_with_data_keeps_holds() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         let seen = crate::support::observer::Seen::default();
@@ -161,7 +161,7 @@ fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
 }
 
 #[test]
-fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
+fn tokens_grow_after_a_restart_without_data() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let other = world.direct();
@@ -196,7 +196,7 @@ const NOTICED: Duration = ms(300);
 
 /// No renewal is due for long: the ended connections are the hint.
 #[test]
-fn a_server_that_comes_back_empty_is_known_by_the_connections_that_it_ended() {
+fn ended_connections_reveal_an_empty_server() {
     scenario(|world| {
         for url in [world.server.url(), world.proxy.url()] {
             let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
@@ -213,7 +213,7 @@ fn a_server_that_comes_back_empty_is_known_by_the_connections_that_it_ended() {
 }
 
 #[test]
-fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
+fn a_hold_is_renewed_when_its_connections_end() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
         let guard = client.get_lock("kept").acquire().unwrap();
@@ -284,7 +284,7 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
 }
 
 #[test]
-fn an_endless_wait_without_a_server_ends_after_its_patience_for_every_waiter() {
+fn every_wait_ends_after_the_retry_timeout() {
     scenario(|world| {
         let client = world.builder().retry_timeout(ms(800)).build().unwrap();
         world.proxy.hold(crate::support::proxy::Direction::ToServer, Which::All);
@@ -348,12 +348,12 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
 }
 
 #[test]
-fn a_server_that_forgets_its_scripts_fails_no_release_of_a_dropped_guard() {
+fn flushed_scripts_fail_no_dropped_guards_release() {
     scenario(|world| each_dropped_guard_is_released(world, 9, |world, _| world.does(&["SCRIPT", "FLUSH"])));
 }
 
 #[test]
-fn a_restart_fails_no_release_of_a_guard_that_is_dropped_after_it() {
+fn a_restart_fails_no_later_drops_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         // Not the semaphores: a restart may lose the request that removes a change's record, which then stays

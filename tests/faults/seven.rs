@@ -29,7 +29,7 @@ fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn a_lease_below_a_millisecond_is_refused_and_never_granted_without_a_key() {
+fn a_lease_below_a_millisecond_is_refused() {
     scenario(|world| {
         let lock = world.client().get_lock("short");
         for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(500)] {
@@ -50,7 +50,7 @@ fn a_lease_below_a_millisecond_is_refused_and_never_granted_without_a_key() {
 }
 
 #[test]
-fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
+fn a_server_without_memory_only_refuses_acquires() {
     scenario(|world| {
         let client = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
         let (held, nested) = (client.get_lock("held"), client.get_lock("nested"));
@@ -88,7 +88,7 @@ fn losses_of_a_reply() -> [Do; 4] {
 }
 
 #[test]
-fn a_grant_whose_reply_is_lost_counts_once_when_the_call_succeeds() {
+fn a_grant_with_a_lost_reply_counts_once() {
     scenario(|world| {
         for (number, how) in losses_of_a_reply().into_iter().enumerate() {
             let client = world.client();
@@ -109,7 +109,7 @@ fn a_grant_whose_reply_is_lost_counts_once_when_the_call_succeeds() {
 }
 
 #[test]
-fn a_grant_whose_reply_is_lost_leaves_nothing_when_the_call_fails() {
+fn a_failed_call_leaves_no_unanswered_grant() {
     scenario(|world| {
         for (number, how) in losses_of_a_reply().into_iter().enumerate() {
             let client = world.client();
@@ -134,7 +134,7 @@ fn a_grant_whose_reply_is_lost_leaves_nothing_when_the_call_fails() {
 }
 
 #[test]
-fn an_acquire_that_the_server_answers_too_late_for_itself_is_taken_once() {
+fn an_acquire_answered_too_late_counts_once() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("paused");
@@ -173,7 +173,7 @@ fn a_deleted_key_is_found_by_the_next_renewal() {
 }
 
 #[test]
-fn a_lock_whose_owner_thread_ended_is_free_after_its_lease() {
+fn an_ended_threads_lock_is_free_after_its_lease() {
     scenario(|world| {
         let seen = Seen::default();
         // This counts releases, and a release whose answer is late is repeated.

@@ -34,7 +34,7 @@ fn builder(world: &World) -> leasehold::ClientBuilder {
 }
 
 #[test]
-fn over_tls_locks_are_kept_and_waiters_are_woken_and_dead_connections_replaced() {
+fn locks_work_over_tls() {
     secured(|world| {
         let [client, other] = [(); 2].map(|()| builder(world).lease(2 * L).build().unwrap());
         let guard = other.get_lock("secured").acquire().unwrap();

@@ -94,7 +94,7 @@ fn contend_by_unlock(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> boo
 }
 
 #[test]
-fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every_client() {
+fn returning_threads_reuse_the_lock_within_a_slice() {
     scenario(|world| {
         let (clients, grants) = clients(world);
         let locks: Vec<_> =
@@ -111,7 +111,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
 }
 
 #[test]
-fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it() {
+fn unlock_keeps_a_contended_cached_lock_for_a_slice() {
     scenario(|world| {
         let (clients, grants) = clients(world);
         let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
@@ -141,7 +141,7 @@ fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it()
 }
 
 #[test]
-fn a_client_that_ends_in_its_turn_leaves_the_lock_free() {
+fn a_client_that_ends_in_its_slice_frees_the_lock() {
     scenario(|world| {
         for _ in 0..20 {
             let (other, client) = (world.client(), world.client());
@@ -228,7 +228,7 @@ fn cycle_until_kept(client: &LockClient, name: &str, other: &LockClient) {
 /// musl's `exit` runs no destructors of thread-locals.
 #[cfg(not(target_env = "musl"))]
 #[test]
-fn a_process_that_exits_when_it_has_just_given_a_lock_back_leaves_it_free() {
+fn a_process_exit_frees_cached_locks() {
     exits();
     scenario(|world| {
         let (clients, _) = clients(world);

@@ -15,7 +15,7 @@ use crate::support::stalls::stalled_between;
 use crate::support::{LONG, SLACK, call, leased, let_pass, ms, now, start, within};
 
 #[test]
-fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
+fn killed_subscriptions_keep_no_waiter_out() {
     scenario(|world| {
         let turns = Arc::new(Mutex::new(Vec::new()));
         let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
@@ -58,7 +58,7 @@ fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
 }
 
 #[test]
-fn a_release_that_falls_before_the_subscription_stands_is_noticed_when_it_does() {
+fn a_release_before_the_subscription_is_noticed() {
     scenario(|world| {
         let other = world.direct();
         for held_back in [Do::HoldRequest, Do::HoldReply] {
@@ -77,7 +77,7 @@ fn a_release_that_falls_before_the_subscription_stands_is_noticed_when_it_does()
 }
 
 #[test]
-fn messages_that_are_lost_on_a_live_connection_cost_one_poll() {
+fn a_lost_message_costs_one_poll() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
         let held = other.get_lock("lost").acquire().unwrap();
@@ -93,7 +93,7 @@ fn messages_that_are_lost_on_a_live_connection_cost_one_poll() {
 }
 
 #[test]
-fn without_permission_to_subscribe_waiters_poll_and_the_observer_is_notified() {
+fn waiters_without_subscriptions_poll() {
     let user = |builder: crate::support::server::Builder| {
         builder.user("mute on >pw ~* resetchannels +@all -subscribe")
     };
@@ -118,7 +118,7 @@ fn without_permission_to_subscribe_waiters_poll_and_the_observer_is_notified() {
 }
 
 #[test]
-fn a_lock_without_an_end_is_polled_and_not_slept_on_for_ever() {
+fn a_lock_without_an_end_is_polled() {
     scenario(|world| {
         let client = world.client();
         world.does(&["HSET", "endless", "somebody:1", "1"]);
@@ -188,7 +188,7 @@ fn connections(world: &World) -> usize {
 }
 
 #[test]
-fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_back() {
+fn waiters_do_not_storm_a_killed_server() {
     const WAITERS: usize = 200;
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).retry_timeout(LONG).build().unwrap();
@@ -225,7 +225,7 @@ fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_bac
 
 /// SUBSCRIBE has its own connection: if nobody reads there, only wake-ups are missing.
 #[test]
-fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release() {
+fn an_unread_subscriber_connection_blocks_nothing() {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
     /// Far below a write's time-out, far above the delays of a busy machine.
@@ -301,7 +301,7 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
 
 /// Each release of a permit notifies all waiters, as in Redisson; one of them gets it.
 #[test]
-fn a_crowd_that_waits_for_permits_does_not_ask_as_one_for_each_that_is_given_back() {
+fn a_crowd_for_permits_is_throttled() {
     const CLIENTS: usize = 40;
     scenario(|world| {
         // No request is repeated on a busy machine.

@@ -271,7 +271,7 @@ fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<Strin
 }
 
 #[test]
-fn both_checkers_refuse_what_no_lock_can_do_and_accept_what_one_can() {
+fn both_checkers_judge_histories_alike() {
     let (bad, good) = (bad(), good());
     assert!(bad.len() >= 25);
     let names: BTreeSet<String> = bad.iter().map(|made| made.2.to_owned()).collect();

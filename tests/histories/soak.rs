@@ -38,7 +38,7 @@ fn run() -> Duration {
 }
 
 #[test]
-fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
+fn no_two_processes_ever_hold_a_lock_at_once() {
     history("Redis", World::redis);
 }
 

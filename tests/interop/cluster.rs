@@ -194,7 +194,7 @@ impl Sides {
 }
 
 #[test]
-fn on_a_cluster_java_and_rust_wake_each_other_by_sharded_messages() {
+fn sharded_messages_wake_across_languages_on_a_cluster() {
     let _alone = alone();
     // Each side detects the way itself.
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
@@ -203,7 +203,7 @@ fn on_a_cluster_java_and_rust_wake_each_other_by_sharded_messages() {
 }
 
 #[test]
-fn on_a_cluster_java_and_rust_share_fair_and_read_write_locks() {
+fn languages_share_fair_and_read_write_locks_on_a_cluster() {
     let _alone = alone();
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
     sides.queue_up();
@@ -220,7 +220,7 @@ fn on_a_cluster_java_and_rust_share_fair_and_read_write_locks() {
 }
 
 #[test]
-fn on_a_cluster_java_and_rust_wake_each_other_by_plain_messages() {
+fn plain_messages_wake_across_languages_on_a_cluster() {
     let _alone = alone();
     let Some(sides) = sides("OFF", ClusterPubSub::Plain, &["NUMSUB"]) else { return };
     sides.exclude_each_other();

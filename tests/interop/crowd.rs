@@ -384,7 +384,7 @@ fn take_turns(url: &str, list: &str) {
 }
 
 #[test]
-fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_came() {
+fn fair_waiters_of_both_languages_are_served_in_order() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     let mut admin = server.admin();

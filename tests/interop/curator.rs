@@ -49,7 +49,7 @@ fn queue_is(server: &ZooKeeper, length: usize) {
 }
 
 #[test]
-fn a_lock_held_by_curator_is_busy_for_rust_and_the_other_way_round() {
+fn curator_and_rust_exclude_each_other() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };
@@ -80,7 +80,7 @@ fn a_lock_held_by_curator_is_busy_for_rust_and_the_other_way_round() {
 }
 
 #[test]
-fn java_and_rust_are_served_in_the_order_in_which_they_came() {
+fn curator_and_rust_are_served_in_order() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };

@@ -76,7 +76,7 @@ fn a_process_that_waits_for_a_fair_lock() {
 
 /// The first, one in the middle, and the last of ours: each has another Java waiter before it.
 #[test]
-fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood() {
+fn our_killed_waiters_delay_java_for_seconds_only() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };
@@ -122,7 +122,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
 
 /// Each grant of Redisson takes its own time off all waiters, and skips those with none left.
 #[test]
-fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
+fn our_waiter_keeps_its_place_behind_java() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };
@@ -152,7 +152,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
 
 /// Java skipped a live waiter of ours, after a wait longer than its time.
 #[test]
-fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
+fn our_waiter_returns_to_the_front_after_java_skipped_it() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = patient(&server.url());
     let mut admin = server.admin();
@@ -174,7 +174,7 @@ fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
 
 /// Redisson's dead have no heartbeat, and are waited for as long as they said.
 #[test]
-fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer() {
+fn a_killed_java_waiter_is_waited_for_its_time() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };

@@ -34,7 +34,7 @@ fn tokens_of_java_and_rust_rise_with_every_grant() {
 }
 
 #[test]
-fn rusts_tokens_rise_even_when_the_counter_is_lost_and_java_goes_on_from_there() {
+fn tokens_grow_after_the_counter_is_lost() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let before = lock.acquire().unwrap();

@@ -22,7 +22,7 @@ const TURN: Duration = Duration::from_secs(2);
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
 #[test]
-fn two_java_and_two_rust_processes_count_to_20_000_exactly() {
+fn java_and_rust_processes_count_exactly() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(first) = java::connect(&server.url(), LEASE) else { return };
@@ -57,7 +57,7 @@ fn one_rust_process_counts_exactly() {
 }
 
 #[test]
-fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
+fn java_gets_the_lock_beside_busy_rust() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let enough = AtomicBool::new(false);

@@ -56,7 +56,7 @@ impl Handwritten {
 }
 
 #[test]
-fn a_waiter_finds_a_release_that_nobody_announced_within_1_45_s() {
+fn a_poll_finds_a_silent_release() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let mut admin = server.admin();

@@ -14,7 +14,7 @@ const LEASE: Duration = Duration::from_secs(3);
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
 #[test]
-fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
+fn javas_force_unlock_is_reported_as_a_loss() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
 

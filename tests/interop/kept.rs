@@ -32,7 +32,7 @@ fn use_until_kept(lock: &RedisLock, server: &RedisServer) {
 }
 
 #[test]
-fn java_gets_a_lock_that_rust_keeps_and_does_not_wait_for_the_lease() {
+fn java_gets_our_cached_lock_before_its_lease_ends() {
     let _alone = alone();
     let Some((server, java, client, lock)) = set_up() else { return };
     let mut admin = server.admin();

@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 const TOLD: Duration = Duration::from_millis(900);
 
 #[test]
-fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
+fn a_dead_fair_waiter_delays_java_for_seconds() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
@@ -57,7 +57,7 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
 }
 
 #[test]
-fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
+fn read_and_write_exclude_across_languages() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
@@ -132,7 +132,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
 
 /// Redisson's read watchdog sets the key's time to its own, however long others read.
 #[test]
-fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
+fn our_long_lease_survives_javas_read_watchdog() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
@@ -456,7 +456,7 @@ fn java_ignores_the_note_of_a_hold() {
 /// A latch that Java deletes announces that it is shut; returned permits wake one Java waiter, whatever it
 /// wants; and a negative count is announced, which makes Java's reading thread throw.
 #[test]
-fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
+fn javas_wrong_message_keeps_no_waiter_asleep() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
@@ -499,7 +499,7 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
 
 /// Java's threads do not wait for our writers, so `writers_first` binds only clients that follow it.
 #[test]
-fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_does() {
+fn java_readers_ignore_writers_first() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let lock = rust(&server.url(), LONG).get_read_write_lock("rw").writers_first();
     let other = rust(&server.url(), LONG).get_read_write_lock("rw");
@@ -531,7 +531,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
 }
 
 #[test]
-fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
+fn permit_ids_work_across_languages() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let permits = client.get_expirable_semaphore("permits");
@@ -583,7 +583,7 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
 
 /// Java has no conditions, but may take the lock during our wait.
 #[test]
-fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between() {
+fn java_may_lock_during_a_conditions_wait() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();

@@ -20,7 +20,7 @@ fn locks(client: &LockClient, names: &[&str]) -> Vec<RedisLock> {
 }
 
 #[test]
-fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
+fn multi_locks_exclude_each_other_across_languages() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
@@ -86,7 +86,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
 /// Ours are given in opposite orders and taken in one. Java takes locks as given, and two opposite groups of
 /// its own delay each other again and again, so its group is in the order of names.
 #[test]
-fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
+fn opposite_multi_locks_of_both_languages_finish() {
     const EACH: u32 = 12;
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let java = Arc::new(java);
@@ -132,7 +132,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
 /// Java's last step sets the end of all keys of a fenced lock, its counter included, and after a second round
 /// in other units. Ours does neither, and copes with what Java did.
 #[test]
-fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
+fn javas_multi_lock_leases_do_not_confuse_ours() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);

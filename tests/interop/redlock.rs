@@ -22,7 +22,7 @@ fn fields(server: &RedisServer, name: &str) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
+fn redlocks_exclude_each_other_across_languages() {
     let _alone = alone();
     let Some(binary) = default_server() else { return };
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
@@ -76,7 +76,7 @@ fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
 }
 
 #[test]
-fn a_lock_that_rust_holds_on_a_majority_is_busy_for_java() {
+fn our_majority_is_busy_for_java() {
     let _alone = alone();
     let Some(binary) = default_server() else { return };
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();

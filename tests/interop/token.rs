@@ -65,7 +65,7 @@ fn redsync_and_a_token_lock_keep_each_other_out() {
 }
 
 #[test]
-fn redis_py_and_a_token_lock_never_delete_each_others_key() {
+fn redis_py_and_token_locks_keep_each_others_keys() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redis_py()) else { return };
     never_delete_each_others_key(&server, &peer, admin);

@@ -14,7 +14,7 @@ const MESSAGE_WAS_LOST: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(30);
 
 #[test]
-fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
+fn javas_unlock_wakes_rust_within_50_ms() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
@@ -38,7 +38,7 @@ fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
 }
 
 #[test]
-fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
+fn our_unlock_wakes_java_within_50_ms() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
@@ -61,7 +61,7 @@ fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
 
 /// Java deletes the key of our holder, whose release would notify the queue, and notifies nobody in it.
 #[test]
-fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
+fn javas_force_unlock_wakes_rust_within_50_ms() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let (holder, rust) = (rust(&server.url(), LEASE), rust(&server.url(), LEASE));
     let mut admin = server.admin();
@@ -88,7 +88,7 @@ fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
 
 /// A waiter that asked in vain and does not sleep yet misses what wakes sleepers.
 #[test]
-fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
+fn the_end_of_a_write_wakes_sleepy_java_readers() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // A waiter without a message sleeps this long.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);

@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(3);
 const HELD: Duration = Duration::from_millis(6_500);
 
 #[test]
-fn a_lock_that_rust_holds_for_two_leases_stays_out_of_reach_of_java() {
+fn our_watchdog_excludes_java_beyond_the_lease() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let lock = rust(&server.url(), LEASE).get_lock("kept");
     let guard = lock.acquire().unwrap();

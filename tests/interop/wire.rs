@@ -45,7 +45,7 @@ enum Step {
 use Step::{ForceUnlock, Lock, LockForFiveSeconds, Try, Unlock};
 
 #[test]
-fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
+fn locks_have_the_same_bytes_from_both_languages() {
     let Some((_alone, server, java)) = java::set_up(WATCHDOG) else { return };
     let client = rust(&server.url(), WATCHDOG);
     for names in &NAMES {
@@ -74,7 +74,7 @@ fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
 }
 
 #[test]
-fn a_fenced_lock_is_the_same_bytes_from_java_and_from_rust() {
+fn fenced_locks_have_the_same_bytes_from_both_languages() {
     let Some((_alone, server, java)) = java::set_up(WATCHDOG) else { return };
     let client = rust(&server.url(), WATCHDOG);
     for names in &NAMES {

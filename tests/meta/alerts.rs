@@ -407,7 +407,7 @@ fn simulated(rules: &Rules) -> String {
 }
 
 #[test]
-fn each_alert_fires_in_a_simulated_outage_at_15_and_at_60_seconds() {
+fn each_alert_fires_in_its_simulated_outage() {
     let rules = Rules::read();
     let tried = CASES.iter().map(|case| case.alert).chain(["LeaseholdLockLost", "LeaseholdHoldAtRisk"]);
     let tried: std::collections::BTreeSet<&str> = tried.collect();

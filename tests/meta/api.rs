@@ -49,7 +49,7 @@ macro_rules! each {
 }
 
 #[test]
-fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
+fn clients_and_locks_are_shareable_and_small() {
     each!((shared_by_threads, cloned): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore,
         ExpirableSemaphore, CountDownLatch, Interrupt, MemoryStore, ManualClock, Ring, RingNode);
     shared_by_threads::<ClientBuilder>();
@@ -58,7 +58,7 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
 
 /// A builder has the program's closures, so it may not be used after a panic.
 #[test]
-fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
+fn types_may_be_used_after_a_caught_panic() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
     each!((unwind_safe): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore, ExpirableSemaphore,
         CountDownLatch, Condition, Leader, Guard, OwnedGuard, MultiGuard, OwnedMultiGuard, Interrupt, AcquireOptions,
@@ -72,7 +72,7 @@ fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
 }
 
 #[test]
-fn a_guard_stays_on_its_thread_and_an_owned_one_may_leave() {
+fn only_owned_guards_may_change_threads() {
     assert!(!is::<Guard>().send());
     assert!(is::<OwnedGuard>().send());
     assert!(!is::<MultiGuard>().send());
@@ -164,7 +164,7 @@ fn names_are_taken_in_every_form_of_text() {
 }
 
 #[test]
-fn a_group_is_made_of_locks_of_mixed_kinds_as_they_are() {
+fn a_group_takes_locks_of_mixed_kinds() {
     let client = LockClient::in_memory();
     let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
     let mixed = client.get_multi_lock((
@@ -228,7 +228,7 @@ fn locks_on_a_transaction_are_plain_values() {
 /// The error names the missing feature before anything is sent.
 #[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
 #[test]
-fn a_store_that_was_left_out_is_refused_by_the_name_of_its_feature() {
+fn a_missing_store_is_refused_with_its_feature() {
     for (url, feature) in [
         ("etcd://localhost", "etcd"),
         ("ETCDS://me:S3CR3T@localhost", "etcd"),

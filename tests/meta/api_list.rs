@@ -298,7 +298,7 @@ fn the_list_sees_every_shape_of_item() {
 const MOST_WAYS_TO_ACQUIRE: usize = 14;
 
 #[test]
-fn a_lock_and_a_group_have_the_same_few_methods_that_acquire() {
+fn locks_and_groups_have_the_same_acquire_methods() {
     let text = public_api();
     let of = |item: &str| {
         let entry =

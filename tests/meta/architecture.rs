@@ -45,7 +45,7 @@ const GROUND: &[&str] = &[
     "observe",
     "park",
     "refused",
-    "room",
+    "shrink",
     "secrets",
     "sync",
     "system",
@@ -169,7 +169,7 @@ fn keeps(path: &str, text: &str) {
 }
 
 #[test]
-fn each_sample_that_breaks_a_rule_is_reported_and_no_other() {
+fn only_samples_that_break_a_rule_are_reported() {
     let (queue, memory, redis) =
         ("src/engine/queue.rs", "src/stores/memory/mod.rs", "src/stores/redis/mod.rs");
     for (path, text, expected) in [
@@ -268,7 +268,7 @@ fn logic_in_the_root_and_long_files_are_reported() {
 }
 
 #[test]
-fn lints_of_panics_that_are_silenced_and_clocks_that_are_read_are_reported() {
+fn silenced_lints_and_clock_reads_are_reported() {
     breaks("src/engine/queue.rs", "#[expect(clippy::expect_used)]\nfn f() { x.expect(\"y\"); }", "silences");
     breaks("src/engine/queue.rs", "#[allow(clippy::panic)]\nfn f() {}", "silences");
     breaks("src/client/open.rs", "#![allow(clippy::unwrap_used)]\nfn f() {}", "silences");
@@ -792,7 +792,7 @@ fn ties(manifest: &str) -> Vec<&str> {
 }
 
 #[test]
-fn no_dependency_keeps_a_newer_compatible_version_out_of_a_program() {
+fn no_dependency_is_capped() {
     let sample = "[dependencies]\na = \"1.0\"\nb = { version = \"=0.2.7\", optional = true }\nc = \">=1, <2\"\n\
         leasehold = { path = \"..\", version = \"=0.1.0\" }\n[dev-dependencies]\nd = \"=1\"\n\
         [target.'cfg(unix)'.dependencies]\ne = \"~1.2\"\nf = { git = \"g\" }\n";

@@ -33,7 +33,7 @@ fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
 const TROUBLES: [&str; 3] = ["slow", "killed", "stopped"];
 
 #[test]
-fn every_row_meets_the_same_faults_and_leaseholds_keep_what_they_promise() {
+fn leaseholds_rows_of_the_demo_keep_their_promises() {
     let Some(server) = RedisServer::start_default() else { return };
     let demo = Demo::start(&server, &[]);
     let (out, success) = demo.finish();
@@ -94,28 +94,28 @@ fn is_exact_on(topology: &str) {
 }
 
 #[test]
-fn the_fenced_row_is_exact_when_its_server_is_killed_and_started_again() {
+fn the_fenced_row_survives_a_server_restart() {
     is_exact_on("single");
 }
 
 #[test]
-fn the_fenced_row_is_exact_when_one_of_five_servers_of_a_redlock_is_killed() {
+fn the_fenced_row_survives_a_redlock_servers_death() {
     is_exact_on("redlock");
 }
 
 #[test]
-fn the_fenced_row_is_exact_when_its_master_is_killed_and_replaced() {
+fn the_fenced_row_survives_a_master_failover() {
     is_exact_on("sentinel");
 }
 
 #[test]
-fn the_fenced_row_is_exact_when_its_primary_of_a_cluster_is_killed() {
+fn the_fenced_row_survives_a_cluster_failover() {
     is_exact_on("cluster");
 }
 
 /// The first server finds its port taken by a server that knows nothing of clusters, and answers.
 #[test]
-fn a_server_of_another_on_the_port_of_the_demos_own_is_not_taken_for_it() {
+fn the_demo_detects_a_foreign_server_on_its_port() {
     let Some(server) = RedisServer::start_default() else { return };
     let stage = Stage::new("exit 0");
     let script = r#"
@@ -145,7 +145,7 @@ exec "$real" "$@""#;
 }
 
 #[test]
-fn the_fenced_row_is_exact_when_its_node_of_a_ring_is_killed_and_given_up() {
+fn the_fenced_row_survives_a_lost_ring_node() {
     is_exact_on("ring");
 }
 
@@ -212,7 +212,7 @@ fn the_help_needs_no_build_and_names_every_option() {
 }
 
 #[test]
-fn without_a_server_and_without_the_right_to_install_one_the_demo_says_what_to_do() {
+fn the_demo_without_a_server_says_what_to_do() {
     let stage = Stage::new("echo built >&2; exit 1");
     // A machine with a package manager, whose user has neither root nor sudo.
     for (program, script) in [("id", "echo 1000"), ("apt-get", "echo installed >&2; exit 1")] {

@@ -245,7 +245,7 @@ fn both_crates_and_the_change_log_have_one_version() {
 
 /// The gate does not build these, and their builds use `--locked`.
 #[test]
-fn each_lock_file_beside_has_the_dependencies_that_the_library_always_has() {
+fn other_lock_files_have_the_librarys_dependencies() {
     let manifest = read("Cargo.toml");
     let tables = manifest.split("\n[").filter(|table| {
         let head = table.split(']').next().unwrap_or_default();
@@ -301,7 +301,7 @@ fn everything_that_shows_a_claim_exists() {
 }
 
 #[test]
-fn every_promise_of_the_guarantees_has_a_row_that_shows_it() {
+fn every_guarantee_has_evidence() {
     let (text, evidence) = (read("docs/guarantees.md"), read("docs/evidence.md"));
     let rows = column(&evidence, "Shown by");
     let headings = text.lines().filter_map(|line| line.strip_prefix("### P"));
@@ -344,7 +344,7 @@ fn the_readme_is_short_and_leads_to_every_page() {
 }
 
 #[test]
-fn every_symptom_has_a_cause_and_a_command_and_every_error_kind_is_among_them() {
+fn every_symptom_has_a_cause_and_a_command() {
     let page = read("docs/troubleshooting.md");
     let rows = column(&page, "Symptom");
     assert!(rows.len() > 25, "{}", rows.len());
@@ -366,7 +366,7 @@ fn every_symptom_has_a_cause_and_a_command_and_every_error_kind_is_among_them() 
 }
 
 #[test]
-fn the_page_on_async_code_shows_the_files_that_are_tested() {
+fn the_async_page_shows_tested_files() {
     let page = read("docs/using-from-async.md");
     let mut shown = BTreeSet::new();
     let mut blocks = 0;
@@ -385,7 +385,7 @@ fn the_page_on_async_code_shows_the_files_that_are_tested() {
 /// The list for clippy is that of the recipes, whose tests show that clippy finds what it names; and it names
 /// each guard that is bound to its thread.
 #[test]
-fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
+fn the_async_page_lists_every_bound_guard() {
     let page = read("docs/using-from-async.md");
     let list = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(
@@ -408,7 +408,7 @@ fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
 
 /// The page lists the folders, and each file describes itself.
 #[test]
-fn the_tree_of_the_architecture_lists_every_folder_and_every_file_says_what_it_is() {
+fn the_architecture_page_lists_every_folder() {
     let text = read("docs/architecture.md");
     let tree = text.split("```text\nsrc/\n").nth(1).unwrap().split("```").next().unwrap();
     let (mut listed, mut path) = (BTreeSet::from([PathBuf::from("src")]), Vec::new());

@@ -506,7 +506,7 @@ fn refused_in_use(refusal: &'static str) -> Error {
 }
 
 #[test]
-fn every_message_that_a_user_can_provoke_is_listed_in_docs_errors() {
+fn every_user_error_is_listed() {
     let head = "The errors that a user can provoke: how, the kind, and the text. Written by\n\
                  LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors\n";
     let mut list = List { text: head.to_owned(), varying: Vec::new() };
@@ -535,7 +535,7 @@ fn every_message_that_a_user_can_provoke_is_listed_in_docs_errors() {
 
 /// Bounds use the words of their option.
 #[test]
-fn a_lease_that_is_too_short_names_the_least_that_would_do() {
+fn a_short_leases_error_names_the_minimum() {
     let too_short = |lease| options().lease(lease).url("redis://127.0.0.1").build().unwrap_err().to_string();
     for lease in [Duration::ZERO, Duration::from_nanos(1), MS, 99 * MS] {
         assert!(too_short(lease).ends_with("the least is 100ms"), "{}", too_short(lease));

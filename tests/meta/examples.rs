@@ -108,7 +108,7 @@ fn a_path_is_locked_with_all_below_it_and_nothing_beside_it() {
 }
 
 #[test]
-fn two_accounts_in_the_wrong_order_are_a_deadlock_that_is_told_and_broken() {
+fn the_deadlock_example_reports_and_breaks_a_deadlock() {
     for output in outputs("transfer_wrong_order", &[]) {
         says(
             &output,
@@ -160,7 +160,7 @@ fn producers_and_consumers_meet() {
 /// job reports its delay. A tick without a job found the lock of an earlier tick; a second job of a tick
 /// began after the first one's `at_least`. the `at_least` of the first was over.
 #[test]
-fn five_processes_do_a_job_at_each_tick_as_far_as_their_timers_are_on_time() {
+fn the_job_example_runs_one_job_a_tick() {
     const TICK: i64 = 500;
     // As in the example: how long a job excludes others.
     const AT_LEAST: i64 = TICK * 3 / 4;
@@ -190,7 +190,7 @@ fn five_processes_do_a_job_at_each_tick_as_far_as_their_timers_are_on_time() {
 }
 
 #[test]
-fn a_refused_operator_sees_the_holder_and_both_ends_of_its_hold() {
+fn the_inspect_example_shows_holder_and_times() {
     for output in outputs("long_import", &[]) {
         says(
             &output,

@@ -143,7 +143,7 @@ fn with_fault(text: &mut String, rules: &Rules, every: u64, fault: Option<&Case>
 }
 
 #[test]
-fn no_alert_fires_in_a_fleet_of_the_documented_uses_and_each_fault_fires_its_own_alone() {
+fn each_fault_fires_only_its_own_alert() {
     let rules = Rules::read();
     let mut text = "rule_files: [alerts.yml]\nevaluation_interval: 15s\ntests:\n".to_owned();
     for every in [15, 60] {

@@ -101,7 +101,7 @@ fn each_switch_has_one_place_in_the_sources() {
 }
 
 #[test]
-fn a_mutation_whose_text_is_gone_or_is_there_twice_is_reported() {
+fn a_misplaced_mutation_is_reported() {
     let sources = BTreeMap::from([("a.rs", "one two two"), ("b.rs", "let x =\n    one;")]);
     let list = "# a.rs\n\nOne\nsuite: lib a\n- one\n+ 1\n\nTwo\nsuite: lib a\n- two\n+ 2\n\n\
         Three\nsuite: lib a\n- three\n+ 3\n\n# b.rs\n\nIts one\nsuite: lib b\n- let x =\n-     «one»;\n+ 1\n";

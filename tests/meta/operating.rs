@@ -47,7 +47,7 @@ fn registered() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_page_the_rules_and_the_dashboard_name_metrics_that_exist() {
+fn pages_rules_and_dashboard_name_real_metrics() {
     let registered = registered();
     for name in ["docs/operating.md", "docs/operating/alerts.yml", "docs/operating/dashboard.json"] {
         let text = page(name);
@@ -92,7 +92,7 @@ fn the_scrape_configuration_is_one_that_prometheus_loads() {
 }
 
 #[test]
-fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
+fn each_alert_leads_to_its_paragraph() {
     let operating = page("docs/operating.md");
     let headings = operating.lines().filter_map(|line| line.strip_prefix("### "));
     let anchors: BTreeSet<String> = headings.map(|text| text.to_lowercase().replace(' ', "-")).collect();

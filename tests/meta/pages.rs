@@ -80,7 +80,7 @@ impl Observer for Wakeups {
 }
 
 #[test]
-fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
+fn the_guarantees_user_can_do_all() {
     let Some(server) = RedisServer::start_default() else { return };
     let users = users();
     let ((name, of_locks), of_other_kinds) = users.split_first().unwrap();
@@ -403,7 +403,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
 }
 
 #[test]
-fn each_kind_needs_exactly_the_rights_that_the_page_gives_it() {
+fn each_kind_needs_exactly_its_documented_rights() {
     let Some(server) = RedisServer::start_default() else { return };
     let does = |words: &[&str]| {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();

@@ -67,7 +67,7 @@ fn in_child(test: &str) -> Option<String> {
 
 /// More busy threads than processors, so some always wait; this process sleeps.
 #[test]
-fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
+fn child_waits_count_up_to_the_elapsed_time() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);
     let most = std::thread::available_parallelism().unwrap().get();
     let mut children: Vec<_> = (0..2 * most).map(|_| busy()).collect();
@@ -84,7 +84,7 @@ fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
 
 /// A loss before a span or long after it does not count; one within it does, even if seen later.
 #[test]
-fn of_a_span_that_is_over_only_its_own_waits_are_counted() {
+fn an_ended_span_counts_only_its_own_waits() {
     let begun = now();
     let ms = Duration::from_millis;
     let lost =
@@ -98,7 +98,7 @@ fn of_a_span_that_is_over_only_its_own_waits_are_counted() {
 }
 
 #[test]
-fn a_port_is_that_of_the_process_that_listens_on_it_whoever_answers_there() {
+fn a_port_belongs_to_its_listening_process() {
     let Some(server) = RedisServer::start_default() else { return };
     let other = RedisServer::builder(server.binary()).start();
     assert!(listens(server.pid(), server.port()) && listens(other.pid(), other.port()));
@@ -107,8 +107,8 @@ fn a_port_is_that_of_the_process_that_listens_on_it_whoever_answers_there() {
 }
 
 #[test]
-fn a_server_dies_with_a_test_process_that_cannot_clean_up() {
-    let Some(output) = in_child("a_server_dies_with_a_test_process_that_cannot_clean_up") else {
+fn a_server_dies_with_its_test_process() {
+    let Some(output) = in_child("a_server_dies_with_its_test_process") else {
         let server = RedisServer::start_default().unwrap();
         crate::support::shout(&format!("PID {} FOLDER {}", server.pid(), server.folder().display()));
         std::process::abort();
@@ -131,7 +131,7 @@ fn is_reset(error: &redis::RedisError) -> bool {
 }
 
 #[test]
-fn a_held_request_arrives_when_released_even_if_its_client_has_gone() {
+fn a_held_request_arrives_after_its_client_has_gone() {
     let Some(server) = RedisServer::start_default() else { return };
     let proxy = Proxy::before(&server);
     let fault = proxy.next(script_with("late"), Do::HoldRequest);
@@ -147,7 +147,7 @@ fn a_held_request_arrives_when_released_even_if_its_client_has_gone() {
 }
 
 #[test]
-fn delays_are_at_least_as_long_as_asked_and_can_be_ended() {
+fn delays_are_long_enough_and_can_end() {
     let Some(server) = RedisServer::start_default() else { return };
     let proxy = Proxy::before(&server);
     let mut connection = connect(&proxy.url());
@@ -307,7 +307,7 @@ fn leftovers_are_found_unless_they_go_in_time() {
 }
 
 #[test]
-fn a_lock_that_is_not_released_is_found_before_its_lease_ends() {
+fn an_unreleased_lock_is_found() {
     let Some(server) = RedisServer::start_default() else { return };
     let mut admin = server.admin();
     admin.hset::<_, _, _, ()>("kept", "owner", 1).unwrap();
@@ -321,8 +321,8 @@ fn a_lock_that_is_not_released_is_found_before_its_lease_ends() {
 }
 
 #[test]
-fn threads_and_descriptors_left_behind_are_found_when_a_test_is_alone() {
-    let name = "threads_and_descriptors_left_behind_are_found_when_a_test_is_alone";
+fn leftover_threads_and_descriptors_are_found() {
+    let name = "leftover_threads_and_descriptors_are_found";
     if let Some(output) = in_child(name) {
         assert!(output.contains("test result: ok. 1 passed"), "{output}");
         return;

@@ -89,7 +89,7 @@ fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> Stri
 }
 
 #[test]
-fn sending_a_guard_is_refused_by_a_name_that_says_what_to_do_instead() {
+fn sending_a_guard_is_refused_with_advice() {
     let folder = Folder(std::env::temp_dir().join(format!("leasehold-sent-{}", std::process::id())));
     fs::create_dir_all(&folder.0).unwrap();
     for code in [
@@ -122,7 +122,7 @@ fn the_methods_of_permits_are_on_permits_only() {
 }
 
 #[test]
-fn a_factory_whose_handle_is_not_used_warns_that_a_handle_holds_nothing() {
+fn an_unused_handle_is_warned_about() {
     let folder = Folder(std::env::temp_dir().join(format!("leasehold-handles-{}", std::process::id())));
     fs::create_dir_all(&folder.0).unwrap();
     let factories = [
@@ -145,7 +145,7 @@ fn a_factory_whose_handle_is_not_used_warns_that_a_handle_holds_nothing() {
 }
 
 #[test]
-fn each_trap_is_reported_by_the_tool_that_the_page_names_and_by_no_other() {
+fn each_trap_is_reported_by_its_tool_alone() {
     let compiler = "clippy-driver";
     if Command::new(compiler).arg("--version").output().is_err() {
         crate::support::missing("no clippy-driver");

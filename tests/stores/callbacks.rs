@@ -105,7 +105,7 @@ fn called_back() -> (MemoryStore, LockClient, LockClient, Receiver<Told>) {
 }
 
 #[test]
-fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_every_event() {
+fn an_observers_calls_are_refused_inside_a_call() {
     let (store, client, other, told) = called_back();
     let (lock, others) = (client.get_lock(NAME), other.get_lock(NAME));
     let mut all: Vec<Told> = Vec::new();
@@ -207,7 +207,7 @@ impl Observer for DropsOuter {
 }
 
 #[test]
-fn an_observer_that_drops_the_outer_guard_of_a_reentry_leaves_the_inner_one() {
+fn an_observer_may_drop_the_outer_guard() {
     let store = MemoryStore::new();
     let client = ClientBuilder::default().observer(DropsOuter).build_in_memory(&store).unwrap();
     let other = LockClient::in_memory_with(&store);
@@ -236,7 +236,7 @@ impl Observer for Unlocks {
 }
 
 #[test]
-fn a_guard_that_an_observer_unlocks_is_released_although_that_is_refused() {
+fn a_guard_unlocked_by_an_observer_is_released() {
     let store = MemoryStore::new();
     let (place, (sender, unlocked)) = (Arc::new(Mutex::new(None)), unbounded());
     let observer = Unlocks(Arc::clone(&place), sender);
@@ -250,7 +250,7 @@ fn a_guard_that_an_observer_unlocks_is_released_although_that_is_refused() {
 }
 
 #[test]
-fn a_leader_that_an_observer_of_its_own_thread_drops_ends() {
+fn an_observer_may_drop_its_leader() {
     type Place = Arc<Mutex<Option<leasehold::Leader>>>;
     struct Drops(Place, Sender<()>, Receiver<()>);
     impl Observer for Drops {
@@ -278,7 +278,7 @@ fn a_leader_that_an_observer_of_its_own_thread_drops_ends() {
 
 #[cfg(feature = "metrics")]
 #[test]
-fn a_function_of_the_metrics_that_calls_the_client_back_is_refused() {
+fn a_metrics_function_may_not_call_the_client() {
     let cell: Arc<OnceLock<LockClient>> = Arc::default();
     let (sender, asked) = unbounded();
     let metrics = leasehold::Metrics::new().group_names({

@@ -161,8 +161,8 @@ macro_rules! database_tests {
             a_transaction_that_has_one_name_never_delays_another,
             rows_show_holders_and_a_sweep_forgets_free_locks,
             a_row_whose_time_is_over_is_not_renewed,
-            locks_are_kept_and_their_holders_shown_without_a_table_of_clients,
-            what_killed_clients_wrote_of_themselves_is_removed_by_the_next,
+            locks_work_without_a_table_of_clients,
+            the_next_client_removes_killed_clients_entries,
             a_killed_server_loses_no_lock_and_grants_none_twice,
             an_exhausted_pool_loses_no_lease,
             a_row_that_another_has_locked_delays_no_other_renewal,
@@ -286,7 +286,7 @@ pub(crate) fn a_transaction_that_has_one_name_never_delays_another<D: Database>(
     }
 }
 
-pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<D: Database>() {
+pub(crate) fn locks_work_without_a_table_of_clients<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("alone").lease(RENEWED).build().unwrap();
     server.execute("DROP TABLE alone_clients");
@@ -304,7 +304,7 @@ pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<
     held.unlock().unwrap();
 }
 
-pub(crate) fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next<D: Database>() {
+pub(crate) fn the_next_client_removes_killed_clients_entries<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("tidied").build().unwrap();
     server.execute(

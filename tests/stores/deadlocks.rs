@@ -56,7 +56,7 @@ fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> 
 
 /// Without an observer or a log, standard error remains.
 #[test]
-fn a_deadlock_that_nobody_would_hear_of_is_written_to_standard_error_once() {
+fn an_unobserved_deadlock_is_printed_once() {
     const HEARD: &str = "LEASEHOLD_DEADLOCK_HEARD";
     let stand = |builder: leasehold::ClientBuilder| {
         let client = builder.detect_deadlocks_after(ms(100)).build_in_memory(&MemoryStore::new()).unwrap();
@@ -78,7 +78,7 @@ fn a_deadlock_that_nobody_would_hear_of_is_written_to_standard_error_once() {
 }
 
 #[test]
-fn two_hundred_random_programs_are_told_of_their_deadlocks_and_of_none_else() {
+fn random_programs_get_exactly_their_deadlocks() {
     let (next, rings) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..40 {

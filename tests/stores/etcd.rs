@@ -64,7 +64,7 @@ fn lease_of(server: &Etcd, name: &str) -> String {
 }
 
 #[test]
-fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
+fn a_restarted_member_has_kept_the_lock() {
     let mut server = some_or_skip!(Etcd::start());
     let url = server.url();
     let (holder, other) = (client(&url), client(&url));
@@ -127,7 +127,7 @@ fn may_revoke(server: &Etcd) -> bool {
 }
 
 #[test]
-fn a_version_that_may_revoke_leases_of_living_holders_is_warned_about() {
+fn a_lease_revoking_version_is_warned_about() {
     let server = some_or_skip!(Etcd::start());
     let (observer, warnings) = told(|event| match event {
         Event::Warning { text, .. } => Some((*text).to_owned()),
@@ -189,7 +189,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
 }
 
 #[test]
-fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
+fn holds_survive_a_leaders_death_but_no_lost_majority() {
     let mut members = some_or_skip!(Etcd::start_cluster(3));
     let url = url_of(&members);
     let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).retry_timeout(ms(1_500));
@@ -305,7 +305,7 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
 }
 
 #[test]
-fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
+fn a_hold_ends_by_its_own_clock_in_an_outage() {
     let server = some_or_skip!(Etcd::start());
     let options = || builder(&server.url()).lease(ms(1_500)).command_timeout(ms(300));
     let holder = connected(|| options().build());
@@ -326,7 +326,7 @@ fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
 }
 
 #[test]
-fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
+fn a_timed_wait_ends_in_an_outage() {
     let server = some_or_skip!(Etcd::start());
     let name = fresh("stalled");
     let held = client(&server.url()).get_lock(&name).acquire_owned().unwrap();
@@ -402,7 +402,7 @@ fn four_processes_of_four_threads_count_exactly() {
 }
 
 #[test]
-fn a_holder_that_is_killed_frees_the_lock_within_its_lease() {
+fn a_killed_holder_frees_the_lock_within_its_lease() {
     if let Some(worker) = Worker::here() {
         return worker.work(connect);
     }
@@ -474,7 +474,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn over_tls_locks_are_kept_and_waiters_woken_and_strangers_refused() {
+fn etcd_works_over_tls_and_strangers_are_refused() {
     let server = some_or_skip!(Etcd::start_tls());
     let [ca, unknown] = server.authorities();
     let url = format!("etcds://localhost:{}", server.port());
@@ -497,7 +497,7 @@ fn over_tls_locks_are_kept_and_waiters_woken_and_strangers_refused() {
 }
 
 #[test]
-fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
+fn a_directory_entry_is_no_lock_and_ends() {
     let Some(server) = Etcd::start() else { return };
     let client = LockClient::builder().url(url_of(std::slice::from_ref(&server))).build().unwrap();
     let held = client.get_lock("a").acquire().unwrap();
@@ -523,7 +523,7 @@ fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
 
 /// Prefixes are folders, and may be nested.
 #[test]
-fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
+fn nested_prefixes_do_not_disturb_each_other() {
     let server = some_or_skip!(Etcd::start());
     let at = |prefix: &str| LockClient::builder().url(format!("etcd://{}/{prefix}", server.place())).build();
     let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());
@@ -545,7 +545,7 @@ fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
 
 /// By one watch on all locks, and in the contracts by one on a single lock.
 #[test]
-fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
+fn each_cached_lock_goes_to_its_waiter() {
     let server = some_or_skip!(Etcd::start());
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();
@@ -574,7 +574,7 @@ fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
 }
 
 #[test]
-fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
+fn a_client_does_not_cache_a_lock_with_waiters() {
     let server = some_or_skip!(Etcd::start());
     let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
     let name = fresh("behind");

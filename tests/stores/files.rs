@@ -43,7 +43,7 @@ fn refused(written: leasehold::Result<bool>, cause: &str) {
 }
 
 #[test]
-fn only_the_newest_token_writes_a_file_and_nothing_else_is_left() {
+fn only_the_newest_token_writes_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report");
     let (old, new) = fences();
@@ -56,7 +56,7 @@ fn only_the_newest_token_writes_a_file_and_nothing_else_is_left() {
 }
 
 #[test]
-fn a_register_that_is_another_files_second_name_or_no_file_is_refused() {
+fn a_linked_or_special_register_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (victim, path) = (folder.path().join("victim"), folder.path().join("report"));
     fs::write(&victim, "0").unwrap();
@@ -71,7 +71,7 @@ fn a_register_that_is_another_files_second_name_or_no_file_is_refused() {
 /// A system that does not show a link's owner follows no link, and a stream within a file is no file.
 #[cfg(windows)]
 #[test]
-fn a_read_only_file_and_a_stream_of_a_file_are_refused_before_anything_is_written() {
+fn a_read_only_file_or_stream_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report");
     fs::write(&path, "old").unwrap();
@@ -90,7 +90,7 @@ fn a_read_only_file_and_a_stream_of_a_file_are_refused_before_anything_is_writte
 
 /// The register is locked from reading its token to writing the file, and a replaced register is not used.
 #[test]
-fn a_writer_waits_for_the_register_and_goes_by_the_one_that_is_there_then() {
+fn a_writer_uses_the_current_register() {
     let (older, newer) = fences();
     for is_replaced in [false, true] {
         let folder = tempfile::tempdir().unwrap();

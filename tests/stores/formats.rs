@@ -83,7 +83,7 @@ fn are_empty(servers: &[RedisServer]) {
 
 /// One server's refusal leaves nothing on the others, which another version may use.
 #[test]
-fn several_servers_keep_to_the_format_of_each_and_get_no_number_before_all_were_read() {
+fn several_servers_are_read_before_any_is_numbered() {
     let Some(binary) = default_server() else { return };
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
@@ -110,7 +110,7 @@ fn several_servers_keep_to_the_format_of_each_and_get_no_number_before_all_were_
 }
 
 #[test]
-fn a_server_that_was_away_is_looked_at_when_it_is_back() {
+fn a_returning_servers_format_is_checked() {
     let Some(binary) = default_server() else { return };
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, servers[2].port()));

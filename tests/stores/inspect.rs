@@ -53,7 +53,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 }
 
 #[test]
-fn a_hold_with_an_end_says_since_when_until_when_and_where() {
+fn a_max_hold_shows_its_times_and_place() {
     let store = MemoryStore::new();
     // Only what the hold itself says is shown.
     let builder = || LockClient::builder().directory(false);
@@ -154,7 +154,7 @@ fn keys_of_other_programs_are_shown_with_their_type() {
 }
 
 #[test]
-fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
+fn inspect_is_one_request_and_cuts_long_lists() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -226,7 +226,7 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
 
 /// Anybody may own such a key: neither the server's time nor the shared connection is spent on it.
 #[test]
-fn a_large_key_that_is_no_lock_is_shown_as_one() {
+fn a_large_foreign_key_is_shown_as_such() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -248,7 +248,7 @@ fn a_large_key_that_is_no_lock_is_shown_as_one() {
 
 /// Each level of a reader has its own key, and anybody can write a count of a million.
 #[test]
-fn so_many_levels_of_readers_are_looked_at_and_no_more() {
+fn inspect_reads_a_bounded_number_of_reader_levels() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -276,7 +276,7 @@ fn a_client_without_scripts_says_that_it_cannot() {
 
 #[cfg(feature = "sqlite")]
 #[test]
-fn a_database_shows_since_when_and_where_a_lock_is_held() {
+fn a_database_shows_a_holds_begin_and_place() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();

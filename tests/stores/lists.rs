@@ -21,7 +21,7 @@ fn micros_per_call(server: &RedisServer, command: &str) -> f64 {
 }
 
 #[test]
-fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() {
+fn listing_many_locks_does_not_block_the_server() {
     const LOCKS: u32 = 100_000;
     let Some(server) = RedisServer::start_default() else { return };
     let script = "for n = ARGV[1], ARGV[2] do local key = 'lock:' .. string.format('%.0f', n) \
@@ -96,7 +96,7 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
 }
 
 #[test]
-fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
+fn a_list_has_locks_only() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(3)).build().unwrap();
     for words in [
@@ -169,7 +169,7 @@ fn keys_of_other_programs_cost_a_list_no_request_each() {
 
 /// Each key then counts as a lock until it is read by itself.
 #[test]
-fn a_user_who_may_not_sort_keys_in_a_script_lists_locks_all_the_same() {
+fn lists_work_without_the_right_to_sort() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).build().unwrap();
     let guard = client.get_lock("held").acquire().unwrap();
@@ -206,7 +206,7 @@ fn an_entry_of_somebody_else_is_read_with_care() {
 
 /// Among other programs' keys, with more threads than an entry names.
 #[test]
-fn all_who_wait_are_counted_and_where_they_cannot_be_that_is_said() {
+fn waiters_are_counted_or_said_to_be_uncounted() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     // 16 clients of 312 threads each wait to read, among other keys.

@@ -24,7 +24,7 @@ fn world() -> (ManualClock, MemoryStore) {
 }
 
 #[test]
-fn a_release_reaches_a_waiter_of_another_client_while_the_clock_stands() {
+fn a_release_wakes_while_the_clock_stands() {
     let (_clock, store) = world();
     let [first, second] = [0; 2].map(|_| LockClient::in_memory_with(&store));
     let guard = first.get_lock("a").acquire().unwrap();
@@ -57,7 +57,7 @@ fn a_renewed_hold_lives_for_hours() {
 }
 
 #[test]
-fn a_hold_is_renewed_when_a_third_of_its_lease_has_passed() {
+fn a_hold_is_renewed_after_a_third_of_its_lease() {
     let (clock, store) = world();
     let lock = LockClient::in_memory_with(&store).get_lock("a");
     lock.lock().unwrap();
@@ -72,7 +72,7 @@ fn a_hold_is_renewed_when_a_third_of_its_lease_has_passed() {
 }
 
 #[test]
-fn a_longest_hold_is_renewed_up_to_its_end_and_not_beyond() {
+fn a_max_hold_is_renewed_up_to_its_end() {
     let (clock, store) = world();
     let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let guard = client.lock_builder("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();
@@ -206,7 +206,7 @@ fn the_clock_moves_where_there_are_no_clients() {
 }
 
 #[test]
-fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
+fn a_renewal_notices_a_forced_release() {
     let (clock, store) = world();
     let (client, operator) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let guard = client.get_lock("a").acquire().unwrap();
@@ -220,7 +220,7 @@ fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
 }
 
 #[test]
-fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
+fn a_groups_lease_counts_from_the_last_grant() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let multi = client.get_multi_lock([client.get_lock("a"), client.get_lock("b"), client.get_lock("c")]);
@@ -281,7 +281,7 @@ impl leasehold::Observer for Warnings {
 }
 
 #[test]
-fn a_command_timeout_that_is_longer_than_the_lease_is_told_of() {
+fn a_command_timeout_above_the_lease_is_warned_about() {
     for (timeout, is_told) in [(Duration::from_secs(5), true), (Duration::from_millis(300), false)] {
         let (tell, told) = leasehold::crossbeam_channel::unbounded();
         let client = leasehold::LockClient::builder()
@@ -302,11 +302,10 @@ fn a_command_timeout_that_is_longer_than_the_lease_is_told_of() {
 
 /// In its own process, since other tests make clients too.
 #[test]
-fn a_process_with_many_clients_at_a_time_is_told_once() {
+fn many_clients_in_a_process_are_warned_about_once() {
     const INSIDE: &str = "LEASEHOLD_TEST_MANY_CLIENTS";
     if std::env::var_os(INSIDE).is_none() {
-        let command =
-            crate::support::test_command("memory::a_process_with_many_clients_at_a_time_is_told_once");
+        let command = crate::support::test_command("memory::many_clients_in_a_process_are_warned_about_once");
         let (good, said) = crate::support::run(&command, |command| command.env(INSIDE, "1"));
         assert!(good && said.contains("1 passed"), "{said}");
         return;

@@ -49,7 +49,7 @@ fn every_request(client: &LockClient) -> Vec<(&'static str, Result<()>)> {
 }
 
 #[test]
-fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
+fn requests_fail_as_told_until_healed() {
     for fault in FAULTS {
         let (clock, store) = place();
         let client = client(&store);
@@ -74,7 +74,7 @@ fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
 }
 
 #[test]
-fn a_request_that_is_lost_changes_nothing_and_one_whose_answer_is_lost_is_carried_out() {
+fn a_lost_answer_means_a_carried_out_request() {
     for (fault, is_carried_out) in [(Fault::RequestLost, false), (Fault::AnswerLost, true)] {
         let (_clock, store) = place();
         let (client, operator) = (client(&store), client(&store));
@@ -86,7 +86,7 @@ fn a_request_that_is_lost_changes_nothing_and_one_whose_answer_is_lost_is_carrie
 }
 
 #[test]
-fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
+fn failed_requests_are_reported_with_their_outcome() {
     let (observer, requests) = told(|event| match event {
         Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
         _ => None,
@@ -111,7 +111,7 @@ fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
 }
 
 #[test]
-fn a_loss_is_reported_with_how_long_it_was_held_and_whether_by_a_thread_that_had_ended() {
+fn a_loss_is_reported_with_its_circumstances() {
     let (observer, losses) = told(|event| match event {
         Event::Lost { held, is_abandoned, .. } => Some((*held, *is_abandoned)),
         _ => None,
@@ -167,7 +167,7 @@ fn a_short_outage_is_ridden_out() {
 }
 
 #[test]
-fn a_slow_answer_takes_its_time_and_one_that_is_too_slow_does_not_come() {
+fn a_too_slow_answer_does_not_come() {
     let (clock, store) = place();
     let client = client(&store);
     store.slow_down(ms(500));
@@ -211,7 +211,7 @@ fn by_the_systems_clock_a_slow_answer_takes_real_time() {
 }
 
 #[test]
-fn a_store_that_loses_its_locks_keeps_fencing_tokens_and_notifies_nobody() {
+fn lost_locks_leave_tokens_and_notify_nobody() {
     let (clock, store) = place();
     let client = client(&store);
     assert!(!store.forget("a"));
@@ -229,7 +229,7 @@ fn a_store_that_loses_its_locks_keeps_fencing_tokens_and_notifies_nobody() {
 }
 
 #[test]
-fn a_paused_client_renews_nothing_and_reports_no_loss_until_it_goes_on() {
+fn a_paused_client_neither_renews_nor_reports() {
     let (clock, store) = place();
     let (stalled, other) = (client(&store), client(&store));
     let kept = other.get_lock("kept").acquire().unwrap();
@@ -249,7 +249,7 @@ fn a_paused_client_renews_nothing_and_reports_no_loss_until_it_goes_on() {
 }
 
 #[test]
-fn a_leader_whose_client_stood_still_over_the_end_of_its_hold_does_not_say_that_it_leads() {
+fn a_paused_leader_has_no_term() {
     let (clock, store) = place();
     let client = client(&store);
     let leader = client.leader("a").unwrap();
@@ -263,7 +263,7 @@ fn a_leader_whose_client_stood_still_over_the_end_of_its_hold_does_not_say_that_
 }
 
 #[test]
-fn a_short_pause_loses_nothing_and_a_paused_client_can_be_shut_down() {
+fn a_short_pause_loses_nothing() {
     let (clock, store) = place();
     let client = client(&store);
     let guard = client.get_lock("a").acquire().unwrap();
@@ -289,7 +289,7 @@ fn a_client_of_another_store_is_refused() {
 }
 
 #[test]
-fn the_result_of_work_comes_back_when_only_the_release_fails() {
+fn a_failed_release_keeps_the_works_result() {
     for fault in FAULTS {
         let (_clock, store) = place();
         let (observer, failed) = told(|event| match event {
@@ -375,7 +375,7 @@ fn every_release(client: &LockClient, store: &MemoryStore) -> Vec<(&'static str,
 }
 
 #[test]
-fn the_error_of_a_release_says_that_the_work_ran_and_is_never_to_be_retried() {
+fn a_releases_error_is_not_retryable() {
     let (_clock, store) = place();
     for (what, error) in every_release(&client(&store), &store) {
         assert!(error.work_ran() && !error.is_retryable(), "{what}: {error}");
@@ -383,7 +383,7 @@ fn the_error_of_a_release_says_that_the_work_ran_and_is_never_to_be_retried() {
 }
 
 #[test]
-fn the_error_of_a_dropped_guards_release_is_not_to_be_retried_either() {
+fn a_dropped_guards_error_is_not_retryable() {
     let (_clock, store) = place();
     let (observer, seen) = told(|event| match event {
         Event::ReleaseFailed { error, .. } => Some((error.work_ran(), error.is_retryable())),
@@ -401,7 +401,7 @@ fn the_error_of_a_dropped_guards_release_is_not_to_be_retried_either() {
 }
 
 #[test]
-fn a_condition_that_cannot_notify_or_get_its_lock_back_says_that_the_work_ran() {
+fn a_failed_condition_says_that_work_ran() {
     let (clock, store) = place();
     let client = client(&store);
     let lock = client.get_lock("queue");

@@ -110,7 +110,7 @@ impl Recorded {
 }
 
 #[test]
-fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
+fn waits_and_holds_have_their_series() {
     let recorded = Recorded(Metrics::new(), Kept::default());
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
@@ -149,7 +149,7 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
 }
 
 #[test]
-fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
+fn hand_offs_renewals_and_losses_have_their_series() {
     let recorded = Recorded(Metrics::new(), Kept::default());
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
@@ -213,7 +213,7 @@ impl Observer for Doorkeeper {
 }
 
 #[test]
-fn a_thread_counts_as_a_waiter_once_a_release_here_can_hand_it_the_lock() {
+fn a_thread_counts_as_a_waiter_once_it_sleeps() {
     let ((waits, has_come), (go_on, let_in)) = (bounded(1), bounded(1));
     let builder = LockClient::builder().observer(Doorkeeper(waits, let_in));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();

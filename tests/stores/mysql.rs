@@ -183,7 +183,7 @@ fn a_grant_whose_answer_does_not_come_is_undone() {
 
 /// Otherwise hundreds of polls would queue for the row, and the server would search that queue for deadlocks.
 #[test]
-fn a_try_for_a_held_lock_waits_for_no_row_lock() {
+fn a_try_waits_for_no_row_lock() {
     let Some(server) = shared() else { return };
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
@@ -250,7 +250,7 @@ fn is_at_risk(held: &OwnedGuard) -> bool {
 
 /// An error is no loss: the server keeps the session's lock, and the session goes on.
 #[test]
-fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
+fn a_server_stop_ends_no_session_lock() {
     let Some(server) = MysqlServer::start() else { return };
     let lease = ms(12_000);
     let options = || LockClient::builder().url(server.url()).session_locks();
@@ -274,7 +274,7 @@ fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
 /// A look whether the connection stands also has the session live on, but for no longer than it was to at
 /// first.
 #[test]
-fn renewals_and_reentries_say_for_how_long_a_session_may_idle() {
+fn renewals_and_reentries_set_the_idle_limit() {
     let Some(server) = shared() else { return };
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
@@ -301,7 +301,7 @@ fn renewals_and_reentries_say_for_how_long_a_session_may_idle() {
 }
 
 #[test]
-fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_until_it_is_given_back() {
+fn a_silent_session_is_held_to_its_windows_end() {
     let Some(server) = shared() else { return };
     // The server is heard no more on the connections below that number.
     let silent = Arc::new(AtomicUsize::new(0));

@@ -114,7 +114,7 @@ fn a_server_without_room_for_prepared_statements_costs_no_hold() {
 
 /// Commits that wait for a replica end by no time-out of the server.
 #[test]
-fn sessions_in_doubt_do_not_pile_up_while_a_replica_is_away() {
+fn doubtful_sessions_do_not_pile_up_without_a_replica() {
     let Some(server) = MysqlServer::start_with(&["--log-bin=binlog", "--server-id=1"]) else { return };
     let mut admin = server.admin();
     if admin.query_drop("SET GLOBAL rpl_semi_sync_master_timeout = 600000").is_err() {
@@ -139,7 +139,7 @@ fn sessions_in_doubt_do_not_pile_up_while_a_replica_is_away() {
 }
 
 #[test]
-fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
+fn existing_tables_need_no_right_to_create() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     at(&server.url()).build().unwrap();
@@ -203,7 +203,7 @@ fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
 
 /// Where the server tells letters apart, as on Linux.
 #[test]
-fn a_table_of_the_same_name_in_other_letters_is_said_at_connect() {
+fn a_table_differing_in_case_is_named_at_connect() {
     let Some(server) = MysqlServer::start() else { return };
     at(&server.url()).build().unwrap();
     let seen = Seen::default();

@@ -159,7 +159,7 @@ fn terminated_backends_are_replaced() {
 }
 
 #[test]
-fn each_outage_of_the_wake_ups_is_told_and_the_eighth_ends_as_soon_as_the_first() {
+fn each_outage_of_wake_ups_is_reported() {
     let Some(server) = PostgresServer::start() else { return };
     let seen = Seen::default();
     let client = server.options().observer(seen.clone()).build().unwrap();
@@ -230,7 +230,7 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
 /// A connection whose statement was not prepared in time is not used next: nothing is in doubt, but nobody
 /// answers there.
 #[test]
-fn a_connection_that_is_silent_before_a_statement_is_prepared_is_not_used_again() {
+fn a_connection_silent_before_preparing_is_dropped() {
     let Some(server) = PostgresServer::start() else { return };
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
@@ -248,7 +248,7 @@ fn a_connection_that_is_silent_before_a_statement_is_prepared_is_not_used_again(
 
 /// Commits that wait for a standby end by no time-out of the server.
 #[test]
-fn sessions_in_doubt_do_not_pile_up_while_a_standby_is_away() {
+fn doubtful_sessions_do_not_pile_up_without_a_standby() {
     let Some(server) = PostgresServer::start() else { return };
     let mut admin = server.admin();
     admin.batch_execute("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app").unwrap();
@@ -325,7 +325,7 @@ fn too_many_connections_are_busy() {
 
 /// Refused at once, always, and with a reason: not by a later failure that depends on the pooler's sessions.
 #[test]
-fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
+fn transaction_pooling_is_refused_with_the_reason() {
     let Some(server) = PostgresServer::start() else { return };
     server.client();
     for mode in ["transaction", "statement", "session"] {
@@ -412,7 +412,7 @@ fn a_session_that_the_server_ends_is_noticed_at_once() {
 }
 
 #[test]
-fn many_can_create_the_table_of_names_at_the_same_time() {
+fn the_table_of_names_is_created_concurrently() {
     let Some(server) = shared() else { return };
     for _ in 0..5 {
         let names = NameTable::new(&fresh("names").replace('-', "_")).unwrap();
@@ -505,7 +505,7 @@ fn a_transaction_that_the_server_ends_is_lost() {
 /// The driver has its own runtime. Inside another's task tokio panics where a runtime is run or dropped,
 /// which ends the process if the task unwinds.
 #[test]
-fn in_a_task_every_call_works_and_a_dropped_guard_or_client_releases() {
+fn every_call_works_inside_a_task() {
     let Some(server) = shared() else { return };
     let (outside, url) = (server.client(), server.url());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

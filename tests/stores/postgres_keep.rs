@@ -66,7 +66,7 @@ fn stand(name: &str, client: &str, asked_ago: &str, admin: &mut Client) {
 }
 
 #[test]
-fn a_row_says_whether_its_holder_keeps_it_whoever_had_it_before() {
+fn a_row_says_whether_its_holder_caches_it() {
     let Some(server) = PostgresServer::start() else { return };
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("row");
@@ -126,7 +126,7 @@ fn a_holder_is_asked_once_however_many_wait() {
 
 /// A client of a version without recalls, or one that died before its recall.
 #[test]
-fn who_stands_in_line_and_sends_no_recall_is_seen_by_a_look() {
+fn a_check_finds_a_queued_client_without_a_recall() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "unasked", &mut admin);
@@ -164,7 +164,7 @@ fn who_stands_in_line_and_sends_no_recall_is_seen_by_a_look() {
 }
 
 #[test]
-fn clients_that_may_not_use_the_line_ask_for_what_is_kept_and_keep_nothing_beyond_the_first_look() {
+fn clients_without_queue_rights_recall_cached_locks() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let permissions = "CREATE USER few; GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO few";
@@ -182,7 +182,7 @@ fn clients_that_may_not_use_the_line_ask_for_what_is_kept_and_keep_nothing_beyon
 }
 
 #[test]
-fn what_is_kept_is_given_back_when_the_session_that_hears_recalls_ends() {
+fn a_lost_recall_session_releases_cached_locks() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "deaf", &mut admin);
@@ -196,7 +196,7 @@ fn what_is_kept_is_given_back_when_the_session_that_hears_recalls_ends() {
 
 /// A row that another transaction has locked does not keep the client from its other cached locks.
 #[test]
-fn a_row_that_another_has_locked_costs_no_other_lock_that_is_kept() {
+fn a_locked_row_costs_no_other_cached_lock() {
     let Some(server) = PostgresServer::shared() else { return };
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();

@@ -128,7 +128,7 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
 /// A client that stops or dies in the queue is notified, and does not come; one without recent requests is
 /// skipped.
 #[test]
-fn a_client_that_was_told_and_does_not_come_holds_up_nobody() {
+fn a_notified_client_that_stays_away_delays_nobody() {
     let Some(server) = shared() else { return };
     watch_for_stalls();
     let name = fresh("dead");
@@ -204,7 +204,7 @@ fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
 }
 
 #[test]
-fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() {
+fn waiters_are_woken_without_the_queues_table() {
     let Some(server) = PostgresServer::start() else { return };
     watch_for_stalls();
     let (name, mut admin) = (fresh("without"), server.admin());
@@ -261,7 +261,7 @@ fn a_line_of_another_shape_is_done_without() {
 
 /// As on Redis: `faults turns::` has the rest.
 #[test]
-fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every_client() {
+fn returning_threads_reuse_the_lock_within_a_slice() {
     let Some(server) = shared() else { return };
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {
@@ -389,7 +389,7 @@ fn clients_are_told_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_free_lock_is_kept_for_the_one_that_was_told_and_not_for_long() {
+fn a_freed_lock_is_reserved_briefly() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = (fresh("kept"), server.admin());
     stand(&mut admin, &name, "told", "0");
@@ -462,7 +462,7 @@ fn a_release_tells_a_client_that_joins_meanwhile() {
 
 /// A client joins and does not see the release yet, nor the release the client.
 #[test]
-fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
+fn a_client_that_joins_during_a_release_sees_it() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);
@@ -486,7 +486,7 @@ fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
 }
 
 #[test]
-fn a_table_of_the_line_that_is_locked_delays_no_release_for_long() {
+fn a_locked_queue_table_delays_no_release() {
     let Some(server) = PostgresServer::start() else { return };
     watch_for_stalls();
     let (client, mut admin) = (server.client(), server.admin());

@@ -81,7 +81,7 @@ fn two_roles_with_schemas_of_their_own_have_one_table() {
 }
 
 #[test]
-fn no_table_is_made_beside_one_of_another_schema_unless_its_schema_is_named() {
+fn no_table_is_made_beside_another_schemas() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "beside", "");
     let roles = two_roles(server, &mut admin);
@@ -106,7 +106,7 @@ fn no_table_is_made_beside_one_of_another_schema_unless_its_schema_is_named() {
 }
 
 #[test]
-fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
+fn existing_tables_need_no_right_to_create() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "rights", "");
     let role = &two_roles(server, &mut admin)[0];
@@ -140,7 +140,7 @@ fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &s
 }
 
 #[test]
-fn the_name_of_a_thread_costs_no_lock_in_any_database() {
+fn no_threads_name_costs_a_lock() {
     let Some(server) = shared() else { return };
     let latin = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
     for (like, alter, shown) in [
@@ -360,7 +360,7 @@ fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
 
 /// A pooler's own error, under a code that no server uses.
 #[test]
-fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
+fn a_session_ending_error_is_no_answer() {
     let Some(server) = shared() else { return };
     server.admin();
     for code in ["XX999", "08P01"] {
@@ -381,7 +381,7 @@ fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
 }
 
 #[test]
-fn a_pooler_with_room_for_one_session_is_refused_in_words() {
+fn a_one_session_pooler_is_refused() {
     let Some(server) = shared() else { return };
     let Some(bouncer) = Bouncer::before_with(server, "session", "default_pool_size = 1") else { return };
     let begun = now();
@@ -403,7 +403,7 @@ const FULL: &str = "
     SET search_path = full_queue, pg_catalog, public";
 
 #[test]
-fn a_lock_is_freed_although_the_server_has_no_room_for_a_message() {
+fn a_release_needs_no_room_for_its_message() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "queue", "");
     let url = url_of(server, &name, "admin");
@@ -444,7 +444,7 @@ fn a_lock_is_freed_although_the_server_has_no_room_for_a_message() {
 }
 
 #[test]
-fn a_table_in_which_no_lock_can_be_taken_or_freed_is_refused_when_the_client_connects() {
+fn an_unusable_table_is_refused_at_connect() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "refuses", "");
     let build = || at(&url_of(server, &name, "admin")).build();

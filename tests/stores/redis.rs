@@ -30,7 +30,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
 
 /// The server may be down when a program starts: its first use fails, and later ones work.
 #[test]
-fn a_client_that_connects_lazily_may_be_there_before_its_server() {
+fn a_lazy_client_may_start_before_its_server() {
     let Some(mut server) = RedisServer::start_default() else { return };
     server.kill();
     let quick = LockClient::builder().url(server.url()).retry_timeout(Duration::ZERO);
@@ -75,7 +75,7 @@ fn threads_that_find_no_server_fail_together() {
 
 /// The documented script for fenced writes.
 #[test]
-fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
+fn redis_refuses_a_write_with_an_older_token() {
     let Some(server) = RedisServer::start_default() else { return };
     let lock = LockClient::connect(server.url()).unwrap().get_fenced_lock("stock");
     let fence = || lock.acquire().unwrap().fencing_token().unwrap().get().to_string();

@@ -50,7 +50,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
 }
 
 #[test]
-fn redis_is_logged_in_to_by_the_password_that_the_file_has() {
+fn redis_takes_the_password_from_the_file() {
     let Some(binary) = default_server() else { return };
     let server = RedisServer::builder(&binary).user("app on nopass ~* &* +@all").start();
     let run = |words: &str| redis_says(server.admin(), words);
@@ -62,7 +62,7 @@ fn redis_is_logged_in_to_by_the_password_that_the_file_has() {
 }
 
 #[test]
-fn postgres_is_logged_in_to_by_the_password_that_the_file_has() {
+fn postgres_takes_the_password_from_the_file() {
     let Some(server) = PostgresServer::start() else { return };
     LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
     let mut admin = server.admin();
@@ -77,7 +77,7 @@ fn postgres_is_logged_in_to_by_the_password_that_the_file_has() {
 }
 
 #[test]
-fn mysql_is_logged_in_to_by_the_password_that_the_file_has() {
+fn mysql_takes_the_password_from_the_file() {
     let Some(server) = MysqlServer::start() else { return };
     LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
     let run = |text: &str| server.admin().query_drop(text).unwrap();
@@ -118,7 +118,7 @@ fn follows_renewed_certificates(url: &str, [first, second]: [&Path; 2], renew: i
 const CERTIFICATE: [&str; 3] = ["server.crt", "server.key", "ca.crt"];
 
 #[test]
-fn a_renewed_certificate_is_believed_by_the_authorities_in_the_file() {
+fn renewed_authorities_are_read_from_the_file() {
     let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
     let [server, other] = [(); 2].map(|()| RedisServer::builder(&binary).tls().start());
     follows_renewed_certificates(&server.url(), [&server.ca(), &other.ca()], || {

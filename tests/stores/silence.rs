@@ -29,7 +29,7 @@ fn a_hold_is_kept(url: &str, port: u16, opens: bool, with: impl FnOnce(ClientBui
 }
 
 #[test]
-fn a_hold_on_redis_is_kept_while_new_connections_get_no_answer() {
+fn a_hold_on_redis_survives_silent_new_connections() {
     alone_within(LONG * 2, || {
         let Some(server) = default_server() else { return };
         let server = RedisServer::builder(&server).start();
@@ -39,7 +39,7 @@ fn a_hold_on_redis_is_kept_while_new_connections_get_no_answer() {
 
 #[cfg(feature = "etcd")]
 #[test]
-fn a_hold_on_etcd_is_kept_while_new_connections_get_no_answer() {
+fn a_hold_on_etcd_survives_silent_new_connections() {
     alone_within(LONG * 4, || {
         let Some(server) = crate::support::etcd::Etcd::start() else { return };
         for directory in [true, false] {
@@ -50,7 +50,7 @@ fn a_hold_on_etcd_is_kept_while_new_connections_get_no_answer() {
 
 #[cfg(feature = "postgres")]
 #[test]
-fn a_hold_on_postgres_is_kept_while_new_connections_get_no_answer() {
+fn a_hold_on_postgres_survives_silent_new_connections() {
     alone_within(LONG * 2, || {
         let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
         a_hold_is_kept(&server.url(), server.port(), false, |builder| builder);
@@ -61,7 +61,7 @@ fn a_hold_on_postgres_is_kept_while_new_connections_get_no_answer() {
 /// first renewal opens.
 #[cfg(feature = "mysql")]
 #[test]
-fn a_hold_on_mysql_is_kept_while_new_connections_get_no_answer() {
+fn a_hold_on_mysql_survives_silent_new_connections() {
     alone_within(LONG * 4, || {
         let Some(server) = crate::support::mysql::MysqlServer::start() else { return };
         a_hold_is_kept(&server.url(), server.port(), false, |builder| builder);
@@ -72,7 +72,7 @@ fn a_hold_on_mysql_is_kept_while_new_connections_get_no_answer() {
 /// A machine that is off: nobody answers, and nobody refuses.
 #[cfg(feature = "postgres")]
 #[test]
-fn the_second_host_of_a_url_is_reached_while_the_first_is_silent() {
+fn a_silent_first_host_does_not_hide_the_second() {
     alone_within(LONG * 2, || {
         let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
         let place = (Ipv4Addr::new(127, 0, 0, 2), server.port());

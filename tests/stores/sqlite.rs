@@ -126,7 +126,7 @@ fn locks_do_not_depend_on_the_settings_of_the_file() {
 
 /// SQLITE_BUSY ends within the command time-out, and grants or loses nothing.
 #[test]
-fn a_file_that_another_connection_keeps_locked_is_waited_for_and_then_busy() {
+fn a_locked_file_is_busy_after_a_wait() {
     let file = File::new();
     let client = file.options().command_timeout(ms(300)).retry_timeout(ms(400)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
@@ -221,7 +221,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
+fn locks_work_without_a_table_of_clients() {
     let file = File::new();
     let client = file.options().lease(RENEWED).build().unwrap();
     file.raw().execute("DROP TABLE leasehold_locks_clients", []).unwrap();
@@ -236,7 +236,7 @@ fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
 }
 
 #[test]
-fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next() {
+fn the_next_client_removes_killed_clients_entries() {
     let file = File::new();
     let client = file.client();
     let killed = "INSERT INTO leasehold_locks_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', 1000, 1000)";
@@ -355,7 +355,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
 
 /// The path now leads to another, empty file.
 #[test]
-fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
+fn a_replaced_file_makes_no_two_holders() {
     for change in [File::delete, File::replace] {
         let file = File::new();
         let first = file.options().retry_timeout(ms(300)).build().unwrap();
@@ -378,7 +378,7 @@ fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
 }
 
 #[test]
-fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
+fn a_replaced_file_is_noticed_at_once() {
     for is_replaced in [false, true] {
         let file = File::new();
         // No renewal is due for long.
@@ -484,7 +484,7 @@ fn other_process(user: As<'_>, what: &str, url: &str) -> String {
 
 /// From the log alone the rival sees nothing; from the index alone it sees the hold, which is in the log.
 #[test]
-fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
+fn a_deleted_log_makes_no_two_holders() {
     let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
     for (deleted, is_elsewhere) in
         [(both, false), (log, false), (index, false), (both, true), (log, true), (index, true)]
@@ -563,7 +563,7 @@ fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
 }
 
 #[test]
-fn a_user_who_may_only_read_the_file_is_refused_and_keeps_nobody_out() {
+fn a_read_only_user_is_refused() {
     const NO_USERS: &str = "no other users: only root can be them";
     let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
     let (folder, url) = shared("644", &owner);
@@ -583,7 +583,7 @@ fn a_user_who_may_only_read_the_file_is_refused_and_keeps_nobody_out() {
 }
 
 #[test]
-fn a_user_of_the_files_group_leaves_nothing_that_keeps_its_owner_out() {
+fn a_group_member_does_not_lock_out_the_owner() {
     const NO_USERS: &str = "no other users: only root can be them";
     let Some([owner, other]) = users() else { return crate::support::missing(NO_USERS) };
     let (folder, url) = shared("664", &owner);
@@ -619,7 +619,7 @@ fn a_file_on_a_read_only_mount_is_read_only() {
 /// SQLite keeps the log beside the path, so clients of two names would not see each other's locks.
 #[cfg(unix)]
 #[test]
-fn a_file_with_a_hard_link_is_refused_by_both_names_and_the_running_hold_lasts() {
+fn a_hard_linked_file_is_refused() {
     let file = File::new();
     let running = file.client();
     let held = running.get_lock("a").acquire().unwrap();
@@ -658,7 +658,7 @@ impl Drop for Mount {
 
 #[cfg(unix)]
 #[test]
-fn a_file_that_is_mounted_alone_is_refused_and_a_mounted_folder_shares_its_locks() {
+fn a_file_mounted_alone_is_refused() {
     const NO_MOUNT: &str = "no mount: only root can make one";
     let (file, inside) = (File::new(), tempfile::tempdir().unwrap());
     let outer = file.client();
@@ -689,7 +689,7 @@ fn a_file_that_is_mounted_alone_is_refused_and_a_mounted_folder_shares_its_locks
 /// The first write in a container copies the image's file: each container has its own locks under one path.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_file_of_an_image_has_locks_of_its_own_in_each_container() {
+fn an_images_file_has_locks_per_container() {
     let image = File::new();
     let containers = [(); 2].map(|()| {
         let disk = Disk::new()?;
@@ -721,7 +721,7 @@ fn a_file_of_an_image_has_locks_of_its_own_in_each_container() {
 
 /// Its log and index stay, but do not show the hold.
 #[test]
-fn a_backup_that_is_copied_over_the_file_is_a_loss_to_holders() {
+fn a_restored_backup_is_a_loss_to_holders() {
     let file = File::new();
     let (path, backup) = (file.0.path().join(FILES[0]), file.0.path().join("backup.db"));
     let is_in_the_file = || file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
@@ -746,7 +746,7 @@ fn set_clock(file: &File, by_ms: i64) {
 }
 
 #[test]
-fn a_clock_that_is_set_neither_ends_a_lease_nor_makes_it_longer() {
+fn a_set_clock_does_not_change_a_lease() {
     let file = File::new();
     let (one, other) = (file.client(), file.client());
     let renewed = one.get_lock("renewed").acquire().unwrap();
@@ -773,7 +773,7 @@ fn a_clock_that_is_set_neither_ends_a_lease_nor_makes_it_longer() {
 /// No holder outlives its machine's start. But a correct clock still counts the lease to its end, since the
 /// process may only see another machine.
 #[test]
-fn an_end_further_away_than_the_lease_is_none_after_the_machine_was_started_again() {
+fn a_restart_ends_implausible_leases() {
     let file = File::new();
     let (one, other) = (file.client(), file.client());
     for name in ["a", "b"] {

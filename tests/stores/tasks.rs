@@ -70,7 +70,7 @@ fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
 }
 
 #[test]
-fn a_job_that_a_waiting_holder_steals_re_enters_its_lock_unless_that_is_non_reentrant() {
+fn a_stolen_job_reenters_its_hosts_lock() {
     let client = LockClient::in_memory();
     let (most, second) = stolen(&client.get_lock("a"));
     assert_eq!((most, second.unwrap()), (2, ()), "nothing tells a stolen job from a call");
@@ -106,7 +106,7 @@ mod tokio_tasks {
 
     /// As in a server with one worker (actix-web), or on a `LocalSet`.
     #[test]
-    fn requests_of_one_thread_that_hold_across_an_await_are_inside_one_at_a_time() {
+    fn holds_across_an_await_exclude_tasks() {
         let client = LockClient::in_memory();
         let inside = Rc::new(Inside::default());
         let outcomes = LocalSet::new().block_on(&runtime(), async {
@@ -162,7 +162,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn the_hold_of_a_task_is_neither_another_tasks_nor_that_of_its_thread_without_a_task() {
+    fn a_tasks_hold_belongs_to_that_task() {
         let client = LockClient::in_memory();
         let lock = client.get_lock("a");
         beside_a_holder(&lock, || {
@@ -181,7 +181,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn several_locks_are_released_by_the_task_that_holds_them_alone() {
+    fn only_the_holding_task_releases_a_group() {
         let client = LockClient::in_memory();
         let locks = || client.get_multi_lock([client.get_lock("a"), client.get_lock("b")]);
         let lock = client.get_lock("a");
@@ -238,7 +238,7 @@ mod tokio_tasks {
 
     /// A hold that a closure left behind is not the next one's.
     #[test]
-    fn a_closure_of_spawn_blocking_does_not_re_enter_the_lock_of_the_one_before() {
+    fn spawn_blocking_does_not_reenter_an_earlier_lock() {
         let lock = LockClient::in_memory().get_lock("a");
         let runtime = runtime();
         let outcomes = [(); 2].map(|()| {
@@ -252,7 +252,7 @@ mod tokio_tasks {
 
     /// Both futures are one task to tokio, as in `join!` and `select!`.
     #[test]
-    fn futures_that_one_task_joins_are_not_told_apart_but_by_a_lock_that_is_non_reentrant() {
+    fn joined_futures_are_one_owner() {
         let client = LockClient::in_memory();
         for (lock, expected) in
             [(client.get_lock("a"), 2), (client.lock_builder("a").non_reentrant().build(), 1)]

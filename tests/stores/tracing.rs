@@ -148,7 +148,7 @@ fn client(store: &MemoryStore) -> LockClient {
 }
 
 #[test]
-fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
+fn waits_and_holds_have_spans() {
     let (kept, store, name) = (kept(), MemoryStore::new(), fresh("span"));
     let (holder, other) = (client(&store), client(&store));
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
@@ -175,7 +175,7 @@ fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
 }
 
 #[test]
-fn what_is_at_risk_or_lost_is_told_within_the_holds_span() {
+fn risks_and_losses_are_in_the_holds_span() {
     let (kept, clock, name) = (kept(), ManualClock::new(), fresh("at risk"));
     let store = MemoryStore::with_clock(clock.clone());
     let guard = client(&store).get_lock(&name).acquire().unwrap();
@@ -212,7 +212,7 @@ fn what_fails_is_told_with_its_outcome() {
 }
 
 #[test]
-fn a_deadlock_is_a_line_that_warns_and_names_the_locks() {
+fn a_deadlock_warns_and_names_the_locks() {
     let (kept, a, b) = (kept(), fresh("a"), fresh("b"));
     let builder = ClientBuilder::default().detect_deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();

@@ -46,7 +46,7 @@ fn looks(admin: &mut Conn) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn of_the_clients_that_wait_for_a_name_one_looks_often() {
+fn one_waiting_client_polls_often() {
     let Some(server) = MysqlServer::start() else { return };
     let name = fresh("turn");
     let holder = server.client();
@@ -85,7 +85,7 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
 
 /// The connection that had it stays, for another name.
 #[test]
-fn a_turnstile_whose_waiters_have_left_goes_to_the_next_client() {
+fn an_abandoned_poller_lock_goes_to_the_next_client() {
     let Some(server) = MysqlServer::start() else { return };
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();
@@ -108,7 +108,7 @@ fn a_turnstile_whose_waiters_have_left_goes_to_the_next_client() {
 }
 
 #[test]
-fn a_turnstile_is_taken_again_as_soon_after_the_sixth_outage_as_after_the_first() {
+fn the_poller_lock_is_retaken_after_each_outage() {
     let Some(server) = MysqlServer::start() else { return };
     watch_for_stalls();
     let name = fresh("again");
@@ -144,7 +144,7 @@ fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
 }
 
 #[test]
-fn a_release_reaches_the_first_who_waits_in_a_few_milliseconds() {
+fn the_poller_finds_a_release_in_milliseconds() {
     let Some(server) = MysqlServer::start() else { return };
     let took = hand_off([&server.client(), &server.client()], &fresh("soon"));
     assert!(took <= ms(20), "{took:?}");
@@ -203,7 +203,7 @@ fn waiters_without_a_turnstile_are_served_beside_others() {
 }
 
 #[test]
-fn a_client_that_is_shut_down_in_front_ends_at_once_and_leaves_the_turnstile() {
+fn a_shut_down_poller_leaves_the_lock() {
     let Some(server) = MysqlServer::start() else { return };
     watch_for_stalls();
     let name = fresh("ends");

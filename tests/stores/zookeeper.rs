@@ -50,7 +50,7 @@ fn client_with_times(url: &str, session: Duration, command: Duration) -> LockCli
 }
 
 #[test]
-fn holds_and_waiters_outlive_a_server_that_is_back_within_the_session() {
+fn holds_outlive_a_short_outage() {
     let Some(mut server) = ZooKeeper::start(CALM) else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
     let guard = one.get_lock("kept").acquire().unwrap();
@@ -68,13 +68,13 @@ fn holds_and_waiters_outlive_a_server_that_is_back_within_the_session() {
 }
 
 #[test]
-fn a_server_that_stays_away_ends_the_holds_in_time_and_nothing_is_granted_twice() {
+fn a_long_outage_ends_holds_in_time() {
     ends_holds_and_leaves_nothing(Duration::ZERO);
 }
 
 /// The session goes on when the server is back, and with it every node that nobody takes away.
 #[test]
-fn a_server_that_is_back_after_the_lease_of_a_lost_hold_still_frees_the_lock() {
+fn a_returning_server_frees_a_lost_hold() {
     // The clean-up of a renewal in doubt is begun when the hold is lost.
     ends_holds_and_leaves_nothing(SESSION + COMMAND * 3);
 }
@@ -111,7 +111,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 }
 
 #[test]
-fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
+fn a_hanging_server_endangers_and_ends_holds() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
     // With an entry in the directory, for whose answer the watchdog waits.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
@@ -182,7 +182,7 @@ const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000
 const STALLED: Duration = ms(6_000);
 
 #[test]
-fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_along() {
+fn a_stopped_holder_trusts_no_followers_sign_of_life() {
     let Some(mut servers) = ZooKeeper::ensemble(3, SLOW) else { return };
     let follower = servers.iter().position(ZooKeeper::is_follower).expect("two follow");
     let log = file_with("");
@@ -211,7 +211,7 @@ fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_al
 }
 
 #[test]
-fn an_ended_session_is_reported_to_all_its_holders_at_once() {
+fn an_ended_session_notifies_all_holders() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&server.url()));
@@ -265,7 +265,7 @@ fn broken_connections_cost_no_hold_and_no_waiter() {
 }
 
 #[test]
-fn a_node_whose_making_was_not_answered_is_found_and_taken_away() {
+fn an_unanswered_node_is_found_and_removed() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let one = client_with_times(&relay.url(), ms(20_000), ms(1_500));
@@ -293,7 +293,7 @@ fn a_node_whose_making_was_not_answered_is_found_and_taken_away() {
 
 /// It does not wait, so nobody else knows that it stands in the queue.
 #[test]
-fn a_try_that_fails_after_its_node_was_made_leaves_none() {
+fn a_failed_try_leaves_no_node() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let one = client_with_session(&relay.url(), ms(20_000));
@@ -315,7 +315,7 @@ fn a_try_that_fails_after_its_node_was_made_leaves_none() {
 }
 
 #[test]
-fn a_release_whose_answer_is_lost_frees_the_lock_and_no_other() {
+fn an_unanswered_release_frees_only_its_lock() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     // A request after the link is whole again is answered in time, also by a busy machine.
@@ -500,7 +500,7 @@ fn a_release_wakes_nobody_but_the_next() {
 }
 
 #[test]
-fn a_waiter_that_gives_up_leaves_no_node_and_delays_nobody() {
+fn a_waiter_that_gives_up_leaves_no_node() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
     let held = Holding::take(&one.get_lock("left"));
@@ -563,7 +563,7 @@ fn with_a_login_the_locks_are_its_own() {
 }
 
 #[test]
-fn names_that_are_no_path_are_refused_and_a_key_prefix_may_be_one() {
+fn names_that_are_no_path_are_refused() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let plain = client(&server.url());
     for name in ["/", "/a/", "//a", "/a/../b", "/zookeeper/a", "/nul\0"] {
@@ -632,7 +632,7 @@ fn connecting_without_a_server_fails_at_once_and_in_words() {
 }
 
 #[test]
-fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
+fn a_dripping_host_does_not_hide_the_next() {
     let Some(server) = shared() else { return };
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
@@ -661,7 +661,7 @@ fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
 }
 
 #[test]
-fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
+fn a_directory_entry_ends_with_its_session() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
     let relay = Relay::before(&server);
     let one = LockClient::builder().url(relay.url()).lease(5 * SESSION).build().unwrap();
@@ -700,7 +700,7 @@ fn locks_whose_names_are_paths_are_listed_by_their_folder() {
 
 /// The reader stands in the line behind a writer, which waits for the readers: so it waits for those as well. The writer holds nothing.
 #[test]
-fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
+fn readers_may_deadlock_through_a_waiting_writer() {
     let Some(server) = shared() else { return };
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));
@@ -754,7 +754,7 @@ fn kept(keeper: &LockClient, other: &LockClient, name: &str) -> leasehold::Redis
 }
 
 #[test]
-fn what_is_kept_is_given_back_when_the_connection_breaks_by_which_others_ask_for_it() {
+fn a_broken_connection_releases_cached_locks() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let (keeper, other) = (client(&relay.url()), client(&server.url()));
@@ -768,7 +768,7 @@ fn what_is_kept_is_given_back_when_the_connection_breaks_by_which_others_ask_for
 }
 
 #[test]
-fn what_is_kept_has_the_clients_lease_and_is_kept_again_after_a_long_use() {
+fn a_long_used_lock_is_cached_again() {
     let Some(server) = shared() else { return };
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let lock = kept(&keeper, &other, "long");
@@ -784,7 +784,7 @@ fn what_is_kept_has_the_clients_lease_and_is_kept_again_after_a_long_use() {
 }
 
 #[test]
-fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
+fn a_client_does_not_cache_a_lock_with_waiters() {
     let Some(server) = shared() else { return };
     let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
     let lock = kept(&keeper, &other, "behind");

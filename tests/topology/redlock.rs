@@ -167,7 +167,7 @@ fn fewer_than_three_servers_are_refused_before_any_is_asked() {
 }
 
 #[test]
-fn urls_that_reach_one_server_are_refused_however_they_are_written() {
+fn urls_of_one_server_are_refused() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let [first, second, _] = &nodes.servers[..] else { panic!() };
@@ -197,7 +197,7 @@ fn a_member_of_a_cluster_is_refused() {
 }
 
 #[test]
-fn a_url_beside_the_servers_and_a_node_timeout_without_them_are_refused() {
+fn contradicting_redlock_options_are_refused() {
     let three = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
     let error = LockClient::builder().url("redis://127.0.0.1:4").redlock(three).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -226,7 +226,7 @@ fn an_even_number_and_servers_with_replicas_are_warned_about() {
 }
 
 #[test]
-fn each_server_is_asked_once_to_take_and_once_to_give_back() {
+fn each_server_gets_one_request_each_way() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     // No server is asked twice for being slow.
@@ -253,7 +253,7 @@ fn each_server_is_asked_once_to_take_and_once_to_give_back() {
 }
 
 #[test]
-fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could_be_missed() {
+fn a_list_shows_each_lock_once() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(3) else { return };
     let (client, other) = (nodes.client(), nodes.client());
@@ -295,7 +295,7 @@ fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could
 }
 
 #[test]
-fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
+fn a_lock_outlives_two_of_five_servers() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let (client, other) = (nodes.client(), nodes.client());
@@ -323,7 +323,7 @@ fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
 }
 
 #[test]
-fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() {
+fn hanging_servers_cost_one_timeout() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     // A lease of which the node time-out is less than a tenth.
@@ -359,7 +359,7 @@ fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() 
 }
 
 #[test]
-fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server() {
+fn a_missing_majority_is_a_timely_error() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     // So long that no leftover ends by itself meanwhile.
@@ -393,7 +393,7 @@ fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server()
 }
 
 #[test]
-fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
+fn an_absent_minority_joins_later() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     nodes.servers[3].kill();
@@ -410,7 +410,7 @@ fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
 
 /// A server refuses the client without its own password, and as a replica refuses all changes.
 #[test]
-fn a_minority_may_be_of_no_use_when_the_client_is_made_and_joins_when_it_is() {
+fn an_unusable_minority_joins_later() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     let set = |at: usize, command: &[&str]| {
@@ -440,7 +440,7 @@ fn a_minority_may_be_of_no_use_when_the_client_is_made_and_joins_when_it_is() {
 }
 
 #[test]
-fn two_that_hang_when_the_client_is_made_cost_no_time_out_and_join_when_they_answer() {
+fn a_hanging_minority_joins_later() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     let limit = LONG * 3;
@@ -457,7 +457,7 @@ fn two_that_hang_when_the_client_is_made_cost_no_time_out_and_join_when_they_ans
 }
 
 #[test]
-fn without_a_majority_no_client_is_made_and_no_password_is_shown() {
+fn no_client_is_made_without_a_majority() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(1) else { return };
     let closed = [Port::claim(), Port::claim()].map(|port| port.number());
@@ -490,7 +490,7 @@ fn names_may_differ_from_server_to_server() {
 }
 
 #[test]
-fn servers_that_forget_their_scripts_fail_no_release_of_a_dropped_guard() {
+fn forgotten_scripts_fail_no_dropped_release() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let seen = crate::support::observer::Seen::default();
@@ -509,7 +509,7 @@ fn servers_that_forget_their_scripts_fail_no_release_of_a_dropped_guard() {
 }
 
 #[test]
-fn a_hold_survives_two_servers_that_lose_it_and_three_at_once_are_reported_as_a_loss() {
+fn a_hold_survives_two_forgetful_servers() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let (teller, told) = teller();
@@ -542,7 +542,7 @@ fn until_it_counts(guard: &leasehold::OwnedGuard) {
 }
 
 #[test]
-fn a_server_that_was_away_for_a_lease_has_the_hold_again_when_the_next_one_goes_away() {
+fn a_returned_server_gets_the_hold_again() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
@@ -561,7 +561,7 @@ fn a_server_that_was_away_for_a_lease_has_the_hold_again_when_the_next_one_goes_
 }
 
 #[test]
-fn five_servers_that_are_started_again_empty_one_after_the_other_cost_no_hold_under_load() {
+fn restarting_five_empty_servers_in_turn_costs_no_hold() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
@@ -606,7 +606,7 @@ fn five_servers_that_are_started_again_empty_one_after_the_other_cost_no_hold_un
 }
 
 #[test]
-fn a_hold_that_is_forced_off_while_a_server_is_given_it_back_is_lost_for_good() {
+fn a_hold_forced_off_during_a_restore_stays_lost() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(3) else { return };
     let (teller, told) = teller();
@@ -626,7 +626,7 @@ fn a_hold_that_is_forced_off_while_a_server_is_given_it_back_is_lost_for_good() 
 }
 
 #[test]
-fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
+fn two_jumping_clocks_cost_no_hold() {
     let _alone = alone();
     let Some(nodes) = Nodes::with_movable_clocks() else { return };
     let (client, other) = (nodes.client(), nodes.client());
@@ -653,7 +653,7 @@ fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
 /// The counter-example: a, b, c grant, c loses its data, and c, d, e grant again. Neither servers nor clients
 /// can prevent that; the resource refuses the older holder by its fence.
 #[test]
-fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_is_refused() {
+fn fences_refuse_the_older_of_two_holders() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let lease = Duration::from_secs(30);
@@ -762,7 +762,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
 }
 
 #[test]
-fn a_release_that_comes_late_does_not_take_the_threads_next_hold_from_a_server() {
+fn a_late_release_spares_the_next_hold() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let proxy = Proxy::before(&nodes.servers[0]);
@@ -815,7 +815,7 @@ fn a_split_vote_leaves_nothing_and_all_get_in() {
 }
 
 #[test]
-fn a_tick_at_which_the_votes_are_split_is_still_run_by_somebody() {
+fn a_tick_with_split_votes_still_runs() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     let client = nodes.builder().retry_timeout(LONG).build().unwrap();

@@ -99,7 +99,7 @@ fn a_granted_lock_is_on_the_replicas() {
 }
 
 #[test]
-fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
+fn a_grant_on_too_few_replicas_is_undone() {
     let Some(servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(2, GIVEN).build().unwrap();
     let without_scripts = servers.options().require_replicas(2, GIVEN).without_scripts().build().unwrap();
@@ -121,7 +121,7 @@ fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
 }
 
 #[test]
-fn a_script_that_the_server_forgot_is_waited_for_all_the_same() {
+fn a_reloaded_script_waits_for_replicas() {
     let Some(servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
     client.get_lock("known").lock().unwrap(); // once the replica has come

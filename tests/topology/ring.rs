@@ -116,7 +116,7 @@ fn lists_that_cannot_be_a_ring_are_refused() {
 }
 
 #[test]
-fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() {
+fn a_moved_name_is_granted_once_free_before() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
@@ -187,7 +187,7 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
 }
 
 #[test]
-fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
+fn every_kind_stays_locked_after_a_move() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
@@ -234,7 +234,7 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
 }
 
 #[test]
-fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
+fn a_waiting_call_survives_a_ring_change() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
@@ -370,7 +370,7 @@ fn a_nodes_loss_touches_only_its_names() {
 }
 
 #[test]
-fn a_client_starts_and_works_without_a_node_and_finds_it_when_it_is_back() {
+fn a_client_works_without_a_node() {
     let Some(mut servers) = servers(3) else { return };
     let ring = || Ring::new(nodes(&servers, 0..3));
     let (everybody, names) = (client(ring()), names(60));
@@ -391,7 +391,7 @@ fn a_client_starts_and_works_without_a_node_and_finds_it_when_it_is_back() {
 }
 
 #[test]
-fn a_node_that_is_down_during_the_change_holds_up_its_names_until_it_can_be_asked() {
+fn a_node_down_during_a_change_blocks_its_names() {
     let Some(mut servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
@@ -469,7 +469,7 @@ fn a_node_that_is_given_up_is_not_asked() {
 }
 
 #[test]
-fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client() {
+fn an_emptied_node_learns_only_the_current_ring() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
@@ -529,7 +529,7 @@ impl Tally {
 }
 
 #[test]
-fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
+fn changing_nodes_under_load_grants_nothing_twice() {
     const NAMES: usize = 1_000;
     let rounds = std::env::var("LEASEHOLD_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap());
     let Some(servers) = servers(9) else { return };

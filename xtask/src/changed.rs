@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scripts_of_redis_are_seen_by_all_that_runs_on_it() {
+    fn redis_scripts_concern_all_parts_on_redis() {
         for part in OF_ALL.split(' ').chain(["topologies", "interop", "proof"]) {
             assert!(
                 parts(&["src/stores/redis/lua/lock.lua"]).split(' ').any(|named| named == part),

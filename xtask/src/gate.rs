@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_its_words_its_verdict_and_its_processor_time_on_record() {
+    fn a_parts_log_and_verdict_are_recorded() {
         let Elsewhere(gate) = &Elsewhere::new("record");
         let work = |job: &Job<'_>| {
             let busy = "for ((turn = 0; turn < 400000; turn++)); do :; done; echo out; echo err >&2";
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_complaints_of_a_command_that_is_asked_are_no_part_of_its_answer() {
+    fn an_asked_commands_errors_are_no_answer() {
         let Elsewhere(gate) = &Elsewhere::new("asked");
         let work = |job: &Job<'_>| {
             let asked = |script: &str| job.answer(&Run::new("bash").args(["-c", script]));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_hangs_is_ended_with_all_that_it_started_and_has_failed() {
+    fn a_hanging_command_is_ended_with_its_children() {
         let Elsewhere(gate) = &Elsewhere::new("hangs");
         let work = |job: &Job<'_>| says(&job.also().with_limit(1), "sleep 1000 & echo begun; wait");
         assert!(!gate.outcome("unit", false, false, &work).good);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_run_side_by_side_and_a_part_that_fails_ends_none() {
+    fn a_failed_part_ends_no_lane() {
         let Elsewhere(gate) = &Elsewhere::new("lanes");
         // Each of the first two waits for the other's file.
         let work_of = |part: &str| -> plan::Work {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_servers_each_has_half_of_the_tests_at_a_time_and_what_measures_time_one() {
+    fn servers_side_by_side_have_half_the_threads() {
         let Elsewhere(gate) = &Elsewhere::new("bounded");
         gate.set("LEASEHOLD_SERVERS", "one=/one:two=/two");
         gate.set("LEASEHOLD_THREADS", "8");

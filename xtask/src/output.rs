@@ -63,7 +63,7 @@ mod tests {
         a::b\n    c\n    a::b\n\ntest result: FAILED. 3 passed; 2 failed; 0 ignored\n";
 
     #[test]
-    fn a_run_without_a_test_is_not_taken_for_a_good_one() {
+    fn a_run_without_a_test_fails() {
         assert!(ran_a_test("running 3 tests\ntest result: ok. 3 passed; 0 failed\n"));
         assert!(ran_a_test("test result: ok. 0 passed; 0 failed\ntest result: ok. 10 passed; 0 failed\n"));
         assert!(!ran_a_test("test result: ok. 0 passed; 0 failed; 9 filtered out\n"));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_chosen_by_a_part_of_the_name_and_by_the_module_of_a_store() {
+    fn tests_are_chosen_by_name_and_store() {
         let list = "a::mysql::locks: test\na::mysql_settings::locks: test\nmysql::locks: test\nb::redis::mysql: test\n4 tests\n";
         let chosen = |pattern, store| named(list, pattern, store).collect::<Vec<_>>();
         assert_eq!(chosen("locks", "mysql"), ["a::mysql::locks", "mysql::locks"]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_that_of_the_shell_and_of_its_children() {
+    fn processor_time_includes_children() {
         assert_eq!(processor_seconds("0m0.250s 0m0.250s\n2m5.000s 0m4.500s\n"), 130.0);
         assert_eq!(processor_seconds("0m0,500s 0m0,000s\n0m1,000s 0m0,000s\n"), 1.5, "with a decimal comma");
         assert_eq!(processor_seconds(""), 0.0);

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_in_one_lane_or_asked_for_by_name_and_no_list_names_another() {
+    fn every_part_is_in_one_lane_or_named() {
         let listed: Vec<_> = full().chain(EXTRA.iter().copied()).collect();
         for (part, _) in PARTS {
             assert_eq!(listed.iter().filter(|name| *name == part).count(), 1, "{part}");

@@ -242,7 +242,7 @@ mod tests {
     use super::reached;
 
     #[test]
-    fn a_figure_that_just_misses_its_bound_does_not_look_as_if_it_met_it() {
+    fn a_narrowly_missed_bound_is_shown_as_missed() {
         assert_eq!(reached(Some(9.0001), Some(9.0), " commands"), "9.0001 commands");
         assert_eq!(reached(Some(20.016), Some(20.0), ""), "20.02");
         assert_eq!(reached(Some(9.0), Some(9.0), ""), "9.00");

@@ -707,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_counts_from_the_first_unlock_even_if_the_lock_was_taken_again() {
+    fn a_wait_counts_from_the_first_unlock() {
         let mut holds = vec![hold(0, 0, 1, 10), hold(0, 12, 13, 20), hold(1, 5, 25, 30)];
         assert_eq!(overlaps(&mut holds), 0);
         assert_eq!(hand_overs(&holds).collect::<Vec<_>>(), [15]);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::engine::acquire::terms::Terms;
+use crate::engine::acquire::lock_config::LockConfig;
 use crate::engine::hold::caching::Reuse;
-use crate::engine::hold::{Hold, LockEntry};
+use crate::engine::hold::{Hold, LocalLock};
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;
@@ -17,11 +17,11 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) action: &'static str,
     pub(crate) kind: Kind,
     pub(crate) name: &'a Arc<LockName>,
-    pub(crate) entry: &'a Arc<LockEntry>,
+    pub(crate) local: &'a Arc<LocalLock>,
     pub(crate) lease: Lease,
     pub(crate) limit: WaitLimit,
     pub(crate) interrupt: Option<&'a Interrupt>,
-    pub(crate) terms: Terms,
+    pub(crate) config: LockConfig,
     /// How many permits; one for locks.
     pub(crate) units: u32,
     /// Under which number to wait, where a place has been taken under it already.
@@ -35,51 +35,51 @@ impl<'a> AcquireCall<'a> {
     pub(crate) fn new(
         action: &'static str,
         kind: Kind,
-        (name, entry): (&'a Arc<LockName>, &'a Arc<LockEntry>),
+        (name, local): (&'a Arc<LockName>, &'a Arc<LocalLock>),
         limit: WaitLimit,
     ) -> AcquireCall<'a> {
         AcquireCall {
             action,
             kind,
             name,
-            entry,
+            local,
             lease: Lease::Renewed,
             limit,
             interrupt: None,
-            terms: Terms::default(),
+            config: LockConfig::default(),
             units: 1,
             number: None,
             by_thread: false,
         }
     }
 
-    /// Whether the hold may be kept for a turn after its last level, and taken again by this call: the
-    /// client renews it, and nothing tells its grants apart.
-    pub(crate) fn may_keep(&self) -> bool {
-        let Terms { turns, fenced, max_hold, backoff, .. } = self.terms;
+    /// Whether the hold may be cached for a time slice after its last level, and taken again by this call:
+    /// the client renews it, and nothing tells its grants apart.
+    pub(crate) fn may_cache_slice(&self) -> bool {
+        let LockConfig { time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = !fenced && max_hold.is_none() && backoff.is_none();
         let is_threads = self.by_thread && self.number.is_none();
-        self.kind == Kind::Mutex && self.lease == Lease::Renewed && turns && is_plain && is_threads
+        self.kind == Kind::Mutex && self.lease == Lease::Renewed && time_slices && is_plain && is_threads
     }
 
-    /// Whether the client keeps the hold of this call until others ask for it.
-    pub(crate) fn keeps(&self) -> bool {
-        self.terms.keep && self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
+    /// Whether the client caches the hold of this call until a recall.
+    pub(crate) fn caches(&self) -> bool {
+        self.config.cached && self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
     }
 
     /// Whether this call can have that cached hold again.
     pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
         let is_meant = match reuse {
             // The plain and the fenced lock of a name are one.
-            Reuse::UntilAsked => !self.wants_fence() || hold.fencing_token().is_some(),
-            Reuse::InTurn => self.may_keep(),
+            Reuse::UntilRecall => !self.wants_fence() || hold.fencing_token().is_some(),
+            Reuse::ForTimeSlice => self.may_cache_slice(),
             Reuse::Never => false,
         };
         is_meant && hold.holder.is_this_task()
     }
 
     pub(crate) fn wants_fence(&self) -> bool {
-        self.kind.is_fenced() || self.terms.fenced
+        self.kind.is_fenced() || self.config.fenced
     }
 }
 

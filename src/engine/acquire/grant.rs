@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::hold::caching::KeepTerms;
+use crate::engine::hold::caching::CacheTerms;
 use crate::engine::hold::{Grant, Hold, Holder, QueuePlace};
-use crate::ident::{FencingToken, ThreadMark};
+use crate::ident::{FencingToken, ThreadMarker};
 use crate::observe::event::Event;
 use crate::observe::spans::WaitSpan;
 use crate::seam::{Bound, Claim};
-use crate::task::TaskMark;
+use crate::task::TaskMarker;
 use crate::time::{Lease, Moment};
 
 /// When a hold's lease began, and what ends it besides its lease.
@@ -22,16 +22,16 @@ impl Engine {
     pub(super) fn enter(
         &self,
         call: &AcquireCall<'_>,
-        thread: &Arc<ThreadMark>,
+        thread: &Arc<ThreadMarker>,
         (claim, (since, bound)): (&Claim, BoundedStart),
-        keep: Option<KeepTerms>,
+        cache_terms: Option<CacheTerms>,
         fence: Option<FencingToken>,
         place: Option<QueuePlace>,
     ) -> Granted {
         let holder = if call.by_thread {
-            Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMark::current() }
+            Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMarker::current() }
         } else {
-            let is_of_task = TaskMark::current().is_some();
+            let is_of_task = TaskMarker::current().is_some();
             Holder::Guard { taker: (!is_of_task).then(|| Arc::downgrade(thread)) }
         };
         let grant = Grant {
@@ -39,31 +39,31 @@ impl Engine {
             holder,
             sent: since,
             lease: call.lease,
-            ceiling: call.terms.max_hold.map(|most| since.plus(most)),
+            ceiling: call.config.max_hold.map(|most| since.plus(most)),
             renewed_lease: match call.lease {
                 Lease::Kept(_) => claim.lease,
                 _ => self.options.lease,
             },
             fence,
             bound,
-            may_be_kept: call.may_keep(),
-            asks_to_keep: call.keeps(),
-            until_asked: keep.is_some(),
-            leads: call.terms.leads,
+            may_be_cached: call.may_cache_slice(),
+            asks_to_cache: call.caches(),
+            until_recall: cache_terms.is_some(),
+            leads: call.config.leads,
         };
-        let (hold, state, level) = Hold::new(grant, call.entry);
+        let (hold, state, level) = Hold::new(grant, call.local);
         let hold = Arc::new(hold);
         let look = self.registry.insert((&hold, state), call.by_thread.then(|| thread.id()), place);
-        self.timer.look_by(look);
-        if let Some(terms) = keep {
-            self.keep_until_asked(&hold, terms);
+        self.timer.run_by(look);
+        if let Some(terms) = cache_terms {
+            self.cache_until_recall(&hold, terms);
         }
         Granted { hold, level }
     }
 
     /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when
     /// the lock was on its way here, and whether from a thread of this client.
-    pub(crate) fn tell_granted(
+    pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,
         hold: &Hold,
@@ -80,11 +80,11 @@ impl Engine {
         let now = self.clock.now();
         let waited = now.since(started);
         self.reporter
-            .tell(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
+            .report(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
         if let Some((since, is_local)) = coming {
             let took = now.since(since);
             self.reporter
-                .tell(|observer| observer.event(&Event::HandedOff { name, kind, owner, is_local, took }));
+                .report(|observer| observer.event(&Event::HandedOff { name, kind, owner, is_local, took }));
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Acquiring a lock: from the caller's request to a grant.
 //!
-//! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock
+//! `call` is what a caller asks for, `config` how its lock value is used. A thread that holds the lock
 //! re-enters it (`reentry`); all others ask and wait in one loop (`waiting`). `retry` says for how long
 //! failures are borne, `grant` makes the hold.
 
 pub(crate) mod call;
 mod grant;
+pub(crate) mod lock_config;
 mod reentry;
 pub(crate) mod retry;
-pub(crate) mod terms;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
 use crate::engine::acquire::waiting::Waiting;
-use crate::engine::hold::entry::Wish;
+use crate::engine::hold::local_lock::Wish;
 use crate::engine::hold::{Found, Hold};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, ThreadMark, unbound_number};
+use crate::ident::{LockName, ThreadMarker, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::seam::{Capabilities, Family, Kind};
 use crate::time::{LONGEST_LEASE, Moment};
@@ -32,20 +32,20 @@ impl Engine {
         // Counted in first: if the client has not ended by the next line, its end waits for this call.
         let under = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
-        let thread = ThreadMark::current();
+        let thread = ThreadMarker::current();
         let capabilities = self.store.capabilities();
         let asks = asks_first(&capabilities, call);
-        let wish = Wish { keeps: call.keeps(), asks, waits: !call.limit.is_over(begun) };
+        let wish = Wish { caches: call.caches(), asks, waits: !call.limit.is_over(begun) };
         let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
         let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
-        let granted = match call.entry.find(call.by_thread.then(|| thread.id()), wish, may_use, begun) {
-            Found::Calm(place) => waiting().run_calm(place),
-            Found::Cached(hold, level) => self.had_again(call, Granted { hold, level }, begun).map(Some),
+        let granted = match call.local.find(call.by_thread.then(|| thread.id()), wish, may_use, begun) {
+            Found::Uncontended(place) => waiting().run_calm(place),
+            Found::Cached(hold, level) => self.reuse_cached(call, Granted { hold, level }, begun).map(Some),
             Found::Own(hold) if hold.is_live(self.clock.now(), &self.reporter) => {
                 if !hold.holder.is_this_task() {
                     return self.would_wait_for_itself(call, OTHER_TASK);
                 }
-                if call.kind.is_token() || !call.terms.reentrant {
+                if call.kind.is_token() || !call.config.reentrant {
                     return self.would_wait_for_itself(call, NOT_REENTRANT);
                 }
                 if let Some(granted) = self.reenter(call, &hold, lease)? {
@@ -70,12 +70,12 @@ impl Engine {
     fn wait_for<'a>(
         &self,
         call: &AcquireCall<'_>,
-        thread: &ThreadMark,
+        thread: &ThreadMarker,
         begun: Moment,
         waiting: impl FnOnce() -> Waiting<'a>,
     ) -> Result<Option<Granted>> {
         if !call.by_thread || call.limit.is_over(begun) {
-            self.give_back_kept(call.entry); // no thread holds it
+            self.release_cached(call.local); // no thread holds it
         }
         if let Some(words) = self.own_hold_in_the_way(call, thread) {
             return self.would_wait_for_itself(call, words);
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Why the caller would wait for its own thread, if it would.
-    fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMark) -> Option<&'static str> {
+    fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> Option<&'static str> {
         let live = |kind| self.live_hold(kind, call.name, thread);
         let holds = |kind| live(kind).is_some();
         if call.kind == Kind::Write && holds(Kind::Read) {
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// The thread's hold of this kind, if it is live; whichever task of the thread took it.
-    fn live_hold(&self, kind: Kind, name: &Arc<LockName>, thread: &ThreadMark) -> Option<Arc<Hold>> {
+    fn live_hold(&self, kind: Kind, name: &Arc<LockName>, thread: &ThreadMarker) -> Option<Arc<Hold>> {
         let hold = self.registry.of_thread(kind, name, thread.id());
         hold.filter(|hold| hold.is_live(self.clock.now(), &self.reporter))
     }
@@ -132,15 +132,15 @@ impl Engine {
     pub(crate) fn lease_to_ask(&self, call: &AcquireCall<'_>) -> Result<Duration> {
         let on_this = |error: Error| error.on(call.name.given());
         self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
-        let terms = call.terms.checked(call.action).map_err(on_this)?;
+        let config = call.config.checked(call.action).map_err(on_this)?;
         if call.units == 0 {
             return Err(on_this(Error::invalid(call.action, "no permits were asked for")));
         }
         let asked = self.asked(call.action, call.lease).map_err(on_this)?;
-        if terms.keep {
-            self.can_keep(call).map_err(on_this)?;
+        if config.cached {
+            self.can_cache(call).map_err(on_this)?;
         }
-        let asked = terms.max_hold.map_or(asked, |most| asked.min(most));
+        let asked = config.max_hold.map_or(asked, |most| asked.min(most));
         let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
         // A caller that has a place already is not refused here: it has to leave that place.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
@@ -152,15 +152,15 @@ impl Engine {
     /// Whether this lock can be asked for along with others, not in its turn: nobody of this process has it
     /// or waits for it, nor was it fought over a moment ago.
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
-        let thread = ThreadMark::current();
+        let thread = ThreadMarker::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
         let touches_own = call.by_thread && (is_own(call.kind) || call.kind.other_half().is_some_and(is_own));
-        !touches_own && call.entry.is_calm(self.clock.now())
+        !touches_own && call.local.is_uncontended(self.clock.now())
     }
 
     /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for
     /// the read lock wait for it. Stood it behind them, all would wait for ever.
-    fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMark) -> bool {
+    fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> bool {
         call.kind == Kind::Read
             && call.by_thread
             && self.registry.of_thread(Kind::Write, call.name, thread.id()).is_some()
@@ -172,8 +172,8 @@ impl Engine {
 fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
     let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
     is_plain
-        && call.terms.backoff.is_none()
-        && call.terms.max_hold.is_none()
+        && call.config.backoff.is_none()
+        && call.config.max_hold.is_none()
         && capabilities.majority.is_none()
         && capabilities.sessions.is_none()
         && !(capabilities.queues)(call.kind)

@@ -36,7 +36,7 @@ impl Engine {
         claim.kind = call.kind;
         claim.wants_fence = call.wants_fence() && hold.fencing_token().is_none();
         if call.lease != Lease::Renewed {
-            self.core.end_until_asked(hold); // it would be kept under this level's lease
+            self.core.end_until_recall(hold); // it would be kept under this level's lease
         }
         let mut retry_budget = RetryBudget::default();
         let parker = Parker::new(&self.clock);
@@ -68,7 +68,7 @@ impl Engine {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
             if let (false, Some(until)) = (stands, in_doubt) {
-                // Nobody gives back what is lost.
+                // Nobody releases what is lost.
                 self.clean_up(claim.clone(), until, now);
             }
             match answer {
@@ -83,7 +83,7 @@ impl Engine {
                     self.watch(hold);
                     return Ok(Some(Granted { hold: Arc::clone(hold), level }));
                 }
-                Ok(Attempt::Lost | Attempt::Busy { .. } | Attempt::InLine { .. }) => {
+                Ok(Attempt::Lost | Attempt::Busy { .. } | Attempt::InWaitQueue { .. }) => {
                     self.lose(hold, LossReason::Gone);
                     return Ok(None);
                 }

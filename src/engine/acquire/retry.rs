@@ -20,13 +20,13 @@ impl RetryBudget {
     /// `is_over`.
     pub(crate) fn note(
         &mut self,
-        patience: Duration,
+        retry_timeout: Duration,
         error: Error,
         now: Moment,
         is_over: bool,
     ) -> Result<Error> {
         let since = *self.since.get_or_insert(now);
-        let is_spent = now.since(since) >= patience || is_over;
+        let is_spent = now.since(since) >= retry_timeout || is_over;
         if is_spent || !error.is_retryable() { Err(error) } else { Ok(error) }
     }
 
@@ -43,17 +43,17 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn failures_are_borne_for_the_patience_and_what_does_not_pass_not_at_all() {
-        let (patience, begun) = (Duration::from_secs(10), Moment::from_nanos(1));
+    fn only_passing_failures_are_retried() {
+        let (retry_timeout, begun) = (Duration::from_secs(10), Moment::from_nanos(1));
         let passing = || Error::new(ErrorKind::Unreachable, "lock", "not there");
         let mut budget = RetryBudget::default();
-        for since in [Duration::ZERO, patience - Duration::from_millis(1)] {
-            assert!(budget.note(patience, passing(), begun.plus(since), false).is_ok());
+        for since in [Duration::ZERO, retry_timeout - Duration::from_millis(1)] {
+            assert!(budget.note(retry_timeout, passing(), begun.plus(since), false).is_ok());
         }
-        assert!(budget.note(patience, passing(), begun.plus(patience), false).is_err());
+        assert!(budget.note(retry_timeout, passing(), begun.plus(retry_timeout), false).is_err());
         let mut budget = RetryBudget::default();
-        assert!(budget.note(patience, passing(), begun, true).is_err(), "the caller's time is over");
+        assert!(budget.note(retry_timeout, passing(), begun, true).is_err(), "the caller's time is over");
         let lasting = Error::new(ErrorKind::WrongType, "lock", "something else");
-        assert!(RetryBudget::default().note(patience, lasting, begun, false).is_err());
+        assert!(RetryBudget::default().note(retry_timeout, lasting, begun, false).is_err());
     }
 }

@@ -38,11 +38,11 @@ pub(super) fn read_again(
     let clients: Vec<ClientId> = rings.iter().flatten().map(|link| link.wait.thread.client).collect();
     second.read_clients(&clients);
     rings.retain(|ring| are_waited_for(&mut second, ring));
-    let told = |ring: Vec<Link>| {
+    let published = |ring: Vec<Link>| {
         let deadlock = shown(&ring, &mut second, here, prefix);
         (ring, deadlock)
     };
-    let rings = rings.into_iter().map(told).collect();
+    let rings = rings.into_iter().map(published).collect();
     let (has_gaps, requests) = (gaps || second.has_gaps, sent + second.requests);
     let refusal = refusal.or_else(|| second.refusal.take());
     drop(second);
@@ -64,7 +64,7 @@ fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, prefix: &str)
             seen.client(client).map_or(
                 (Location::new(String::new(), 0, String::new()), Duration::ZERO),
                 |info| {
-                    let one = info.uses.iter().find(|one| one.by == Some(thread) && one.told.is_some());
+                    let one = info.uses.iter().find(|one| one.by == Some(thread) && one.published.is_some());
                     let name = one.map(|one| one.thread.clone()).unwrap_or_default();
                     (place(info, name), one.map(|one| one.lasted).unwrap_or_default())
                 },
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_which_a_hold_or_a_wait_is_another_by_then_is_not_told() {
+    fn a_changed_cycle_is_not_reported() {
         let (holders, waits) = (0, 1);
         let rings_where = |change: &dyn Fn(usize, &mut Stuck)| rings_of(crossed, change);
         assert_eq!(rings_where(&|_, _| ()), 1);

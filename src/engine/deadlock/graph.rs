@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_wait_that_can_end_is_the_same_for_each_member() {
+    fn all_members_choose_the_same_youngest_wait() {
         let mut clients = [ClientId::random(), ClientId::random()];
         clients.sort_by_key(|client| client.as_u128());
         let [low, high] = clients;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_waits_for_nobody_is_no_part_of_the_ring_through_the_next_holder() {
+    fn a_running_holder_is_no_part_of_a_cycle() {
         let client = ClientId::random();
         let mut view = Crossed(client);
         let ring = ring_of(&mut view, &link(client, 1, 0, false).wait).unwrap();

@@ -65,19 +65,19 @@ pub(crate) struct Finder {
     first: HashMap<u64, String>,
     /// Before this no entry is written.
     next_write: Option<Moment>,
-    /// Rings that a look has shown, and since when each look does.
+    /// Rings that a search has shown, and since when each search does.
     seen: HashMap<RingKey, Moment>,
     /// Rings that were told and are not known to be over.
-    told: HashMap<RingKey, Told>,
+    reported: HashMap<RingKey, Reported>,
     /// It was said that other processes are not seen.
-    is_blind_told: bool,
+    is_blind_reported: bool,
     /// It was said that a chain was too long.
-    is_beyond_told: bool,
+    is_beyond_reported: bool,
     /// The store refuses what is needed to see others.
     refused: Refused,
 }
 
-struct Told {
+struct Reported {
     ring: Arc<Deadlock>,
     since: Moment,
 }
@@ -91,9 +91,9 @@ impl Finder {
             first: HashMap::new(),
             next_write: None,
             seen: HashMap::new(),
-            told: HashMap::new(),
-            is_blind_told: false,
-            is_beyond_told: false,
+            reported: HashMap::new(),
+            is_blind_reported: false,
+            is_beyond_reported: false,
             refused: Refused::default(),
         }
     }
@@ -102,8 +102,8 @@ impl Finder {
     pub(crate) fn round(&mut self, deadline: Moment) -> Moment {
         let core = Arc::clone(&self.core);
         let now = core.clock.now();
-        let due = Moment::from_nanos(core.told.due.load(Ordering::SeqCst));
-        let is_renewed = core.told.tells() && core.announcer.is_wanted();
+        let due = Moment::from_nanos(core.published_waits.due.load(Ordering::SeqCst));
+        let is_renewed = core.published_waits.publishes() && core.announcer.is_wanted();
         if now < due && !is_renewed {
             return due;
         }
@@ -114,14 +114,14 @@ impl Finder {
             // It might come after the next, which is not to be told of what is over.
             return now.plus(POLL_COMPLETIONS_EVERY);
         }
-        core.told.due.store(u64::MAX, Ordering::SeqCst);
+        core.published_waits.due.store(u64::MAX, Ordering::SeqCst);
         let stuck = core.stuck(now);
         self.write(&stuck, is_renewed, (now, deadline));
         self.end_rings(&stuck, now);
         self.pace.keep(&stuck.ids(), now);
         let due = self.pace.due(now);
         if !due.is_empty() {
-            self.look(&stuck, &due, (now, deadline));
+            self.search(&stuck, &due, (now, deadline));
         }
         let now = core.clock.now();
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
@@ -134,8 +134,10 @@ impl Finder {
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
-        // Opened before the look: what came meanwhile stays. Pairs with `ToldWaits::note_wait`.
-        Moment::from_nanos(core.told.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()))
+        // Opened before the search: what came meanwhile stays. Pairs with `PublishedWaits::note_wait`.
+        Moment::from_nanos(
+            core.published_waits.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()),
+        )
     }
 
     /// Writes the entry if it would tell of other waits than it does.
@@ -147,17 +149,17 @@ impl Finder {
         }
         let (ids, is_cut) = (named.ids.clone(), named.is_cut);
         // From here on the other way of writing is closed, which knows of no waits that others rely on.
-        core.told.tells.store(true, Ordering::SeqCst);
+        core.published_waits.publishes.store(true, Ordering::SeqCst);
         match core.announcer.write_stuck(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
             Posting::Done => {
                 self.next_write = Some(now.plus(WRITES_APART));
                 self.pace.spend(1, now);
-                core.told.tells.store(!ids.is_empty() || is_cut, Ordering::SeqCst);
+                core.published_waits.publishes.store(!ids.is_empty() || is_cut, Ordering::SeqCst);
                 self.written = (ids, is_cut);
             }
             // Written by the first round after the store has accepted an entry again.
             Posting::Never => {
-                core.told.tells.store(false, Ordering::SeqCst);
+                core.published_waits.publishes.store(false, Ordering::SeqCst);
                 self.written = (Vec::new(), false);
             }
             // It may tell of any of them now.
@@ -176,11 +178,11 @@ impl Finder {
         self.first.retain(|id, _| ids.contains(id));
         let stays = |key: &RingKey| key.iter().all(|(client, id)| *client != own || ids.contains(id));
         self.seen.retain(|key, _| stays(key));
-        let over: Vec<RingKey> = self.told.keys().filter(|key| !stays(key)).cloned().collect();
-        over.iter().for_each(|key| self.tell_over(key, now));
+        let over: Vec<RingKey> = self.reported.keys().filter(|key| !stays(key)).cloned().collect();
+        over.iter().for_each(|key| self.report_over(key, now));
     }
 
-    /// Whether a ring that a look shows has been seen for long enough. If not, its waits here are looked at
+    /// Whether a ring that a search shows has been seen for long enough. If not, its waits here are looked at
     /// again when it may have been.
     fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
         let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
@@ -193,11 +195,11 @@ impl Finder {
         now >= ripe
     }
 
-    fn tell_over(&mut self, key: &RingKey, now: Moment) {
-        let Some(told) = self.told.remove(key) else { return };
-        let lasted = now.since(told.since);
+    fn report_over(&mut self, key: &RingKey, now: Moment) {
+        let Some(reported) = self.reported.remove(key) else { return };
+        let lasted = now.since(reported.since);
         self.core.reporter.observe_later(move |observer| {
-            observer.event(&Event::DeadlockOver { deadlock: &told.ring, lasted });
+            observer.event(&Event::DeadlockOver { deadlock: &reported.ring, lasted });
         });
     }
 
@@ -211,16 +213,16 @@ impl Finder {
         self.refused.stands(|| now)
     }
 
-    fn tell_blind(&mut self) {
-        if !std::mem::replace(&mut self.is_blind_told, true) {
+    fn report_blind(&mut self) {
+        if !std::mem::replace(&mut self.is_blind_reported, true) {
             let text = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the \
                         directory of clients is off, or refused, or the store has none";
             self.core.reporter.observe_later(move |observer| observer.event(&Event::Warning { text }));
         }
     }
 
-    fn tell_beyond(&mut self) {
-        if !std::mem::replace(&mut self.is_beyond_told, true) {
+    fn report_beyond(&mut self) {
+        if !std::mem::replace(&mut self.is_beyond_reported, true) {
             let text = format!(
                 "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of \
                  more than {MOST_CLIENTS} clients, or {} threads, are not found",
@@ -240,9 +242,9 @@ impl Finder {
     }
 
     /// Looks at these waits, by one reading for all; and at the rings that it and an earlier look show by
-    /// another, begun after the first ended. Pairs with `ToldWaits::note_end`: what is over may be in the
-    /// entries that one look reads.
-    fn look(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
+    /// another, begun after the first ended. Pairs with `PublishedWaits::note_end`: what is over may be in
+    /// the entries that one search reads.
+    fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);
         let each = deadline.since(now);
@@ -251,7 +253,7 @@ impl Finder {
         let room = self.pace.room(now);
         let mut first = Reading::new(&asked, stuck);
         let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
-        let (mut looked, mut leaves) = (Vec::new(), false);
+        let (mut searched, mut leaves) = (Vec::new(), false);
         for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.wait.id == *id)) {
             if sees_others && first.requests >= room {
                 break; // its turn comes when there is room for more
@@ -261,7 +263,7 @@ impl Finder {
             first.meets_cut = false;
             let ring = ring_of(&mut first, &wait.wait);
             leaves |= first.has_gaps && !before;
-            looked.push(wait.wait.id);
+            searched.push(wait.wait.id);
             self.first.remove(&wait.wait.id);
             if first.meets_cut && ring.is_none() {
                 self.first.insert(wait.wait.id, String::new());
@@ -278,17 +280,18 @@ impl Finder {
         let is_beyond = first.is_beyond;
         drop(first);
         if is_beyond {
-            self.tell_beyond();
+            self.report_beyond();
         }
         let ended = core.clock.now();
         let named = &self.written.0;
-        looked.iter().for_each(|id| self.pace.looked(*id, named.binary_search(id).is_ok(), ended));
+        searched.iter().for_each(|id| self.pace.searched(*id, named.binary_search(id).is_ok(), ended));
         // The next entry of that client may name the wait that was missing.
         let is_open = |id: &&u64| self.first.get(*id).is_some_and(String::is_empty);
-        looked.iter().filter(is_open).for_each(|id| self.pace.look_by(*id, ended.plus(SEEN_FOR)));
+        searched.iter().filter(is_open).for_each(|id| self.pace.search_by(*id, ended.plus(SEEN_FOR)));
         let own = core.id.as_u128();
-        let was_looked = |key: &RingKey| key.iter().any(|(client, id)| *client == own && looked.contains(id));
-        self.seen.retain(|key, _| has_gaps || !was_looked(key) || met.contains(key));
+        let was_searched =
+            |key: &RingKey| key.iter().any(|(client, id)| *client == own && searched.contains(id));
+        self.seen.retain(|key, _| has_gaps || !was_searched(key) || met.contains(key));
         rings.retain(|ring| self.is_ripe(&key_of(ring), ended));
         // Rings of these waits that all of it would have shown.
         let mut found: HashSet<RingKey> = HashSet::new();
@@ -298,7 +301,7 @@ impl Finder {
             let again = read_again(&asked, &stuck, rings, (&here, &core.options.key_prefix));
             for (ring, deadlock) in again.rings {
                 found.insert(key_of(&ring));
-                self.tell(&ring, deadlock, &again.own, ended);
+                self.report(&ring, deadlock, &again.own, ended);
             }
             refusal = refusal.or(again.refusal);
             has_gaps |= again.has_gaps;
@@ -309,19 +312,19 @@ impl Finder {
             self.refused.note(ended);
         }
         if self.is_refused(ended) || !sees_others && leaves {
-            self.tell_blind();
+            self.report_blind();
         }
         if !has_gaps {
-            let over = self.told.keys().filter(|key| was_looked(key) && !found.contains(*key));
+            let over = self.reported.keys().filter(|key| was_searched(key) && !found.contains(*key));
             let over: Vec<RingKey> = over.cloned().collect();
-            over.iter().for_each(|key| self.tell_over(key, ended));
+            over.iter().for_each(|key| self.report_over(key, ended));
         }
     }
 
     /// Tells a ring once, and ends its youngest wait if that is this client's to do.
-    fn tell(&mut self, ring: &[Link], deadlock: Deadlock, stuck: &Stuck, now: Moment) {
+    fn report(&mut self, ring: &[Link], deadlock: Deadlock, stuck: &Stuck, now: Moment) {
         let deadlock = Arc::new(deadlock);
-        self.tell_once(key_of(ring), &deadlock, now);
+        self.report_once(key_of(ring), &deadlock, now);
         let core = &self.core;
         let breaks = core.options.break_deadlocks && deadlock.is_certain;
         let is_ours = |wait: &&Wait| breaks && wait.thread.client == core.id;
@@ -332,15 +335,15 @@ impl Finder {
         }
     }
 
-    fn tell_once(&mut self, key: RingKey, deadlock: &Arc<Deadlock>, now: Moment) {
-        if let Entry::Vacant(place) = self.told.entry(key) {
-            place.insert(Told { ring: Arc::clone(deadlock), since: now });
+    fn report_once(&mut self, key: RingKey, deadlock: &Arc<Deadlock>, now: Moment) {
+        if let Entry::Vacant(place) = self.reported.entry(key) {
+            place.insert(Reported { ring: Arc::clone(deadlock), since: now });
             // A cycle that a thread not on it may end alarms nobody.
             self.core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
-            let told = Arc::clone(deadlock);
+            let reported = Arc::clone(deadlock);
             self.core
                 .reporter
-                .observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &told }));
+                .observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &reported }));
             self.core.reporter.warn_if_unheard(|| format!("deadlock: {deadlock}"));
         }
     }
@@ -352,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_counts_when_it_has_been_seen_for_a_second() {
+    fn a_cycle_counts_after_a_second() {
         let mut finder = Finder::new(&crate::LockClient::in_memory().get_lock("a").engine().core);
         let (begun, key): (Moment, RingKey) = (finder.core.clock.now(), vec![(7, 1), (8, 2)]);
         let almost = SEEN_FOR.saturating_sub(Duration::from_millis(1));

@@ -5,8 +5,8 @@
 //! another entry does. A wait that is over stays in its client's entry for a while. Between the two readings
 //! lies the time in which each client that lives takes such waits out.
 //!
-//! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a
-//! crash, the end of a lease, an entry written. All orders are gone through, up to a number of steps. The
+//! Before each thing that a search reads, any one step of the world may come: a grant, a time-out, a release,
+//! a crash, the end of a lease, an entry written. All orders are gone through, up to a number of steps. The
 //! search is the engine's own (`graph`).
 
 #![allow(
@@ -151,8 +151,9 @@ impl World {
     /// Time passes: each client that lives takes out of its entry what is over.
     fn pause(&mut self) {
         for worker in 0..THREADS {
-            let told = self.entries[worker].as_ref().and_then(|entry| entry.wait);
-            if told.is_some() && told != self.workers[worker].wait && !self.workers[worker].is_dead {
+            let published = self.entries[worker].as_ref().and_then(|entry| entry.wait);
+            if published.is_some() && published != self.workers[worker].wait && !self.workers[worker].is_dead
+            {
                 self.entries[worker] = Some(self.entry(worker));
             }
         }
@@ -200,9 +201,9 @@ impl World {
     /// hold is there until its lease ends.
     fn has(&self, ring: &[Link]) -> bool {
         let waits = |worker: usize, wait: (u64, usize)| {
-            let told = || self.entries[worker].as_ref().and_then(|entry| entry.wait);
+            let published = || self.entries[worker].as_ref().and_then(|entry| entry.wait);
             let Worker { wait: own, is_dead, .. } = self.workers[worker];
-            own == Some(wait) || is_dead && told() == Some(wait)
+            own == Some(wait) || is_dead && published() == Some(wait)
         };
         ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
             let (by, number) = (next.wait.thread.id as usize, link.holder.number);
@@ -338,8 +339,8 @@ impl View for Reading<'_> {
     }
 }
 
-/// A look as the engine looks. Returns the ring that it reports.
-fn look(
+/// A search as the engine looks. Returns the ring that it reports.
+fn search(
     begin: &World,
     clients: &[ClientId; THREADS],
     ways: &mut Ways,
@@ -397,28 +398,28 @@ fn after(world: World, steps: usize) -> Vec<World> {
     all
 }
 
-/// A ring that was reported, and the world since the look began, in which it was not.
+/// A ring that was reported, and the world since the search began, in which it was not.
 type FalseRing = (Vec<Link>, Vec<World>);
 
 /// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and
 /// one that was false.
-fn look_at_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
+fn search_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
     let clients: [ClientId; THREADS] = std::array::from_fn(|_| ClientId::random());
-    let (mut looks, mut reports) = (0, 0);
+    let (mut searches, mut reports) = (0, 0);
     for world in worlds {
         let mut ways = Ways::default();
         loop {
-            let (found, past) = look(world, &clients, &mut ways, most);
-            looks += 1;
+            let (found, past) = search(world, &clients, &mut ways, most);
+            searches += 1;
             let stood = past.iter().all(|world| world.tells_all())
-                && look(world, &clients, &mut Ways::default(), 0)
+                && search(world, &clients, &mut Ways::default(), 0)
                     .0
                     .is_some_and(|ring| past.iter().all(|world| world.has(&ring)));
             assert!(found.is_some() || !stood, "a ring that stood all the time was not seen: {past:?}");
             if let Some(ring) = found {
                 reports += 1;
                 if !past.iter().any(|world| world.has(&ring)) {
-                    return (looks, reports, Some((ring, past)));
+                    return (searches, reports, Some((ring, past)));
                 }
             }
             if !ways.next() {
@@ -426,18 +427,18 @@ fn look_at_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
             }
         }
     }
-    (looks, reports, None)
+    (searches, reports, None)
 }
 
 #[test]
-fn no_ring_is_reported_that_was_not_there_and_one_that_stands_is() {
+fn exactly_real_cycles_are_reported() {
     let mut all = (0, 0);
     for (members, waiting) in [(2, 1), (2, 2), (3, 2), (3, 3)] {
         for (before, during) in [(0, 3), (1, 2), (2, 1)] {
             let worlds = after(chain(members, waiting, Fault::None), before);
-            let (looks, reports, wrong) = look_at_all(&worlds, during);
+            let (searches, reports, wrong) = search_all(&worlds, during);
             assert!(wrong.is_none(), "{wrong:?}");
-            all = (all.0 + looks, all.1 + reports);
+            all = (all.0 + searches, all.1 + reports);
         }
     }
     assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
@@ -447,25 +448,26 @@ fn no_ring_is_reported_that_was_not_there_and_one_that_stands_is() {
 /// again, and then the looker waits for what the other still holds: five steps lead there.
 fn told_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
-    let told = [Step::Acquire(0, 0), Step::Acquire(1, 1), Step::Wait(1, 0), Step::Write(0), Step::Write(1)];
-    told.into_iter().for_each(|step| world.go(step));
+    let published =
+        [Step::Acquire(0, 0), Step::Acquire(1, 1), Step::Wait(1, 0), Step::Write(0), Step::Write(1)];
+    published.into_iter().for_each(|step| world.go(step));
     after(world, 5)
 }
 
 #[test]
-fn a_wait_that_was_granted_is_part_of_no_ring_whatever_becomes_of_the_lock() {
+fn a_granted_wait_is_part_of_no_cycle() {
     let worlds = told_and_granted(Fault::None);
-    let (looks, reports, wrong) = look_at_all(&worlds, 1);
+    let (searches, reports, wrong) = search_all(&worlds, 1);
     assert!(wrong.is_none(), "{wrong:?}");
-    assert!(looks > 10_000 && reports > 100, "{looks} looks, {reports} reports");
-    let at_once = look_at_all(&told_and_granted(Fault::NoPause), 0);
+    assert!(searches > 10_000 && reports > 100, "{searches} looks, {reports} reports");
+    let at_once = search_all(&told_and_granted(Fault::NoPause), 0);
     assert!(at_once.2.is_some(), "{} looks", at_once.0);
 }
 
 #[test]
-fn one_reading_or_two_without_a_pause_report_what_was_not_there() {
-    let one_reading = look_at_all(&[chain(3, 2, Fault::OneReading)], 3);
+fn fewer_readings_report_false_cycles() {
+    let one_reading = search_all(&[chain(3, 2, Fault::OneReading)], 3);
     assert!(one_reading.2.is_some(), "{} looks", one_reading.0);
-    let at_once = look_at_all(&after(chain(2, 2, Fault::NoPause), 1), 2);
+    let at_once = search_all(&after(chain(2, 2, Fault::NoPause), 1), 2);
     assert!(at_once.2.is_some(), "{} looks", at_once.0);
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The pause after the first look at a wait, then doubled up to the most. Waits that begin within
-/// milliseconds of each other may be in their entries in another order: then it is the second look that sees
-/// the ring.
+/// The pause after the first search for a wait, then doubled up to the most. Waits that begin within
+/// milliseconds of each other may be in their entries in another order: then it is the second search that
+/// sees the ring.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -27,7 +27,7 @@ struct Due {
 /// The order of the waits that are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// A look has shown something that the next is to confirm.
+    /// A search has shown something that the next is to confirm.
     Urgent,
     New,
     Again,
@@ -63,7 +63,7 @@ impl Pace {
     }
 
     /// The wait was looked at. If others do not see it, nobody else looks, and the pause stays as it is.
-    pub(super) fn looked(&mut self, id: u64, is_seen: bool, now: Moment) {
+    pub(super) fn searched(&mut self, id: u64, is_seen: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             let (at, rank) = (now.plus(due.pause), Rank::Again);
             let pause = if is_seen { (due.pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
@@ -72,7 +72,7 @@ impl Pace {
     }
 
     /// The wait is to be looked at by then, whatever its pause.
-    pub(super) fn look_by(&mut self, id: u64, by: Moment) {
+    pub(super) fn search_by(&mut self, id: u64, by: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             due.at = by.min(due.at);
         }
@@ -80,7 +80,7 @@ impl Pace {
 
     /// The same, and before others.
     pub(super) fn confirm_by(&mut self, id: u64, by: Moment) {
-        self.look_by(id, by);
+        self.search_by(id, by);
         if let Some(due) = self.next.get_mut(&id) {
             due.rank = Rank::Urgent;
         }
@@ -113,13 +113,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_looked_at_at_once_and_then_less_and_less_often() {
+    fn searches_for_a_wait_get_rarer() {
         let (mut pace, mut now) = (Pace::default(), Moment::from_nanos(0));
         pace.keep(&[7], now);
         let mut pauses = Vec::new();
         for _ in 0..6 {
             assert_eq!(pace.due(now), [7]);
-            pace.looked(7, true, now);
+            pace.searched(7, true, now);
             let next = pace.next(now).unwrap();
             pauses.push(next.since(now).as_secs());
             now = next;
@@ -130,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_confirmed_is_looked_at_first_then_the_newest_wait_then_what_is_due_for_longest() {
+    fn searches_follow_their_rank() {
         let (mut pace, at) = (Pace::default(), |second: u64| Moment::from_nanos(second * 1_000_000_000));
         pace.keep(&[1, 2, 3], at(0));
-        pace.looked(1, true, at(1));
-        pace.looked(2, true, at(2));
-        pace.looked(3, false, at(2));
+        pace.searched(1, true, at(1));
+        pace.searched(2, true, at(2));
+        pace.searched(3, false, at(2));
         pace.keep(&[1, 2, 3, 4], at(4));
         pace.keep(&[1, 2, 3, 4, 5], at(5));
         assert_eq!(pace.due(at(5)), [5, 4, 1, 2, 3]);
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(pace.due(at(6)), [2, 5, 4, 1, 3]);
         // A wait that others do not see is looked at each second, and not less and less often.
         pace.keep(&[3], at(6));
-        (6..9).for_each(|second| pace.looked(3, false, at(second)));
+        (6..9).for_each(|second| pace.searched(3, false, at(second)));
         assert_eq!(pace.next(at(8)), Some(at(9)));
     }
 
@@ -156,7 +156,7 @@ mod tests {
         while now < begun.plus(Duration::from_secs(10)) {
             let room = pace.room(now);
             for id in pace.due(now).into_iter().take(usize::try_from(room).unwrap()) {
-                pace.looked(id, true, now);
+                pace.searched(id, true, now);
                 pace.spend(1, now);
                 sent += 1;
             }

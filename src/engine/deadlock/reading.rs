@@ -248,16 +248,16 @@ pub(super) fn kind_of(label: &str) -> Option<Kind> {
 
 /// A wait that another client's entry names; `None`: this use of a lock is no such wait.
 pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
-    let told = one.told.as_ref().filter(|_| one.is_waiting)?;
+    let published = one.published.as_ref().filter(|_| one.is_waiting)?;
     Some(Wait {
         thread: Thread { client, id: one.by? },
-        id: told.id,
+        id: published.id,
         key: one.name.clone(),
-        kind: kind_of(&told.kind)?,
+        kind: kind_of(&published.kind)?,
         number: one.owner,
-        at_ms: told.at_ms,
-        takes_again: told.takes_again,
-        writers_first: told.writers_first,
+        at_ms: published.at_ms,
+        takes_again: published.takes_again,
+        writers_first: published.writers_first,
     })
 }
 

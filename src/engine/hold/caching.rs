@@ -2,9 +2,9 @@
 //! until a recall.
 //!
 //! To all other clients the lock is held meanwhile, by an owner whose lease runs. In its time slice the
-//! client got the lock out of the line in the store, and a thread that comes back at once has the lock again
-//! without a request. So a slice needs no keys and no messages, as eventual fairness in parking_lot and the
-//! cohort locks of Dice, Marathe and Shavit (2012). `lock_builder(name).cached()` leaves the hold until
+//! client got the lock out of the wait queue in the store, and a thread that comes back at once has the lock
+//! again without a request. So a slice needs no keys and no messages, as eventual fairness in parking_lot and
+//! the cohort locks of Dice, Marathe and Shavit (2012). `lock_builder(name).cached()` leaves the hold until
 //! another client asks for the lock, which recalls it, as the delegations of NFSv4 (RFC 7530, 10.4).
 //! docs/decisions/0056 and 0060 have the rules.
 //!
@@ -54,9 +54,9 @@ const STALL: Duration = Duration::from_micros(600);
 pub(crate) const UNUSED: Duration = Duration::from_millis(500);
 
 /// The first check of a hold comes this long after its grant, each later one after twice as long, up to
-/// `LAST_LOOK`. A check finds waiters that send no recalls.
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-pub(crate) const LAST_LOOK: Duration = Duration::from_millis(500);
+/// `LONGEST_CHECK_GAP`. A check finds waiters that send no recalls.
+const FIRST_CHECK: Duration = Duration::from_millis(50);
+pub(crate) const LONGEST_CHECK_GAP: Duration = Duration::from_millis(500);
 
 /// Two recalls within `SOON` switch caching off for `PAUSE`: clients that alternate gain nothing by it.
 const SOON: Duration = Duration::from_millis(100);
@@ -83,7 +83,7 @@ enum CachedFor {
 
 /// On what terms a grant may be cached until a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct KeepTerms {
+pub(crate) struct CacheTerms {
     /// The recalls that had come before the lock was asked for.
     pub(crate) heard: u64,
     /// Others waited for the lock when it was granted.
@@ -94,8 +94,8 @@ pub(crate) struct KeepTerms {
 #[derive(Debug)]
 struct Recallable<H> {
     hold: Arc<H>,
-    terms: KeepTerms,
-    next_look: Moment,
+    terms: CacheTerms,
+    next_check: Moment,
     gap: Duration,
 }
 
@@ -124,13 +124,13 @@ pub(crate) struct Caching<H> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Keeping {
+pub(crate) enum CacheOutcome {
     Ends,
     /// Cached for the time slice. `is_new`: the keeper does not watch this lock yet.
-    InTurn {
+    ForTimeSlice {
         is_new: bool,
     },
-    UntilAsked,
+    UntilRecall,
 }
 
 #[derive(Debug)]
@@ -138,7 +138,7 @@ pub(crate) enum Watched<H> {
     /// Nobody uses this hold, or others want it: release it.
     Idle(Arc<H>),
     /// Ask the store whether others want this one.
-    Look(Arc<H>),
+    Check(Arc<H>),
     Until(Moment),
     Over,
 }
@@ -146,8 +146,8 @@ pub(crate) enum Watched<H> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
     /// It was cached until a recall, and none came.
-    UntilAsked,
-    InTurn,
+    UntilRecall,
+    ForTimeSlice,
     /// Others want it, or this call would not cache it: release it.
     Never,
 }
@@ -174,44 +174,44 @@ impl<H> Default for Caching<H> {
 }
 
 impl<H> Caching<H> {
-    /// That thread has ended the last level of this hold; so many threads here wait. `by_turn`: the hold may
-    /// stay for a time slice.
+    /// That thread has ended the last level of this hold; so many threads here wait. `by_time_slice`: the
+    /// hold may stay for a time slice.
     pub(crate) fn end_use(
         &mut self,
         (hold, thread): (&Arc<H>, u64),
-        by_turn: bool,
+        by_time_slice: bool,
         waiting: usize,
         now: Moment,
-    ) -> Keeping {
+    ) -> CacheOutcome {
         if matches!(self.slot, Slot::Returning(_)) {
-            return Keeping::Ends; // another hold of the lock: one at a time
+            return CacheOutcome::Ends; // another hold of the lock: one at a time
         }
         // Pairs with `Waiting::note_join`.
         if waiting == 0 && !self.is_wanted(now) && self.is_recallable(hold) {
             self.slot = Slot::Cached(Arc::clone(hold), CachedFor::UntilRecall(now));
-            return Keeping::UntilAsked;
+            return CacheOutcome::UntilRecall;
         }
-        if !by_turn {
-            return Keeping::Ends;
+        if !by_time_slice {
+            return CacheOutcome::Ends;
         }
         self.dropped = Some((now, thread));
-        let Some(ends) = self.ends else { return Keeping::Ends };
+        let Some(ends) = self.ends else { return CacheOutcome::Ends };
         let held = now.since(std::mem::replace(&mut self.last, now));
         // Each of them gets the same part of the rest.
         let share = ends.since(self.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
         if self.score < LEAST || held >= SHORT || now >= self.began.plus(share) {
-            return Keeping::Ends;
+            return CacheOutcome::Ends;
         }
         self.slot = Slot::Cached(Arc::clone(hold), CachedFor::TimeSlice);
-        Keeping::InTurn { is_new: self.begin_watch() }
+        CacheOutcome::ForTimeSlice { is_new: self.begin_watch() }
     }
 
-    /// Takes the cached hold if `wanted`, for a call that would cache it until a recall (`keeps`) or not. In
+    /// Takes the cached hold if `wanted`, for a call that would cache it until a recall (`caches`) or not. In
     /// its time slice the hold is used again although others want it.
     pub(crate) fn reuse(
         &mut self,
         wanted: impl FnOnce(&H) -> bool,
-        keeps: bool,
+        caches: bool,
         now: Moment,
     ) -> Option<(Arc<H>, Reuse)> {
         let Slot::Cached(hold, why) = &self.slot else { return None };
@@ -223,11 +223,11 @@ impl<H> Caching<H> {
         }
         let (is_wanted, is_recallable) = (self.is_wanted(now), self.is_recallable(&hold));
         let is_idle = why != CachedFor::TimeSlice;
-        if is_recallable && (!keeps || is_idle && is_wanted) {
+        if is_recallable && (!caches || is_idle && is_wanted) {
             self.recallable = None;
             return Some((hold, Reuse::Never));
         }
-        Some((hold, if is_idle { Reuse::UntilAsked } else { Reuse::InTurn }))
+        Some((hold, if is_idle { Reuse::UntilRecall } else { Reuse::ForTimeSlice }))
     }
 
     /// This hold is to be released. Its own thread does not find it from now on.
@@ -257,7 +257,7 @@ impl<H> Caching<H> {
     }
 
     pub(crate) fn forget_recalls(&mut self, hold: &Arc<H>) {
-        self.recallable.take_if(|kept| Arc::ptr_eq(&kept.hold, hold));
+        self.recallable.take_if(|cached| Arc::ptr_eq(&cached.hold, hold));
     }
 
     pub(crate) fn is_unused(&self, hold: &Arc<H>) -> bool {
@@ -360,16 +360,16 @@ impl<H> Caching<H> {
 
     /// A hold was granted on these terms. Returns when to check it, and whether the keeper does not watch
     /// this lock yet.
-    pub(crate) fn grant(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
+    pub(crate) fn grant(&mut self, hold: &Arc<H>, terms: CacheTerms, now: Moment) -> (Moment, bool) {
         self.may_cache = true;
-        let next_look = now.plus(FIRST_LOOK);
+        let next_check = now.plus(FIRST_CHECK);
         let hold = Arc::clone(hold);
-        self.recallable = Some(Recallable { hold, terms, next_look, gap: FIRST_LOOK });
-        (next_look, self.begin_watch())
+        self.recallable = Some(Recallable { hold, terms, next_check, gap: FIRST_CHECK });
+        (next_check, self.begin_watch())
     }
 
     fn is_recallable(&self, hold: &Arc<H>) -> bool {
-        self.recallable.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.hold, hold))
+        self.recallable.as_ref().is_some_and(|cached| Arc::ptr_eq(&cached.hold, hold))
     }
 
     /// Whether others want the hold; notes a new recall.
@@ -377,10 +377,10 @@ impl<H> Caching<H> {
         let count = self.count();
         match &mut self.recallable {
             None => false,
-            Some(kept) if kept.terms.is_wanted => true,
-            Some(kept) if Some(kept.terms.heard) == count => false,
-            Some(kept) => {
-                kept.terms.is_wanted = true;
+            Some(cached) if cached.terms.is_wanted => true,
+            Some(cached) if Some(cached.terms.heard) == count => false,
+            Some(cached) => {
+                cached.terms.is_wanted = true;
                 // A subscription that is gone says nothing about others.
                 if count.is_some() {
                     self.note_recall(now);
@@ -398,8 +398,8 @@ impl<H> Caching<H> {
     }
 
     pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) {
-        let kept = self.recallable.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold));
-        if kept.is_some_and(|kept| !std::mem::replace(&mut kept.terms.is_wanted, true)) {
+        let cached = self.recallable.as_mut().filter(|cached| Arc::ptr_eq(&cached.hold, hold));
+        if cached.is_some_and(|cached| !std::mem::replace(&mut cached.terms.is_wanted, true)) {
             self.note_recall(now);
         }
     }
@@ -421,15 +421,15 @@ impl<H> Caching<H> {
             return Watched::Idle(hold);
         }
         let mut next = Moment::NEVER;
-        if let Some(kept) = &mut self.recallable {
+        if let Some(cached) = &mut self.recallable {
             // Up to a quarter of the gap early, so that holds share a check: else ten thousand would be gone
             // through at each of their times.
-            if now.plus(kept.gap / 4) >= kept.next_look {
-                kept.gap = (kept.gap * 2).min(LAST_LOOK);
-                kept.next_look = now.plus(kept.gap);
-                return Watched::Look(Arc::clone(&kept.hold));
+            if now.plus(cached.gap / 4) >= cached.next_check {
+                cached.gap = (cached.gap * 2).min(LONGEST_CHECK_GAP);
+                cached.next_check = now.plus(cached.gap);
+                return Watched::Check(Arc::clone(&cached.hold));
             }
-            next = idle_until.map_or(kept.next_look, |until| until.min(kept.next_look));
+            next = idle_until.map_or(cached.next_check, |until| until.min(cached.next_check));
         }
         if idle_until.is_some() {
             return Watched::Until(next);

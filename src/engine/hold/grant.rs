@@ -3,24 +3,24 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::ident::{FencingToken, ThreadMark};
+use crate::ident::{FencingToken, ThreadMarker};
 use crate::seam::{Bound, Claim};
-use crate::task::TaskMark;
+use crate::task::TaskMarker;
 use crate::time::{Lease, Moment};
 
 /// A thread, or a guard.
 #[derive(Debug, Clone)]
 pub(crate) enum Holder {
     /// A thread and its task; the mark is gone when the thread has ended.
-    Thread { id: u64, mark: Weak<ThreadMark>, task: TaskMark },
+    Thread { id: u64, mark: Weak<ThreadMarker>, task: TaskMarker },
     /// A transferable guard. `taker`: the thread that acquired it, and probably releases it; `None` if that
     /// ran a task, since the thread goes on to the next task.
-    Guard { taker: Option<Weak<ThreadMark>> },
+    Guard { taker: Option<Weak<ThreadMarker>> },
 }
 
 impl Holder {
     /// The thread, if it lives.
-    pub(crate) fn thread(&self) -> Option<Arc<ThreadMark>> {
+    pub(crate) fn thread(&self) -> Option<Arc<ThreadMarker>> {
         match self {
             Holder::Thread { mark, .. } => mark.upgrade(),
             Holder::Guard { .. } => None,
@@ -38,7 +38,7 @@ impl Holder {
     /// Whether the calling thread runs the task that took the lock, if any. A guard's hold is no task's.
     pub(crate) fn is_this_task(&self) -> bool {
         match self {
-            Holder::Thread { task, .. } => *task == TaskMark::current(),
+            Holder::Thread { task, .. } => *task == TaskMarker::current(),
             Holder::Guard { .. } => true,
         }
     }
@@ -58,12 +58,12 @@ pub(crate) struct Grant {
     pub(crate) fence: Option<FencingToken>,
     /// The hold's end besides its lease.
     pub(crate) bound: Option<Arc<dyn Bound>>,
-    /// As [`AcquireCall::may_keep`](crate::engine::acquire::call::AcquireCall::may_keep) says.
-    pub(crate) may_be_kept: bool,
+    /// As [`AcquireCall::may_cache_slice`](crate::engine::acquire::call::AcquireCall::may_cache_slice) says.
+    pub(crate) may_be_cached: bool,
     /// The call asked for caching, by `cached`.
-    pub(crate) asks_to_keep: bool,
+    pub(crate) asks_to_cache: bool,
     /// The hold is cached until a recall.
-    pub(crate) until_asked: bool,
+    pub(crate) until_recall: bool,
     /// The holder leads, for those who look.
     pub(crate) leads: bool,
 }

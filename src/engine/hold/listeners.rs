@@ -19,7 +19,7 @@ pub(super) struct Listeners {
 #[derive(Default)]
 pub(super) struct List {
     /// They are for the hold that follows this one.
-    pub(super) kept: bool,
+    pub(super) cached: bool,
     pub(super) callbacks: Vec<OnLost>,
     pub(super) senders: Vec<Sender<Loss>>,
 }

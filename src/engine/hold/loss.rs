@@ -14,7 +14,7 @@ impl Hold {
         Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
     }
 
-    /// Notifies all. Called once, after the phase says that the hold is lost: later listeners look at the
+    /// Notifies all. Called once, after the phase says that the hold is lost: later listeners check the
     /// phase.
     pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
         let (callbacks, senders) = self.listeners.take(|_| false);
@@ -66,7 +66,7 @@ impl Hold {
     /// From now on a release leaves the listeners here or not, for
     /// [`hand_listeners_to`](Self::hand_listeners_to) the hold that follows.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
-        self.listeners.list.lock().kept = are_kept;
+        self.listeners.list.lock().cached = are_kept;
     }
 
     /// This hold ended by release: its listeners get the next hold's loss instead.
@@ -80,7 +80,7 @@ impl Hold {
     /// The hold ended by release. Callbacks are dropped where they would have run.
     pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
         self.listeners.released.store(true, Ordering::SeqCst);
-        let (callbacks, senders) = self.listeners.take(|list| list.kept);
+        let (callbacks, senders) = self.listeners.take(|list| list.cached);
         drop(senders);
         if !callbacks.is_empty() {
             reporter.drop_later(callbacks);

@@ -1,13 +1,13 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
-//! `entry` is the lock in this process, with all that changes about its holds under one mutex. `phase` is the
+//! `local` is the lock in this process, with all that changes about its holds under one mutex. `phase` is the
 //! stage of a hold, `state` its re-entries, `caching` its stay without a user, `loss` who is notified of its
 //! loss.
 
 pub(crate) mod caching;
-pub(crate) mod entry;
 pub(crate) mod grant;
 mod listeners;
+pub(crate) mod local_lock;
 mod loss;
 mod phase;
 mod renewal;
@@ -20,12 +20,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub(crate) use crate::engine::hold::entry::{Found, LockEntry, Next, QueuePlace};
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
+pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, Next, QueuePlace};
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
-pub(crate) use crate::engine::hold::state::{AgendaSlot, State};
+pub(crate) use crate::engine::hold::state::{State, TimerSlot};
 use crate::engine::policy::{at_risk, renewal_slack};
 use crate::ident::{FencingToken, LockName, Owner};
 use crate::observe::reporter::Reporter;
@@ -43,13 +43,13 @@ impl Releasing for Hold {
 
 /// One grant of a lock.
 ///
-/// A look at a hold reads atomics. All else that changes is its [`State`], under the mutex of its lock;
+/// A check of a hold reads atomics. All else that changes is its [`State`], under the mutex of its lock;
 /// methods that take that mutex find nothing once the registry has taken the hold out.
 pub(crate) struct Hold {
     /// For renewals and releases, except the lease.
     claim: Claim,
     /// The lock in this process, which has this hold until the registry takes it out.
-    entry: Arc<LockEntry>,
+    local: Arc<LocalLock>,
     /// The order of the holds of a lock.
     serial: u64,
     pub(crate) holder: Holder,
@@ -58,7 +58,7 @@ pub(crate) struct Hold {
     pub(crate) leads: bool,
     ceiling: Option<Moment>,
     bound: Option<Arc<dyn Bound>>,
-    may_be_kept: bool,
+    may_be_cached: bool,
     phase: Phase,
     /// The end of the hold's own window, as `Moment::nanos`. Only raised.
     until: AtomicU64,
@@ -76,21 +76,21 @@ static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 impl Hold {
     /// Returns the hold, its state to be entered in its lock, and the id of its first level.
-    pub(crate) fn new(grant: Grant, entry: &Arc<LockEntry>) -> (Hold, State, u64) {
-        let Grant { asks_to_keep, until_asked, .. } = grant;
-        let mut state = State { kept_alive_at: grant.sent, asks_to_keep, until_asked, ..State::default() };
+    pub(crate) fn new(grant: Grant, local: &Arc<LocalLock>) -> (Hold, State, u64) {
+        let Grant { asks_to_cache, until_recall, .. } = grant;
+        let mut state = State { kept_alive_at: grant.sent, asks_to_cache, until_recall, ..State::default() };
         let level = state.levels.add(grant.lease);
         let until = grant.sent.plus(window(grant.claim.lease));
         let hold = Hold {
             claim: grant.claim.of_hold(),
-            entry: Arc::clone(entry),
+            local: Arc::clone(local),
             serial: SERIALS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             holder: grant.holder,
             span: HoldSpan::none(),
             leads: grant.leads,
             ceiling: grant.ceiling,
             bound: grant.bound,
-            may_be_kept: grant.may_be_kept,
+            may_be_cached: grant.may_be_cached,
             phase: Phase::live(),
             until: AtomicU64::new(until.nanos()),
             since: AtomicU64::new(grant.sent.nanos()),
@@ -102,9 +102,9 @@ impl Hold {
         (hold, state, level)
     }
 
-    /// Looks at, or changes, the state. `None`: the lock has the hold no more.
+    /// Checks, or changes, the state. `None`: the lock has the hold no more.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
-        self.entry.state().state_of(self).map(act)
+        self.local.state().state_of(self).map(act)
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -115,8 +115,8 @@ impl Hold {
         &self.claim.name
     }
 
-    pub(crate) fn entry(&self) -> &Arc<LockEntry> {
-        &self.entry
+    pub(crate) fn local(&self) -> &Arc<LocalLock> {
+        &self.local
     }
 
     pub(crate) fn owner(&self) -> Owner {
@@ -213,7 +213,7 @@ impl Hold {
     pub(crate) fn retire_owner(&self) {
         if let Some(mark) = self.holder.thread() {
             // Notes first, gives up second: see `Waiting::window_of`.
-            self.entry.given_up.add(self.claim.owner.number());
+            self.local.given_up.add(self.claim.owner.number());
             mark.retire(self.claim.owner.number());
         }
     }
@@ -235,27 +235,27 @@ impl Hold {
 
     /// Whether the hold can be cached, and used again as if it were granted anew. `Some`: whether for a time
     /// slice too. `unlock` promises that the lock is free unless the call asked for caching.
-    pub(crate) fn can_be_kept(&self, is_dropped: bool) -> Option<bool> {
+    pub(crate) fn can_be_cached(&self, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
         self.with(|state| {
             // Cached until a recall, the hold keeps its token, as with re-entries, and a renewal that is
             // under way concerns this hold alone. So may a hold that a session bounds: `until` is the end of
             // both.
-            let by_turn = self.may_be_kept && (is_dropped || state.asks_to_keep) && is_plain;
+            let by_time_slice = self.may_be_cached && (is_dropped || state.asks_to_cache) && is_plain;
             let is_sound = !state.renewal_has_failed
-                && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
-            ((state.until_asked || by_turn) && is_sound && is_nobodys).then_some(by_turn)
+                && if state.until_recall { !state.is_spent } else { !state.is_in_doubt() };
+            ((state.until_recall || by_time_slice) && is_sound && is_nobodys).then_some(by_time_slice)
         })?
     }
 
-    pub(crate) fn is_until_asked(&self) -> bool {
-        self.with(|state| state.until_asked).unwrap_or_default()
+    pub(crate) fn is_until_recall(&self) -> bool {
+        self.with(|state| state.until_recall).unwrap_or_default()
     }
 
     /// From now on the hold is released with its last level.
-    pub(crate) fn end_until_asked(&self) {
-        self.with(|state| state.until_asked = false);
+    pub(crate) fn end_until_recall(&self) {
+        self.with(|state| state.until_recall = false);
     }
 
     /// Caches the hold: its end was reported, and nobody hears of it until it [begins
@@ -265,16 +265,16 @@ impl Hold {
     }
 
     /// Whether no thread has the hold, or had it when its release or loss began.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_cached(&self) -> bool {
         self.phase.is_unused()
     }
 
     /// The first level of a hold that was cached, for a thread that asked at `since`. `None`: the hold is
     /// lost.
-    pub(super) fn begin_again(&self, state: &mut State, since: Moment, asks_to_keep: bool) -> Option<u64> {
+    pub(super) fn begin_again(&self, state: &mut State, since: Moment, asks_to_cache: bool) -> Option<u64> {
         self.phase.set_unused(false).then(|| {
             self.since.store(since.nanos(), Ordering::Relaxed);
-            state.asks_to_keep = asks_to_keep;
+            state.asks_to_cache = asks_to_cache;
             state.levels.add(Lease::Renewed)
         })
     }
@@ -334,7 +334,7 @@ impl Hold {
     }
 
     pub(crate) fn is_renewed_in(&self, state: &State) -> bool {
-        (state.levels.renewed > 0 || state.until_asked) && !self.is_at_ceiling()
+        (state.levels.renewed > 0 || state.until_recall) && !self.is_at_ceiling()
     }
 
     pub(crate) fn renewed_lease(&self) -> Duration {

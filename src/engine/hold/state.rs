@@ -23,13 +23,13 @@ pub(crate) struct State {
     /// The steps after a loss have been done; see `timer.rs`.
     pub(crate) has_lapsed: bool,
     /// The call of the present use asked for caching.
-    pub(super) asks_to_keep: bool,
+    pub(super) asks_to_cache: bool,
     /// Cached until a recall, and renewed meanwhile without a level.
-    pub(super) until_asked: bool,
+    pub(super) until_recall: bool,
     /// The thread that acquires more locks together with this one.
     pub(super) acquires_more: Option<u64>,
-    /// Changed under the agenda's mutex too.
-    pub(crate) slot: AgendaSlot,
+    /// Changed under the timer queue's mutex too.
+    pub(crate) slot: TimerSlot,
 }
 
 impl State {
@@ -40,19 +40,19 @@ impl State {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AgendaSlot {
+pub(crate) enum TimerSlot {
     #[default]
     Out,
     Renewal(Moment),
     /// The window, or the thread, may have ended by then.
-    Look(Moment),
+    Check(Moment),
 }
 
-impl AgendaSlot {
+impl TimerSlot {
     pub(crate) fn moment(self) -> Moment {
         match self {
-            AgendaSlot::Out => Moment::NEVER,
-            AgendaSlot::Renewal(at) | AgendaSlot::Look(at) => at,
+            TimerSlot::Out => Moment::NEVER,
+            TimerSlot::Renewal(at) | TimerSlot::Check(at) => at,
         }
     }
 }

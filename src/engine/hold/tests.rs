@@ -1,7 +1,7 @@
 use super::*;
 use crate::engine::registry::Registry;
-use crate::ident::{ClientId, ThreadMark};
-use crate::task::TaskMark;
+use crate::ident::{ClientId, ThreadMarker};
+use crate::task::TaskMarker;
 use crate::time::ManualClock;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -14,8 +14,8 @@ fn reading(lease: Lease, sent: Moment) -> Arc<Hold> {
     hold_by(grant((lease, false), Kind::Read, sent))
 }
 
-/// `asks_to_keep`: as of a thread whose call asks to keep the lock.
-fn grant((lease, asks_to_keep): (Lease, bool), kind: Kind, sent: Moment) -> Grant {
+/// `asks_to_cache`: as of a thread whose call asks to keep the lock.
+fn grant((lease, asks_to_cache): (Lease, bool), kind: Kind, sent: Moment) -> Grant {
     let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
     Grant {
         claim: Claim::new(kind, &name, Owner::new(ClientId::random(), 1), LEASE),
@@ -26,29 +26,29 @@ fn grant((lease, asks_to_keep): (Lease, bool), kind: Kind, sent: Moment) -> Gran
         ceiling: None,
         fence: None,
         bound: None,
-        may_be_kept: asks_to_keep,
-        asks_to_keep,
-        until_asked: false,
+        may_be_cached: asks_to_cache,
+        asks_to_cache,
+        until_recall: false,
         leads: false,
     }
 }
 
 /// As the registry has it.
 fn hold_by(grant: Grant) -> Arc<Hold> {
-    let entry = Registry::default().entry(grant.claim.kind, &grant.claim.name);
-    let (hold, state, _level) = Hold::new(grant, &entry);
+    let local = Registry::default().local(grant.claim.kind, &grant.claim.name);
+    let (hold, state, _level) = Hold::new(grant, &local);
     let hold = Arc::new(hold);
-    entry.state().enter(&hold, state);
+    local.state().enter(&hold, state);
     hold
 }
 
-fn kept() -> Grant {
+fn cached() -> Grant {
     grant((Lease::Renewed, true), Kind::Mutex, ManualClock::new().now())
 }
 
-fn begin_again(hold: &Hold, since: Moment, asks_to_keep: bool) {
-    assert!(hold.cache() && hold.is_kept());
-    assert!(hold.with(|state| hold.begin_again(state, since, asks_to_keep)).flatten().is_some());
+fn begin_again(hold: &Hold, since: Moment, asks_to_cache: bool) {
+    assert!(hold.cache() && hold.is_cached());
+    assert!(hold.with(|state| hold.begin_again(state, since, asks_to_cache)).flatten().is_some());
 }
 
 /// A confirmation that comes at once.
@@ -58,19 +58,19 @@ fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
 
 #[test]
 fn unlock_keeps_what_the_present_use_asks_to_keep() {
-    let hold = hold_by(kept());
+    let hold = hold_by(cached());
     let now = hold.since();
-    assert_eq!([false, true].map(|is_dropped| hold.can_be_kept(is_dropped)), [Some(true), Some(true)]);
+    assert_eq!([false, true].map(|is_dropped| hold.can_be_cached(is_dropped)), [Some(true), Some(true)]);
     hold.end_level(None);
     begin_again(&hold, now, false);
-    assert_eq!([false, true].map(|is_dropped| hold.can_be_kept(is_dropped)), [None, Some(true)]);
+    assert_eq!([false, true].map(|is_dropped| hold.can_be_cached(is_dropped)), [None, Some(true)]);
     hold.end_level(None);
     begin_again(&hold, now, true);
-    assert_eq!(hold.can_be_kept(false), Some(true));
+    assert_eq!(hold.can_be_cached(false), Some(true));
 }
 
 #[test]
-fn a_confirmation_that_is_read_after_the_window_has_ended_confirms_nothing() {
+fn a_late_confirmation_confirms_nothing() {
     let clock = ManualClock::new();
     let hold = hold(Lease::Fixed(LEASE), clock.now());
     clock.advance(LEASE * 99 / 100);
@@ -78,7 +78,7 @@ fn a_confirmation_that_is_read_after_the_window_has_ended_confirms_nothing() {
 }
 
 #[test]
-fn the_window_closes_one_percent_before_the_lease_counted_from_sending() {
+fn the_window_is_one_percent_shorter_than_the_lease() {
     let start = ManualClock::new().now();
     let hold = hold(Lease::Fixed(LEASE), start);
     let at = |millis| hold.standing(start.plus(Duration::from_millis(millis)));
@@ -101,16 +101,16 @@ fn a_loss_is_told_once_and_stays() {
 }
 
 /// A hold of the calling thread.
-fn of_thread(mark: &Arc<ThreadMark>) -> Arc<Hold> {
-    let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(mark), task: TaskMark::current() };
+fn of_thread(mark: &Arc<ThreadMarker>) -> Arc<Hold> {
+    let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(mark), task: TaskMarker::current() };
     let grant = grant((Lease::Renewed, false), Kind::Mutex, ManualClock::new().now());
     let owner = Owner::new(ClientId::random(), mark.number());
     hold_by(Grant { holder, claim: Claim { owner, ..grant.claim.clone() }, ..grant })
 }
 
 #[test]
-fn a_number_that_was_spent_is_the_threads_until_the_hold_is_released() {
-    let mark = ThreadMark::current();
+fn a_spent_number_lasts_until_the_release() {
+    let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     hold.retire_owner_on_end();
     assert_eq!(mark.number(), number);
@@ -126,8 +126,8 @@ fn a_number_that_was_spent_is_the_threads_until_the_hold_is_released() {
 }
 
 #[test]
-fn a_renewal_that_is_under_way_spends_the_number_of_a_hold_that_is_released() {
-    let mark = ThreadMark::current();
+fn a_renewal_during_a_release_spends_the_number() {
+    let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(hold.begin_release());
@@ -141,10 +141,10 @@ fn a_renewal_that_is_under_way_spends_the_number_of_a_hold_that_is_released() {
     assert_eq!(mark.number(), number);
 }
 
-/// However it was learnt of: a look at the clock says it too.
+/// However it was learnt of: a check of the clock says it too.
 #[test]
 fn a_lost_hold_has_given_up_its_number() {
-    let (mark, reporter) = (ThreadMark::current(), Reporter::new(None));
+    let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
     for reason in [LossReason::Expired, LossReason::Gone, LossReason::HeldTooLong] {
         let (hold, number) = (of_thread(&mark), mark.number());
         assert!(hold.lose(reason, hold.since(), &reporter));
@@ -160,8 +160,8 @@ fn a_lost_hold_has_given_up_its_number() {
 
 /// The thread may hold locks of other clients under it, and read what it writes.
 #[test]
-fn the_end_of_a_client_leaves_the_number_to_its_threads_unless_something_may_still_come() {
-    let (mark, reporter) = (ThreadMark::current(), Reporter::new(None));
+fn the_end_of_a_client_retires_doubtful_numbers_only() {
+    let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.lose(LossReason::ShutDown, hold.since(), &reporter));
     assert_eq!(mark.number(), number);
@@ -172,7 +172,7 @@ fn the_end_of_a_client_leaves_the_number_to_its_threads_unless_something_may_sti
 }
 
 #[test]
-fn a_hold_that_is_being_released_does_not_expire_but_can_turn_out_gone() {
+fn a_releasing_hold_does_not_expire() {
     let hold = hold(Lease::Renewed, ManualClock::new().now());
     let reporter = Reporter::new(None);
     assert!(hold.begin_release());
@@ -182,7 +182,7 @@ fn a_hold_that_is_being_released_does_not_expire_but_can_turn_out_gone() {
 }
 
 #[test]
-fn it_is_renewed_while_a_level_that_asked_for_it_is_open() {
+fn a_hold_is_renewed_while_a_renewed_level_is_open() {
     let hold = hold(Lease::Fixed(LEASE), ManualClock::new().now());
     assert!(!hold.is_renewed());
     let inner = hold.add_level(Lease::Renewed);
@@ -195,18 +195,18 @@ fn it_is_renewed_while_a_level_that_asked_for_it_is_open() {
 }
 
 #[test]
-fn what_was_kept_is_renewed_for_its_own_lease_and_not_at_all_once_it_is_settled() {
+fn a_settled_group_hold_is_not_renewed() {
     let start = ManualClock::new().now();
     let short = LEASE / 30;
-    let kept = hold(Lease::Kept(short), start);
-    kept.renewed_lease.store(nanos(short), Ordering::Relaxed);
-    assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(short));
-    assert!(kept.slack() < short / 3, "it is not due as soon as it is had");
-    kept.settle_level(1, LEASE);
-    assert!(kept.renewal(start).is_none());
+    let cached = hold(Lease::Kept(short), start);
+    cached.renewed_lease.store(nanos(short), Ordering::Relaxed);
+    assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(short));
+    assert!(cached.slack() < short / 3, "it is not due as soon as it is had");
+    cached.settle_level(1, LEASE);
+    assert!(cached.renewal(start).is_none());
     // A later level that asks for renewals is kept for the client's.
-    kept.add_level(Lease::Renewed);
-    assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(LEASE));
+    cached.add_level(Lease::Renewed);
+    assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(LEASE));
 }
 
 /// Each of these took time by the number of levels: this, many minutes.
@@ -240,7 +240,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
 
 /// Another reader may have cut the time that the store has for it.
 #[test]
-fn a_read_hold_is_renewed_as_often_with_a_longer_level_and_for_as_long_as_that() {
+fn a_read_hold_is_renewed_for_its_longest_level() {
     let start = ManualClock::new().now();
     let hold = reading(Lease::Renewed, start);
     let third = start.plus(LEASE / 3);
@@ -270,7 +270,7 @@ fn an_overdue_renewal_puts_it_at_risk() {
 }
 
 #[test]
-fn a_read_hold_without_a_renewed_level_is_kept_to_its_own_end() {
+fn an_unrenewed_read_hold_keeps_its_own_end() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
@@ -284,7 +284,7 @@ fn a_read_hold_without_a_renewed_level_is_kept_to_its_own_end() {
 }
 
 #[test]
-fn whoever_listens_for_a_loss_after_the_release_hears_that_there_is_none() {
+fn a_late_loss_listener_hears_of_the_release() {
     let start = ManualClock::new().now();
     let (hold, reporter) = (hold(Lease::Renewed, start), Reporter::new(None));
     let before = hold.loss_channel();
@@ -310,55 +310,55 @@ impl Bound for Session {
 
 /// The next owner would have what was meant for the last use.
 #[test]
-fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
-    let hold = || hold_by(kept());
-    let is_kept = |change: &dyn Fn(&Hold)| {
+fn a_hold_is_cached_after_its_whole_use() {
+    let hold = || hold_by(cached());
+    let is_cached = |change: &dyn Fn(&Hold)| {
         let hold = hold();
         change(&hold);
-        hold.can_be_kept(false).is_some()
+        hold.can_be_cached(false).is_some()
     };
-    assert!(is_kept(&|_| ()));
-    assert!(!is_kept(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
-    let bound = hold_by(Grant { bound: Some(Arc::new(Session)), ..kept() });
-    assert!(bound.can_be_kept(false).is_none(), "its session");
-    assert!(!is_kept(&|hold| hold.note_failed_renewal()), "a renewal that is due");
-    assert!(!is_kept(&|hold| hold.retire_owner_on_end()), "a request in doubt");
-    assert!(!is_kept(&|hold| drop(hold.begin_renewal(hold.since()))), "a renewal on its way");
+    assert!(is_cached(&|_| ()));
+    assert!(!is_cached(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
+    let bound = hold_by(Grant { bound: Some(Arc::new(Session)), ..cached() });
+    assert!(bound.can_be_cached(false).is_none(), "its session");
+    assert!(!is_cached(&|hold| hold.note_failed_renewal()), "a renewal that is due");
+    assert!(!is_cached(&|hold| hold.retire_owner_on_end()), "a request in doubt");
+    assert!(!is_cached(&|hold| drop(hold.begin_renewal(hold.since()))), "a renewal on its way");
     let (held, reporter) = (hold(), Reporter::new(None));
     let listens = held.loss_channel();
-    assert!(held.can_be_kept(false).is_none(), "those who listen for its loss");
+    assert!(held.can_be_cached(false).is_none(), "those who listen for its loss");
     held.forget_listeners(&reporter);
     drop(listens);
-    assert!(held.can_be_kept(false).is_some());
+    assert!(held.can_be_cached(false).is_some());
 }
 
 #[test]
-fn a_hold_that_is_kept_until_others_ask_is_not_when_its_number_is_in_doubt() {
-    let hold = hold_by(Grant { until_asked: true, ..kept() });
+fn a_hold_with_a_doubtful_number_is_not_cached() {
+    let hold = hold_by(Grant { until_recall: true, ..cached() });
     assert!(hold.begin_renewal(hold.since()).is_some());
-    assert!(hold.can_be_kept(false).is_some(), "a renewal that is on its way concerns no other hold");
+    assert!(hold.can_be_cached(false).is_some(), "a renewal that is on its way concerns no other hold");
     assert!(
         hold.end_level(None) == Some(0) && hold.is_renewed(),
         "so that its next use has the client's lease"
     );
     hold.retire_owner_on_end();
-    assert!(hold.can_be_kept(false).is_none());
+    assert!(hold.can_be_cached(false).is_none());
 }
 
 #[test]
-fn the_next_use_of_a_kept_hold_counts_from_its_own_call() {
+fn a_reused_holds_use_counts_from_its_call() {
     let start = ManualClock::new().now();
-    let hold = hold_by(Grant { sent: start, ..kept() });
+    let hold = hold_by(Grant { sent: start, ..cached() });
     hold.end_level(None);
     begin_again(&hold, start.plus(LEASE), true);
-    assert_eq!((hold.since(), hold.is_kept(), hold.count()), (start.plus(LEASE), false, 1));
+    assert_eq!((hold.since(), hold.is_cached(), hold.count()), (start.plus(LEASE), false, 1));
 }
 
 #[test]
-fn a_hold_that_was_lost_while_it_was_cached_does_not_begin_again_and_nobody_hears_of_the_loss() {
-    let (hold, reporter) = (hold_by(kept()), Reporter::new(None));
+fn a_hold_lost_while_cached_is_not_reused() {
+    let (hold, reporter) = (hold_by(cached()), Reporter::new(None));
     hold.end_level(None);
-    assert!(hold.cache() && hold.lose(LossReason::Gone, hold.since(), &reporter) && hold.is_kept());
+    assert!(hold.cache() && hold.lose(LossReason::Gone, hold.since(), &reporter) && hold.is_cached());
     assert!(hold.with(|state| hold.begin_again(state, hold.since(), true)).flatten().is_none());
     assert_eq!(reporter.counters.stats().lost_gone, 0);
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Registry;
 use crate::engine::deadlock::graph::{Thread, Wait};
 use crate::engine::hold::Hold;
-use crate::engine::hold::entry::{Entered, LockKey};
-use crate::engine::queue::{Sleeper, Told};
+use crate::engine::hold::local_lock::{Entered, LockKey};
+use crate::engine::queue::{PublishedWait, Sleeper};
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::ident::{ClientId, Owner, unbound_number};
 use crate::seam::Family;
@@ -34,13 +34,13 @@ impl Registry {
         let _alone = self.several.lock();
         let entries: Vec<_> = all
             .iter()
-            .filter(|entry| entry.key.family != Family::Counted)
-            .map(|entry| (&entry.key, entry.state()))
-            .filter(|(_, entry)| !entry.holds.is_empty() || !entry.queue.is_empty())
+            .filter(|local| local.key.family != Family::Counted)
+            .map(|local| (&local.key, local.state()))
+            .filter(|(_, local)| !local.holds.is_empty() || !local.queue.is_empty())
             .collect();
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
-        for (key, entry) in &entries {
-            for (ticket, one) in entry.queue.sleepers() {
+        for (key, local) in &entries {
+            for (ticket, one) in local.queue.sleepers() {
                 // A hold is entered before its waiter leaves the queue: a lock that was granted is waited for
                 // no more.
                 let is_granted = |Entered { hold, state }: &Entered| {
@@ -48,7 +48,7 @@ impl Registry {
                         hold.kept_by(state) == Some(one.thread.id()) || hold.owner().number() == one.number;
                     is_own && stands(hold, now)
                 };
-                if entry.holds.iter().any(is_granted) {
+                if local.holds.iter().any(is_granted) {
                     continue;
                 }
                 let ripe = one.since.plus(least);
@@ -66,9 +66,9 @@ impl Registry {
         let awaited = waits.iter().map(|(key, ..)| *key);
         let halves: HashSet<&str> = awaited.filter(|key| is_half(key)).map(|key| key.name.key()).collect();
         let (mut holds, mut holding) = (Vec::new(), HashSet::new());
-        for (key, entry) in &entries {
-            let is_awaited = !entry.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
-            for Entered { hold, state } in &entry.holds {
+        for (key, local) in &entries {
+            let is_awaited = !local.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
+            for Entered { hold, state } in &local.holds {
                 let (thread, taker) = (hold.kept_by(state), hold.holder.taker());
                 let waiter = thread.or(taker).filter(|thread| threads.contains(thread));
                 let is_of_waiter = waiter.is_some();
@@ -94,7 +94,8 @@ impl Registry {
             waits.into_iter().filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
         let waits = waits.map(|(key, ticket, one)| {
             let at_ms = wall_ms.saturating_sub(millis(now.since(one.since)));
-            let Told { id, at_ms } = ticket.tell(|| Told { id: unbound_number(), at_ms });
+            let PublishedWait { id, at_ms } =
+                ticket.publish(|| PublishedWait { id: unbound_number(), at_ms });
             let Sleeper { number, kind, takes_again, writers_first, since, .. } = one;
             let (thread, key) = (Thread { client, id: one.thread.id() }, key.name.key().to_owned());
             let wait = Wait { thread, id, key, kind, number, at_ms, takes_again, writers_first };
@@ -111,5 +112,5 @@ fn is_half(key: &LockKey) -> bool {
 
 /// Whether it is held, and not about to be released.
 fn stands(hold: &Hold, now: Moment) -> bool {
-    !hold.is_kept() && !hold.is_releasing() && hold.loss_at(now).is_none()
+    !hold.is_cached() && !hold.is_releasing() && hold.loss_at(now).is_none()
 }

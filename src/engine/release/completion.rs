@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::calls::Call;
 use crate::engine::core::Core;
 use crate::engine::handoff::ReleaseOutcome;
-use crate::engine::hold::entry::LevelEnd;
+use crate::engine::hold::local_lock::LevelEnd;
 use crate::engine::hold::{Hold, Next};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::observe::LossReason;
@@ -21,7 +21,7 @@ impl Core {
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, ended: LevelEnd, now: Moment) -> Option<Next> {
         let is_live = ended.next.is_some() || hold.is_live(now, &self.reporter);
         let next = match ended.left {
-            0 if is_live => ended.next.or_else(|| hold.entry().state().begin_release(hold, now)),
+            0 if is_live => ended.next.or_else(|| hold.local().state().begin_release(hold, now)),
             0 => None,
             _ => return is_live.then_some(Next::Others),
         };
@@ -53,7 +53,7 @@ impl Core {
             begun.plus(self.options.command_timeout),
             done.of(Some(Arc::clone(hold) as _)),
         );
-        self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
+        self.watchdog.run_by(begun.plus(POLL_COMPLETIONS_EVERY));
     }
 
     /// Settles the outcome for a releaser that has gone on. May run on a thread that reads replies for
@@ -65,7 +65,7 @@ impl Core {
                     ReleaseOutcome::Freed { others } => self.note_released(hold, others),
                     _ => self.note_ended(hold),
                 };
-                if hold.is_kept() {
+                if hold.is_cached() {
                     return; // told when its guard was dropped
                 }
                 let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
@@ -88,10 +88,11 @@ impl Core {
     }
 
     /// On the calling thread.
-    pub(crate) fn tell_released(&self, hold: &Hold, held: Duration) {
+    pub(crate) fn report_released(&self, hold: &Hold, held: Duration) {
         let (name, kind, owner) = (hold.name().given(), hold.kind().label(), hold.owner());
         let span = hold.span.end("released");
-        self.reporter.tell(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
+        self.reporter
+            .report(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
     }
 
     pub(crate) fn lose(&self, hold: &Hold, reason: LossReason) {

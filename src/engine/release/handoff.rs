@@ -50,7 +50,7 @@ impl Engine {
         let outcome = match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
                 let held = self.note_ended(hold);
-                self.tell_released(hold, held);
+                self.report_released(hold, held);
                 return Ok(());
             }
             ReleaseOutcome::Lost => Ok(None),

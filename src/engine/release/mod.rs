@@ -3,20 +3,20 @@
 //! The last level goes to the next local thread (`handoff`), is released in the store, or is cached (`keep`).
 //! `completion` is what follows, on whichever thread learns of the answer.
 
+pub(crate) mod cache;
 pub(crate) mod completion;
 pub(crate) mod handoff;
-pub(crate) mod keep;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::entry::LevelEnd;
-use crate::engine::hold::{Hold, LockEntry, Next};
+use crate::engine::hold::local_lock::LevelEnd;
+use crate::engine::hold::{Hold, LocalLock, Next};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
-use crate::ident::{LockName, Owner, ThreadMark};
+use crate::ident::{LockName, Owner, ThreadMarker};
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
@@ -31,12 +31,12 @@ impl Engine {
         &self,
         action: &'static str,
         (kind, name): (Kind, &Arc<LockName>),
-        entry: &LockEntry,
+        local: &LocalLock,
     ) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
         let begun = self.clock.now();
-        match entry.end_of_thread(ThreadMark::current().id(), begun) {
+        match local.end_of_thread(ThreadMarker::current().id(), begun) {
             Some((hold, Some(ended))) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
             _ => Err(self.not_holding(action, kind, name)),
         }
@@ -49,7 +49,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
         let begun = self.clock.now();
-        let ended = hold.entry().state().end(hold, level, begun);
+        let ended = hold.local().state().end(hold, level, begun);
         let ended = ended.ok_or_else(|| self.no_level(action, hold));
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
@@ -72,7 +72,7 @@ impl Engine {
     }
 
     fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
-        if self.keeps(hold, &ended, false, begun) {
+        if self.caches(hold, &ended, false, begun) {
             return Ok(());
         }
         self.give_up(action, hold, ended, begun)
@@ -99,9 +99,9 @@ impl Engine {
     }
 
     fn note_return(&self, hold: &Hold) {
-        let thread = ThreadMark::current().id();
+        let thread = ThreadMarker::current().id();
         if hold.is_of_thread(thread) {
-            hold.entry().state().caching.note_return(thread, self.clock.now());
+            hold.local().state().caching.note_return(thread, self.clock.now());
         }
     }
 
@@ -135,7 +135,7 @@ impl Engine {
         match ended {
             Ok(true) => {
                 let held = self.note_ended(hold);
-                self.tell_released(hold, held);
+                self.report_released(hold, held);
                 Ok(())
             }
             Ok(false) => {
@@ -182,7 +182,7 @@ impl Engine {
             Ok(Some(_)) => {
                 if left == 0 {
                     let held = self.note_ended(hold);
-                    self.tell_released(hold, held);
+                    self.report_released(hold, held);
                 }
                 Ok(())
             }
@@ -208,14 +208,14 @@ impl Engine {
         }
         let call = self.calls.begin();
         let begun = self.clock.now();
-        let ended = hold.entry().state().end(hold, Some(level), begun);
+        let ended = hold.local().state().end(hold, Some(level), begun);
         let Some(ended) = ended else {
             if hold.loss_at(begun).is_some() {
                 self.forget_lost(hold, begun);
             }
             return;
         };
-        if self.keeps(hold, &ended, true, begun) {
+        if self.caches(hold, &ended, true, begun) {
             return;
         }
         let LevelEnd { left, may_cache, .. } = ended;
@@ -238,7 +238,7 @@ impl Engine {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
                     let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
-                    self.reporter.tell(|observer| observer.event(&event));
+                    self.reporter.report(|observer| observer.event(&event));
                 }
             }
         }

@@ -11,7 +11,7 @@ pub(super) fn in_doubt<T>() -> Answer<T> {
 }
 
 #[test]
-fn a_lock_that_was_gone_after_its_lease_is_not_reported_as_released() {
+fn an_expired_lock_is_not_reported_as_released() {
     let (lease, clock) = (Duration::from_secs(10), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -44,18 +44,18 @@ fn a_lock_that_was_gone_after_its_lease_is_not_reported_as_released() {
 }
 
 #[test]
-fn a_request_in_doubt_is_looked_for_until_it_can_do_no_harm() {
+fn a_doubtful_request_is_cleaned_up_until_harmless() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     store.attempting.lock().push_back(Box::new(in_doubt));
-    let number = ThreadMark::current().number();
+    let number = ThreadMarker::current().number();
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
-    assert_ne!(ThreadMark::current().number(), number, "it may yet be carried out under the old number");
+    assert_ne!(ThreadMarker::current().number(), number, "it may yet be carried out under the old number");
     clock.advance(engine.options.command_timeout);
     let cleanups = store.cleanups.load(Ordering::SeqCst);
     assert!(cleanups > 0);
-    let place = engine.registry.entry(Kind::Mutex, &name).join(false);
+    let place = engine.registry.local(Kind::Mutex, &name).join(false);
     assert!(!place.ticket().take_nudge());
     // It arrives now, although nothing was there.
     *store.holder.lock() = Some(Owner::new(engine.id, number));
@@ -67,11 +67,11 @@ fn a_request_in_doubt_is_looked_for_until_it_can_do_no_harm() {
 }
 
 #[test]
-fn a_grant_that_is_read_after_its_window_is_no_hold() {
+fn a_grant_read_too_late_is_no_hold() {
     let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let number = ThreadMark::current().number();
+    let number = ThreadMarker::current().number();
     let late = Some(Owner::new(engine.id, number));
     let (holder, later) = (Arc::clone(&store), clock.clone());
     store.attempting.lock().push_back(Box::new(move || {
@@ -84,14 +84,14 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
     assert!(!error.outcome_unknown());
     clock.advance(Duration::from_secs(1));
     assert_eq!(*store.holder.lock(), None, "it is undone");
-    assert_ne!(ThreadMark::current().number(), number);
+    assert_ne!(ThreadMarker::current().number(), number);
     engine.shutdown().unwrap();
 }
 
 /// Its thread waited for a connection, say. By the window that the request opened the watchdog would find
 /// next to nothing left.
 #[test]
-fn a_grant_with_little_of_its_lease_left_is_renewed_before_it_is_had() {
+fn a_grant_near_its_end_is_renewed_first() {
     let lease = Duration::from_secs(8);
     for (took, renewals, deaf) in [(5, 0, 0), (7, 1, 0), (7, 1, 1)] {
         let (clock, store) = (ManualClock::new(), Arc::new(Odd::default()));
@@ -99,7 +99,7 @@ fn a_grant_with_little_of_its_lease_left_is_renewed_before_it_is_had() {
         let options = Options { lease, ..Options::default() };
         let clocked = Clock::Manual(clock.clone());
         let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
-        let number = ThreadMark::current().number();
+        let number = ThreadMarker::current().number();
         let (owner, begun) = (Owner::new(engine.id, number), engine.clock.now());
         let (holder, later) = (Arc::clone(&store), clock.clone());
         store.attempting.lock().push_back(Box::new(move || {
@@ -121,7 +121,7 @@ fn a_grant_with_little_of_its_lease_left_is_renewed_before_it_is_had() {
             }
             Err(error) => {
                 assert_eq!((error.kind(), deaf), (ErrorKind::TimedOut, 1), "{error}");
-                assert_ne!(ThreadMark::current().number(), number, "the renewal may yet come");
+                assert_ne!(ThreadMarker::current().number(), number, "the renewal may yet come");
             }
         }
         assert_eq!(at_once, renewals as usize, "after {took} s");
@@ -129,10 +129,10 @@ fn a_grant_with_little_of_its_lease_left_is_renewed_before_it_is_had() {
     }
 }
 
-/// However long the caller would wait. The store frees the lock at once when the grant is given back, and
-/// says so.
+/// However long the caller would wait. The store frees the lock at once when the grant is released, and says
+/// so.
 #[test]
-fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
+fn a_lease_below_the_answer_time_is_an_error() {
     let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
@@ -169,7 +169,7 @@ fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
 }
 
 #[test]
-fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
+fn an_interrupt_ends_a_repeated_reentry() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::System), name());
     let outer = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -182,8 +182,8 @@ fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
             interrupt.interrupt();
         };
         thread::Builder::new().spawn_scoped(scope, interrupts).unwrap();
-        let entry = engine.registry.entry(Kind::Mutex, &name);
-        let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), FOREVER);
+        let local = engine.registry.local(Kind::Mutex, &name);
+        let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), FOREVER);
         let again = engine.acquire(&AcquireCall { interrupt: Some(&interrupt), by_thread: true, ..call });
         again.unwrap_err()
     });
@@ -194,7 +194,7 @@ fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
 }
 
 #[test]
-fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() {
+fn a_waiter_polls_behind_a_silently_lost_hold() {
     let (hour, clock) = (Duration::from_secs(3600), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -224,7 +224,7 @@ fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() 
 }
 
 #[test]
-fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
+fn a_refused_hand_off_becomes_a_plain_release() {
     let ((is_reading, _reading), (go_on, may_read)) = (bounded(1), bounded(1));
     go_on.send(()).unwrap();
     let store = Arc::new(Odd {
@@ -251,7 +251,7 @@ fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
 }
 
 #[test]
-fn a_re_entry_that_is_asked_about_again_ends_with_its_client() {
+fn a_shutdown_ends_a_repeated_reentry() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::System), name());
     acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -270,7 +270,7 @@ fn a_re_entry_that_is_asked_about_again_ends_with_its_client() {
 }
 
 #[test]
-fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
+fn max_hold_counts_from_the_request() {
     let (second, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -279,10 +279,10 @@ fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
         later.advance(second * 3);
         Ok(Attempt::granted(None))
     }));
-    let entry = engine.registry.entry(Kind::Mutex, &name);
-    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), WaitLimit::Once);
-    let terms = Terms { max_hold: Some(second * 10), ..Terms::default() };
-    let granted = engine.acquire(&AcquireCall { terms, by_thread: true, ..call });
+    let local = engine.registry.local(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), WaitLimit::Once);
+    let config = LockConfig { max_hold: Some(second * 10), ..LockConfig::default() };
+    let granted = engine.acquire(&AcquireCall { config, by_thread: true, ..call });
     let hold = granted.unwrap().unwrap().hold;
     assert_eq!(hold.within_ceiling(second * 100, clock.now()), second * 7);
     drop(engine.shutdown());
@@ -327,15 +327,15 @@ fn a_client_that_has_just_released_stands_back_for_others() {
 }
 
 #[test]
-fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
+fn local_hand_offs_are_limited() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let place = engine.registry.entry(Kind::Mutex, &name).join(false);
+    let place = engine.registry.local(Kind::Mutex, &name).join(false);
     place.ticket().open(mine.hold.claim());
     let mut times = 0;
-    let next = || mine.hold.entry().state().promise(clock.now());
+    let next = || mine.hold.local().state().promise(clock.now());
     while let Next::Local(ticket, _) = next() {
         ticket.withdraw();
         times += 1;
@@ -345,9 +345,9 @@ fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
     // A release is a turn for others; those that listen are remembered for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(..)));
-    assert!(mine.hold.entry().state().contended.is_some());
+    assert!(mine.hold.local().state().contended.is_some());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
-    assert!(mine.hold.entry().state().contended.is_none());
+    assert!(mine.hold.local().state().contended.is_none());
     // A waiter here is told when the hold goes.
     assert!(!place.ticket().take_nudge());
     engine.registry.remove(&mine.hold);
@@ -357,12 +357,12 @@ fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
 }
 
 #[test]
-fn the_end_of_an_owned_holds_lease_is_told_to_the_millisecond() {
+fn the_end_of_an_owned_lease_is_exact() {
     let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let entry = engine.registry.entry(Kind::Mutex, &name);
-    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), WaitLimit::Once);
+    let local = engine.registry.local(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), WaitLimit::Once);
     let granted = engine.acquire(&AcquireCall { lease: Lease::Fixed(lease), ..call });
     let mine = granted.unwrap().unwrap();
     let lost = mine.hold.loss_channel();
@@ -391,7 +391,7 @@ fn a_renewal_that_hangs_leaves_time_for_another() {
 }
 
 #[test]
-fn a_hold_that_a_renewal_no_longer_finds_because_it_is_being_released_is_not_lost() {
+fn a_renewal_during_a_release_reports_no_loss() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -410,7 +410,7 @@ fn a_hold_that_a_renewal_no_longer_finds_because_it_is_being_released_is_not_los
 }
 
 #[test]
-fn a_store_of_several_is_told_of_a_hold_that_ended_while_it_was_renewed_and_of_no_other() {
+fn a_majority_hears_of_holds_ended_during_renewals() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd { is_several: true, ..Odd::default() });
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -430,7 +430,7 @@ fn a_store_of_several_is_told_of_a_hold_that_ended_while_it_was_renewed_and_of_n
 }
 
 #[test]
-fn the_release_of_a_dropped_guard_that_finds_nothing_is_a_loss() {
+fn a_dropped_release_that_finds_nothing_is_a_loss() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -443,7 +443,7 @@ fn the_release_of_a_dropped_guard_that_finds_nothing_is_a_loss() {
 }
 
 #[test]
-fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
+fn a_clean_up_ends_before_the_next_renewal() {
     let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
     let store = Arc::new(Odd::default());
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
@@ -462,7 +462,7 @@ fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
 }
 
 #[test]
-fn a_forced_unlock_is_told_to_the_holders_here_at_once() {
+fn a_forced_unlock_notifies_local_holders() {
     let clock = ManualClock::new();
     let memory = MemoryStore::with_clock(clock.clone());
     let store: Arc<dyn Store> = Arc::new(memory.open());
@@ -478,7 +478,7 @@ fn a_forced_unlock_is_told_to_the_holders_here_at_once() {
 }
 
 #[test]
-fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
+fn a_paused_client_revives_no_expired_hold() {
     let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (Arc::new(engine(&store, &Clock::Manual(clock.clone()))), name());
@@ -514,7 +514,7 @@ fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
 }
 
 #[test]
-fn the_lease_of_a_group_counts_from_when_it_was_asked_for() {
+fn a_groups_lease_counts_from_the_request() {
     let (second, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (Arc::new(engine(&store, &Clock::Manual(clock.clone()))), name());
@@ -528,7 +528,7 @@ fn the_lease_of_a_group_counts_from_when_it_was_asked_for() {
 
 /// One that lets others go first, as it has just released the lock, and whose time is over by then.
 #[test]
-fn a_wait_whose_time_is_over_before_it_has_asked_asks_once() {
+fn an_overdue_wait_still_asks_once() {
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Odd { channel: Some(channel), ..Odd::default() });
     let clock = ManualClock::new();
@@ -551,7 +551,7 @@ fn a_wait_whose_time_is_over_before_it_has_asked_asks_once() {
 
 /// Its patience is for one outage, and not for two an hour apart.
 #[test]
-fn a_waiter_bears_a_second_outage_for_as_long_as_the_first() {
+fn each_outage_has_the_whole_retry_time() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -568,14 +568,14 @@ fn a_waiter_bears_a_second_outage_for_as_long_as_the_first() {
         fails(),
         Box::new(|| Ok(Attempt::granted(None))),
     ]);
-    let ((told, is_told), entry) = (bounded(1), engine.registry.entry(Kind::Mutex, &name));
+    let ((told, is_told), local) = (bounded(1), engine.registry.local(Kind::Mutex, &name));
     let waited = thread::scope(|scope| {
         let wait = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
         thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         loop {
             match is_told.recv_timeout(Duration::from_millis(1)) {
                 Ok(waited) => break waited,
-                Err(_none) => entry.nudge(), // it asks at once
+                Err(_none) => local.nudge(), // it asks at once
             }
         }
     });
@@ -586,26 +586,26 @@ fn a_waiter_bears_a_second_outage_for_as_long_as_the_first() {
 
 /// It has waited for nothing, and what it was answered says nothing of the patience of those who do.
 #[test]
-fn a_caller_that_does_not_wait_spends_nothing_of_what_others_bear() {
+fn a_try_spends_no_retry_time_of_waiters() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let entry = engine.registry.entry(Kind::Mutex, &name);
-    let place = entry.join(false); // as one that waits
+    let local = engine.registry.local(Kind::Mutex, &name);
+    let place = local.join(false); // as one that waits
     store.failing.store(1, Ordering::SeqCst);
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
     let later = clock.now().plus(engine.options.retry_timeout * 2);
-    assert!(entry.spent_retry_budget(engine.options.retry_timeout, later).is_none());
+    assert!(local.spent_retry_budget(engine.options.retry_timeout, later).is_none());
     drop(place);
     engine.shutdown().unwrap();
 }
 
 /// The second request may come to the store when the thread has the next hold.
 #[test]
-fn what_was_asked_twice_since_the_first_went_without_an_answer_spends_the_number_of_the_hold() {
+fn a_repeated_request_spends_the_holds_number() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::System), name());
-    let number = || ThreadMark::current().number();
+    let number = || ThreadMarker::current().number();
     let before = number();
     let held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     store.releasing.lock().push_back(Box::new(in_doubt));
@@ -626,7 +626,7 @@ fn what_was_asked_twice_since_the_first_went_without_an_answer_spends_the_number
 
 /// A store knows such a request again for some minutes only.
 #[test]
-fn a_release_in_doubt_of_what_has_no_lease_is_left_to_the_watchdog_at_once() {
+fn a_doubtful_endless_release_goes_to_the_watchdog() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::System), name());
     let held = acquire_as(Kind::Semaphore, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -638,18 +638,18 @@ fn a_release_in_doubt_of_what_has_no_lease_is_left_to_the_watchdog_at_once() {
 }
 
 #[test]
-fn the_number_of_a_hold_whose_release_failed_is_not_that_of_the_next() {
+fn a_failed_release_retires_its_number() {
     let store = Arc::new(Odd { closed: true.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(ManualClock::new()));
-    let number = ThreadMark::current().number();
+    let number = ThreadMarker::current().number();
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.drop_level(&mine.hold, mine.level);
-    assert_ne!(ThreadMark::current().number(), number, "the watchdog would free the next hold with it");
+    assert_ne!(ThreadMarker::current().number(), number, "the watchdog would free the next hold with it");
     drop(engine.shutdown());
 }
 
 #[test]
-fn a_thread_holds_nothing_here_that_it_does_not_hold_whatever_the_store_says() {
+fn the_store_cannot_invent_a_threads_hold() {
     let store = Arc::new(Odd { closed: true.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(ManualClock::new()));
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -668,18 +668,18 @@ fn a_thread_holds_nothing_here_that_it_does_not_hold_whatever_the_store_says() {
 }
 
 #[test]
-fn a_failed_renewal_puts_a_hold_at_risk_until_the_next_succeeds() {
+fn a_failed_renewal_puts_a_hold_at_risk() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd { deaf: 1.into(), ..Odd::default() });
     let engine = engine(&store, &Clock::Manual(clock.clone()));
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.stand_still(true);
     clock.advance(engine.options.lease / 3);
-    let (looks, is_looked) = bounded(1);
+    let (checks, is_looked) = bounded(1);
     let (hold, now) = (Arc::clone(&mine.hold), clock.clone());
     store.renewing.lock().extend([
         Box::new(|| ()) as Box<dyn FnOnce() + Send>,
-        Box::new(move || looks.send(hold.standing(now.now())).unwrap()),
+        Box::new(move || checks.send(hold.standing(now.now())).unwrap()),
     ]);
     engine.stand_still(false);
     clock.advance(engine.options.lease / 3);
@@ -691,12 +691,12 @@ fn a_failed_renewal_puts_a_hold_at_risk_until_the_next_succeeds() {
 
 /// A message may be lost, and nobody else knows of the loss.
 #[test]
-fn a_waiter_here_is_told_that_a_renewal_found_the_lock_gone() {
+fn a_renewals_loss_wakes_local_waiters() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let place = mine.hold.entry().join(false);
+    let place = mine.hold.local().join(false);
     *store.holder.lock() = None;
     clock.advance(engine.options.lease / 2);
     assert_eq!(mine.hold.standing(clock.now()), hold::Standing::Lost(LossReason::Gone));
@@ -706,7 +706,7 @@ fn a_waiter_here_is_told_that_a_renewal_found_the_lock_gone() {
 }
 
 #[test]
-fn a_request_in_doubt_that_does_not_come_is_looked_for_less_and_less_often() {
+fn clean_ups_of_a_missing_request_get_rarer() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
@@ -718,14 +718,14 @@ fn a_request_in_doubt_that_does_not_come_is_looked_for_less_and_less_often() {
     acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(minute)).unwrap_err();
     clock.advance(minute);
     // After 0.1 s, 0.2, 0.4 …, and then each two seconds.
-    let looks = store.cleanups.load(Ordering::SeqCst);
-    assert!((25..60).contains(&looks), "{looks} looks in a minute");
+    let checks = store.cleanups.load(Ordering::SeqCst);
+    assert!((25..60).contains(&checks), "{checks} looks in a minute");
     engine.shutdown().unwrap();
 }
 
 /// A request that may come late concerns the lock that was lost, and no other.
 #[test]
-fn a_try_is_granted_although_another_hold_of_its_thread_is_lost_meanwhile() {
+fn a_try_survives_the_loss_of_an_older_hold() {
     let store = Arc::new(Odd::default());
     let engine = engine(&store, &Clock::System);
     let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
@@ -734,7 +734,7 @@ fn a_try_is_granted_although_another_hold_of_its_thread_is_lost_meanwhile() {
         [(&other, Kind::Mutex, true), (&name(), Kind::Mutex, false), (&other, Kind::Write, false)]
     {
         let held = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap().hold;
-        let number = ThreadMark::current().number();
+        let number = ThreadMarker::current().number();
         let reporter = Arc::clone(&reporter);
         store.attempting.lock().push_back(Box::new(move || {
             held.lose(LossReason::Gone, Moment::from_nanos(1), &reporter);
@@ -742,13 +742,13 @@ fn a_try_is_granted_although_another_hold_of_its_thread_is_lost_meanwhile() {
         }));
         // The lock itself is asked for under the number that it had: its loss is not known yet.
         if asked.key() == "a" {
-            engine.registry.entry(kind, asked).state().holds.clear();
+            engine.registry.local(kind, asked).state().holds.clear();
         }
         let had = acquire_as(kind, &engine, asked, WaitLimit::Once, Lease::Renewed);
         assert_eq!(had.unwrap().is_some(), is_granted, "{kind:?} {}", asked.key());
-        assert_ne!(ThreadMark::current().number(), number, "it is not that of the next hold");
+        assert_ne!(ThreadMarker::current().number(), number, "it is not that of the next hold");
         *store.holder.lock() = None;
-        engine.registry.entry(Kind::Mutex, &other).state().holds.clear();
+        engine.registry.local(Kind::Mutex, &other).state().holds.clear();
     }
     drop(engine.shutdown());
 }

@@ -10,7 +10,7 @@ fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) 
 }
 
 #[test]
-fn a_name_that_the_store_cannot_keep_is_refused_when_it_is_known_that_it_cannot() {
+fn an_unsupported_name_is_refused_after_connecting() {
     let store = Arc::new(Odd { keeps_no_names: true, ..Odd::default() });
     let odd = Arc::clone(&store);
     let (engine, name) = (opened_by(move || Ok(Arc::clone(&odd) as _)), name());
@@ -30,7 +30,7 @@ fn a_name_that_the_store_cannot_keep_is_refused_when_it_is_known_that_it_cannot(
 }
 
 #[test]
-fn a_store_that_is_connected_to_late_tells_of_its_sessions_and_ends_with_its_client() {
+fn a_late_store_reports_its_sessions() {
     let store = Arc::new(Odd { has_sessions: true, ..Odd::default() });
     let (odd, (opening, is_opening), (go_on, may_open)) = (Arc::clone(&store), bounded(1), bounded::<()>(1));
     let engine = opened_by(move || {

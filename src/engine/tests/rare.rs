@@ -13,13 +13,13 @@ use crate::park::take_time;
 use crate::seam::Failure;
 
 #[test]
-fn a_writer_whose_number_was_given_up_is_told_so_and_does_not_wait_for_itself_to_read() {
+fn a_writer_with_a_retired_number_may_not_read() {
     let (second, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     // As a request about another lock does that goes without an answer.
-    ThreadMark::current().retire(writing.hold.owner().number());
+    ThreadMarker::current().retire(writing.hold.owner().number());
     let until = WaitLimit::Deadline(engine.clock.after(second));
     let attempts = store.attempts.load(Ordering::SeqCst);
     // A wait for its own writing would end in vain.
@@ -38,7 +38,7 @@ fn a_writer_whose_number_was_given_up_is_told_so_and_does_not_wait_for_itself_to
 }
 
 #[test]
-fn a_client_that_found_the_lock_with_the_one_other_does_not_stand_back_for_it_again() {
+fn a_client_stands_back_once() {
     let clock = ManualClock::new();
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
@@ -69,8 +69,7 @@ fn a_client_that_found_the_lock_with_the_one_other_does_not_stand_back_for_it_ag
 
 /// The timer, which would notice the end first, stands still.
 #[test]
-fn a_renewal_that_is_answered_after_the_window_revives_nothing_and_is_undone_under_a_number_that_is_given_up()
-{
+fn a_late_renewal_revives_nothing_and_is_undone() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -116,7 +115,7 @@ fn while_another_waits(
 }
 
 #[test]
-fn a_lock_whose_next_owner_panics_while_it_is_on_its_way_is_freed() {
+fn a_panicking_next_owner_frees_the_lock() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -129,7 +128,7 @@ fn a_lock_whose_next_owner_panics_while_it_is_on_its_way_is_freed() {
 }
 
 #[test]
-fn a_lock_that_was_gone_when_it_was_to_be_handed_off_is_reported_as_lost() {
+fn a_lock_lost_before_a_hand_off_is_reported() {
     let store = Arc::new(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -147,7 +146,7 @@ fn a_lock_that_was_gone_when_it_was_to_be_handed_off_is_reported_as_lost() {
 }
 
 #[test]
-fn a_group_whose_releases_go_without_an_answer_bears_that_once_and_not_for_each_of_its_locks() {
+fn a_groups_unanswered_releases_cost_one_timeout() {
     let (patience, clock) = (Duration::from_secs(3_600), ManualClock::new());
     let store = Arc::new(Odd::default());
     let seam: Arc<dyn Store> = Arc::clone(&store) as _;
@@ -191,7 +190,7 @@ fn a_group_whose_releases_go_without_an_answer_bears_that_once_and_not_for_each_
 }
 
 #[test]
-fn a_shutdown_does_not_ask_again_when_its_time_is_over() {
+fn an_overdue_shutdown_does_not_ask_again() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -208,7 +207,7 @@ fn a_shutdown_does_not_ask_again_when_its_time_is_over() {
 
 /// It may be carried out later than a clean-up that finds nothing, or that is refused.
 #[test]
-fn an_attempt_in_doubt_is_cleaned_up_for_as_long_as_it_may_keep_the_lock() {
+fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
     for refuses in [false, true] {
         let clock = ManualClock::new();
         let store = Arc::new(Odd { closed: refuses.into(), ..Odd::default() });
@@ -230,7 +229,7 @@ fn an_attempt_in_doubt_is_cleaned_up_for_as_long_as_it_may_keep_the_lock() {
 }
 
 #[test]
-fn a_second_shutdown_does_again_what_failed_and_waits_for_one_that_is_under_way() {
+fn a_second_shutdown_repeats_failed_releases() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
@@ -264,7 +263,7 @@ fn a_second_shutdown_does_again_what_failed_and_waits_for_one_that_is_under_way(
 
 /// As an observer does that is told of an event on the thread of the call.
 #[test]
-fn a_shutdown_from_within_a_call_of_the_client_is_an_error_at_once_and_changes_nothing() {
+fn a_shutdown_inside_a_call_is_refused() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(ManualClock::new())), name());
     let call = engine.calls.begin();
@@ -278,13 +277,13 @@ fn a_shutdown_from_within_a_call_of_the_client_is_an_error_at_once_and_changes_n
 /// The release of a dropped guard may take longer than the next wait of its thread. Nobody waits for that
 /// thread.
 #[test]
-fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiting() {
+fn a_waiter_during_its_own_release_blocks_nobody() {
     let store = Arc::new(Odd::default());
     let engine = engine(&store, &Clock::System);
     let held = acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     let awaited = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
-    let place = engine.registry.entry(Kind::Mutex, &awaited).join(false);
-    let (thread, since) = (ThreadMark::current(), engine.clock.now());
+    let place = engine.registry.local(Kind::Mutex, &awaited).join(false);
+    let (thread, since) = (ThreadMarker::current(), engine.clock.now());
     let number = thread.number();
     place.ticket().note_sleeper(Sleeper {
         number,
@@ -310,7 +309,7 @@ fn observed(store: &Arc<Odd>, observer: impl Observer) -> Engine {
 
 /// Nothing else would wake it for an hour: the store sends no messages, and nobody here holds the lock.
 #[test]
-fn a_waiter_that_becomes_the_head_as_it_is_about_to_sleep_asks() {
+fn a_new_head_asks_before_it_sleeps() {
     let store = Arc::new(Odd::default());
     let ((asks, is_asked), (goes_on, go_on)) = (bounded(1), bounded::<()>(1));
     store.attempting.lock().push_back(Box::new(move || {
@@ -345,7 +344,7 @@ fn a_waiter_that_becomes_the_head_as_it_is_about_to_sleep_asks() {
 /// An observer takes time. Until a grant is a hold, its number may be given up, and then a clean-up would end
 /// it.
 #[test]
-fn an_observer_is_told_of_the_request_of_a_grant_when_the_hold_is_entered() {
+fn a_grants_request_is_reported_after_the_hold() {
     let (store, core) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));
     let (seen, (sees, saw)) = (Arc::clone(&core), bounded(8));
     let engine = observed(&store, move |event: &Event<'_>| {

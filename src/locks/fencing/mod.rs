@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_made_of_a_column_and_a_parameter_and_of_nothing_else() {
+    fn a_condition_takes_only_a_column_and_a_parameter() {
         for column in [
             "fence",
             "stock.fence",

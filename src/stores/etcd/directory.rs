@@ -68,7 +68,7 @@ impl EtcdStore {
 
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut page =
-            Page { found: Vec::with_capacity(clients.len()), next: None, requests: 0, looked_at: 0 };
+            Page { found: Vec::with_capacity(clients.len()), next: None, requests: 0, examined: 0 };
         for clients in clients.chunks(BATCH) {
             let looks: Vec<Value> = clients.iter().map(|client| get(&self.entry(*client))).collect();
             let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;
@@ -129,8 +129,8 @@ impl EtcdStore {
     fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         let folder = format!("{}{CLIENTS}", self.members.address.prefix);
         let keys = self.keys(&folder, from, true, deadline)?;
-        let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
-        page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
+        let mut page = Page { found: Vec::new(), next: None, requests: 1, examined: 0 };
+        page.examined = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
         page.next = keys.found.last().filter(|_| keys.has_more).map(|last| goes_on(&last.key, b"\0"));
         let each = deadline.since(Clock::System.now());
         for KeyRead { key, value, lease } in keys.found {
@@ -149,8 +149,8 @@ impl EtcdStore {
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
         let keys = self.keys(prefix, from, false, deadline)?;
-        let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
-        page.looked_at = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
+        let mut page = Page { found: Vec::new(), next: None, requests: 1, examined: 0 };
+        page.examined = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
         let mut lines: Vec<&[u8]> = Vec::new();
         for KeyRead { key, .. } in &keys.found {
             // Any other key behind the prefix is somebody else's.

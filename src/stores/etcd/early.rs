@@ -7,8 +7,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::room::CrowdMap;
 use crate::seam::Bound;
+use crate::shrink::CrowdMap;
 use crate::stores::etcd::message::Front;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_ended_by_its_own_keys_end_and_by_no_earlier_one() {
+    fn only_its_own_keys_end_ends_a_hold() {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn only_holds_that_last_are_watched_and_those_that_are_over_are_forgotten() {
+    fn only_lasting_holds_are_watched() {
         let mut holds = Holds::default();
         holds.add("lasts".to_owned(), 1, now());
         let _lasts = holds.end("lasts").unwrap();

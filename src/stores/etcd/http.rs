@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trailer_of_chunks_may_have_lines_and_a_chunk_has_a_size() {
+    fn chunked_bodies_may_have_trailers() {
         let begins = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
         for (rest, is_answer) in
             [("0\r\n\r\n", true), ("0\r\nA: b\r\nC: d\r\n\r\n", true), ("\r\n", false), (";x\r\n", false)]

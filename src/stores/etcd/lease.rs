@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::room::CrowdMap;
 use crate::seam::{Answer, Failure};
+use crate::shrink::CrowdMap;
 use crate::stores::etcd::members::{Transport, not_sent, refusal_in, unreadable};
 use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_always_longer_than_what_was_asked_for_and_never_by_more_than_a_second() {
+    fn a_lease_is_rounded_up_by_at_most_a_second() {
         for millis in [1, 100, 999, 1_000, 1_001, 30_000, 3_600_000] {
             let asked = Duration::from_millis(millis);
             let ttl = Duration::from_secs(ttl_of(asked));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_leases_that_have_not_ended_and_have_the_length_serve_again() {
+    fn only_live_matching_leases_are_reused() {
         let leases = Leases::default();
         let now = Clock::System.now();
         let fresh = lease(1, 31, now);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_of_holds_that_ended_by_themselves_are_not_remembered_for_ever() {
+    fn expired_holds_leases_are_forgotten() {
         let leases = Leases::default();
         let long_ago = Clock::System.now().minus(Duration::from_secs(60));
         (0..100_000).for_each(|id| leases.lend(lease(id, 2, long_ago)));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn of_idle_leases_none_is_believed_in_once_one_was_gone() {
+    fn one_lost_lease_discredits_all_idle_ones() {
         let leases = Leases::default();
         let now = Clock::System.now();
         assert!(leases.keep_idle(lease(1, 31, now)) && leases.keep_idle(lease(2, 31, now)));

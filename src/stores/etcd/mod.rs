@@ -33,14 +33,14 @@ use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::room::Sweeps;
-use crate::seam::capabilities::{Keeping, KeptLook, Sessions};
+use crate::seam::capabilities::{CachedCheck, HoldCaching, Sessions};
 use crate::seam::format::{check_format, format_text};
 use crate::seam::subscription::Subscription;
 use crate::seam::{
     Answer, Attempt, Bound, Capabilities, Claim, Failure, Family, Inspect, Kind, Release, Snapshot, Store,
     named, named_each,
 };
+use crate::shrink::Sweeps;
 use crate::stores::etcd::lease::{Leases, time_to_live};
 use crate::stores::etcd::members::{Members, Transport, not_sent};
 use crate::stores::etcd::message::{
@@ -85,7 +85,7 @@ impl EtcdStore {
         let looked =
             store.wire.authenticate(deadline).and_then(|()| store.agree_on_format(options.notes, deadline));
         looked.map_err(|failure| failure.into_error().during("connect"))?;
-        store.look_at_version(&told, deadline);
+        store.check_version(&told, deadline);
         Ok(store)
     }
 
@@ -110,7 +110,7 @@ impl EtcdStore {
     }
 
     /// Warns about a server that ends leases early, and watches for that.
-    fn look_at_version(&self, reporter: &Reporter, deadline: Moment) {
+    fn check_version(&self, reporter: &Reporter, deadline: Moment) {
         let status = self.wire.call("/v3/maintenance/status", &json!({}), deadline).ok();
         let version = status.as_ref().and_then(|status| status.get("version")?.as_str());
         if early::may_revoke(version) {
@@ -129,7 +129,7 @@ impl Store for EtcdStore {
             queues: |_| true,
             cleaned_up_at_a_time: |_| BATCH_OF_CLAIMS,
             sessions: Some(self),
-            keeping: Some(self),
+            hold_caching: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()
@@ -282,15 +282,15 @@ impl EtcdStore {
 }
 
 /// A look is two questions about each lock.
-const BATCH_OF_LOOKS: usize = BATCH / 2;
+const CHECK_BATCH: usize = BATCH / 2;
 
-impl Keeping for EtcdStore {
+impl HoldCaching for EtcdStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         self.watch.hear(self.line(&claim.name), waker)
     }
 
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        let looks = claims.chunks(BATCH_OF_LOOKS).flat_map(|batch| match self.look_batch(batch, deadline) {
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
+        let looks = claims.chunks(CHECK_BATCH).flat_map(|batch| match self.check_batch(batch, deadline) {
             Ok(looks) => looks,
             Err(failure) => for_each_of(batch.len(), not_sent(failure)).map(Err).collect(),
         });
@@ -299,16 +299,18 @@ impl Keeping for EtcdStore {
 }
 
 impl EtcdStore {
-    fn look_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<KeptLook>>> {
+    fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
         let questions = |claim: &Claim| [get(&self.key(claim)), self.line(&claim.name).last(None)];
         let questions: Vec<Value> = claims.iter().flat_map(questions).collect();
         let done = self.txn(&self.renewals, &txn(&[], &questions, &[]), deadline)?;
         let looks = claims.iter().enumerate().map(|(at, claim)| {
             let held = done.found(2 * at).map_err(|_error| unanswered())?;
-            let Some(held) = held.filter(|held| held.is_of(claim.owner)) else { return Ok(KeptLook::Lost) };
+            let Some(held) = held.filter(|held| held.is_of(claim.owner)) else {
+                return Ok(CachedCheck::Lost);
+            };
             let last = done.found_front(2 * at + 1).map_err(|_error| unanswered())?;
             let is_wanted = last.is_some_and(|last| last.key != held.key);
-            Ok(if is_wanted { KeptLook::Wanted } else { KeptLook::Stays })
+            Ok(if is_wanted { CachedCheck::Wanted } else { CachedCheck::Stays })
         });
         Ok(looks.collect())
     }

@@ -48,8 +48,8 @@ impl EtcdStore {
     /// A first hold.
     pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         let key = self.key(claim);
-        if claim.keeps {
-            self.watch.keeps(&self.line(&claim.name), &key);
+        if claim.caches {
+            self.watch.caches(&self.line(&claim.name), &key);
         }
         // Its key is there. A waiter's is taken away when the wait ends; that of a try has to be cleaned up.
         let in_doubt = |failure: Failure| {
@@ -167,7 +167,7 @@ impl EtcdStore {
     ) -> Answer<Stands> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
         // The last: whether others wait behind one who keeps the lock.
-        let last = claim.keeps.then(|| line.last(None));
+        let last = claim.caches.then(|| line.last(None));
         let looks: Vec<Value> = [get(&key), line.last(Some(place.created))].into_iter().chain(last).collect();
         let done = match &front {
             // Mostly nothing has changed, and the server need not go through all who stand there.
@@ -185,7 +185,7 @@ impl EtcdStore {
             return Ok(Stands::Nowhere { busy: false });
         }
         let front = done.found_front(1).map_err(Failure::Refused)?;
-        if claim.keeps
+        if claim.caches
             && front.is_none()
             && done.found_front(2).map_err(Failure::Refused)?.is_some_and(|last| last.key != key)
         {

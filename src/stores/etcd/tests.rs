@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
-use crate::seam::capabilities::{Keeping, KeptLook};
+use crate::seam::capabilities::{CachedCheck, HoldCaching};
 use crate::seam::format::format_text;
 use crate::seam::{Answer, Failure, Others};
 use crate::stores::etcd::message::{Front, value};
@@ -182,7 +182,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
 
 /// Its key may be gone before the answer is there, and another may have the lock.
 #[test]
-fn a_waiter_whose_lease_has_ended_when_its_turn_comes_goes_to_the_end() {
+fn an_expired_waiter_goes_to_the_end() {
     let (member, store) = start();
     let (claim, other) = (claim(LEASE, true), claim(LEASE, true));
     let in_front = key_of(&other, 3, STRANGE);
@@ -202,7 +202,7 @@ fn a_waiter_whose_lease_has_ended_when_its_turn_comes_goes_to_the_end() {
 }
 
 #[test]
-fn a_key_left_by_an_earlier_attempt_is_no_hold_once_its_lease_has_ended() {
+fn an_expired_earlier_key_is_no_hold() {
     let (member, store) = start();
     let claim = claim(LEASE, false);
     let left = key_of(&claim, 5, STRANGE);
@@ -221,7 +221,7 @@ fn a_key_left_by_an_earlier_attempt_is_no_hold_once_its_lease_has_ended() {
 
 /// Else the lock would stay taken for the whole lease, by nobody.
 #[test]
-fn a_try_whose_key_is_there_and_whose_lease_could_not_be_kept_is_in_doubt() {
+fn a_try_without_a_kept_lease_is_in_doubt() {
     let (member, store) = start();
     member.lock().is_in_trouble = true;
     let tries = claim(LEASE, false);
@@ -240,7 +240,7 @@ fn a_try_whose_key_is_there_and_whose_lease_could_not_be_kept_is_in_doubt() {
 
 /// Else each try for a busy lock would leave one, for as long as its lease.
 #[test]
-fn an_attempt_in_vain_leaves_no_lease_that_is_of_no_further_use() {
+fn a_vain_attempt_leaves_no_lease() {
     let (member, store) = start();
     for (lease, revoked) in [(Duration::from_secs(30), vec![]), (LEASE, vec![2])] {
         member.lock().transactions.push_back(done(false, 5, &[found(&[])]));
@@ -252,7 +252,7 @@ fn an_attempt_in_vain_leaves_no_lease_that_is_of_no_further_use() {
 }
 
 #[test]
-fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
+fn an_ended_holds_lease_is_reused_or_revoked() {
     let (member, store) = start();
     // One that is kept for the next hold.
     let short = claim(Duration::from_secs(30), false);
@@ -284,17 +284,17 @@ fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
 
 /// Else its holder would count on far more time than its key has.
 #[test]
-fn a_waiter_that_would_have_kept_the_lock_and_does_not_has_its_key_under_the_longer_lease() {
+fn a_caching_waiters_key_has_the_longer_lease() {
     let (member, store) = start();
     let waits = claim(LEASE, true);
     let short = Duration::from_millis(1_500);
-    let keeps = Claim { keeps: true, lease: short, ..waits.clone() };
+    let caches = Claim { caches: true, lease: short, ..waits.clone() };
     let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
-    let busy = store.attempt(&keeps, 1, soon());
+    let busy = store.attempt(&caches, 1, soon());
     assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
     // The recalls of others are not heard any more.
-    let own = key_of(&keeps, 5, 1);
+    let own = key_of(&caches, 5, 1);
     let is_first = done(false, 8, &[found(std::slice::from_ref(&own)), found(&[])]);
     let seen = done(true, 8, &[found(std::slice::from_ref(&own))]);
     let put = done(true, 9, &[json!({ "response_put": {} })]);
@@ -311,22 +311,23 @@ fn a_waiter_that_would_have_kept_the_lock_and_does_not_has_its_key_under_the_lon
 
 /// Also those who came unseen, while there was no watch.
 #[test]
-fn a_look_sees_who_stands_behind_what_is_kept_and_writes_nothing() {
+fn a_check_sees_waiters_and_writes_nothing() {
     let (member, store) = start();
-    let kept = Claim { keeps: true, ..claim(LEASE, false) };
+    let kept = Claim { caches: true, ..claim(LEASE, false) };
     let look = |claim: &Claim, held: &Value, last: &Value| {
         let seen = done(true, 8, &[found(std::slice::from_ref(held)), found(std::slice::from_ref(last))]);
         member.lock().transactions.extend([seen, done(true, 9, &[])]);
-        let look = Keeping::look(&store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
+        let look =
+            HoldCaching::check_holds(&store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
         assert_eq!(member.lock().transactions.drain(..).count(), 1, "one question and nothing else");
         look
     };
     let held = key_of(&kept, 5, STRANGE);
     let mut behind = key_of(&kept, 6, STRANGE);
     behind["key"] = json!("b3RoZXI=");
-    assert_eq!(look(&kept, &held, &behind), KeptLook::Wanted);
-    assert_eq!(look(&kept, &held, &held), KeptLook::Stays);
-    assert_eq!(look(&claim(LEASE, false), &held, &held), KeptLook::Lost, "it is another's");
+    assert_eq!(look(&kept, &held, &behind), CachedCheck::Wanted);
+    assert_eq!(look(&kept, &held, &held), CachedCheck::Stays);
+    assert_eq!(look(&claim(LEASE, false), &held, &held), CachedCheck::Lost, "it is another's");
     store.close();
 }
 
@@ -339,7 +340,7 @@ fn front(key: &str) -> Front {
 }
 
 #[test]
-fn a_waiter_is_told_of_the_key_that_is_in_front_of_it_now_and_of_no_other() {
+fn a_waiter_watches_the_key_before_it() {
     let (_member, store) = start();
     let id = store.key(&claim(LEASE, true));
     let listening = store.watch.wait_at(&id, &Waker::default()).unwrap();

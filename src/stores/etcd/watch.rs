@@ -170,14 +170,14 @@ impl Watch {
             let mut state = self.state.lock();
             state.own.is_up = true;
             state.stands();
-            self.tell_up(&mut state);
+            self.report_up(&mut state);
             let down = state.channels.values().filter(|entry| !entry.channel.is_up());
             down.for_each(|entry| entry.channel.set_up(true));
             let held = state.own.holds.iter().flat_map(|holds| holds.fronts(Clock::System.now()));
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        self.look_at_lines(&lines)?;
+        self.check_queues(&lines)?;
         self.look_at(
             &fronts,
             |front| message::get(&front.key),

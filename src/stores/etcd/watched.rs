@@ -259,7 +259,7 @@ impl Watch {
 impl WatchHub {
     /// Up from the beginning: while nobody is in front there is nothing to miss.
     fn waiter(&mut self, key: &str) -> &mut HubChannel<EtcdNote> {
-        let is_up = !self.told_down;
+        let is_up = !self.is_down_reported;
         self.enter(key, is_up)
     }
 }
@@ -284,7 +284,7 @@ impl Watch {
     }
 
     /// A lock is about to be asked for by this key, to be kept: that it comes is no recall.
-    pub(super) fn keeps(&self, line: &KeyLine, key: &str) {
+    pub(super) fn caches(&self, line: &KeyLine, key: &str) {
         let mut state = self.state.lock();
         if let Some(kept) = state.channels.get_mut(line.text()).and_then(|entry| entry.note.kept.as_mut()) {
             kept.own = Some(key.to_owned());
@@ -306,7 +306,7 @@ impl Watch {
     }
 
     /// Asks for what is kept here where others have come to wait before the watch stood.
-    pub(super) fn look_at_lines(&self, lines: &[KeyLine]) -> Result<()> {
+    pub(super) fn check_queues(&self, lines: &[KeyLine]) -> Result<()> {
         self.look_at(
             lines,
             |line| line.last(None),
@@ -348,14 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_in_the_line_of_a_kept_lock_recalls_it_unless_it_is_the_holders() {
+    fn anothers_key_recalls_a_cached_lock() {
         let hub = hub();
         let (line, other) = (KeyLine::new("leasehold/", "a/b"), KeyLine::new("leasehold/", "a"));
         let (own, theirs) = (key(&line), key(&line));
         hub.put(&theirs); // nobody listens
         let listening = hub.hear(line.clone(), &Waker::default()).unwrap();
-        hub.keeps(&line, &own);
-        hub.keeps(&other, &own);
+        hub.caches(&line, &own);
+        hub.caches(&other, &own);
         let recalls = |key: &str| hub.state.lock().recalled_by(key).is_some();
         assert!(!recalls(&own) && recalls(&theirs));
         assert!(!recalls(&key(&other)), "of another lock");
@@ -371,13 +371,13 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_the_next_hold_is_no_recall_and_that_of_the_last_is() {
+    fn the_next_holds_key_is_no_recall() {
         let hub = hub();
         let line = KeyLine::new("leasehold/", "a/b");
         let (first, next) = (key(&line), key(&line));
         let _listening = hub.hear(line.clone(), &Waker::default()).unwrap();
-        hub.keeps(&line, &first);
-        hub.keeps(&line, &next);
+        hub.caches(&line, &first);
+        hub.caches(&line, &next);
         let recalls = |key: &str| hub.state.lock().recalled_by(key).is_some();
         assert!(!recalls(&next) && recalls(&first));
         hub.end();

@@ -15,7 +15,7 @@ use crate::seam::{
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::parties::Parties;
-use crate::stores::memory::state::{MemoryKind, MemoryState, Turn};
+use crate::stores::memory::state::{Access, MemoryKind, MemoryState};
 use crate::stores::memory::store::{Fault, MemoryShared, MemoryStore};
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ impl MemoryAccess {
         &self,
         (kind, name): (Kind, &LockName),
         deadline: Moment,
-        request: impl FnOnce(&dyn MemoryKind, &mut Turn<'_>) -> T,
+        request: impl FnOnce(&dyn MemoryKind, &mut Access<'_>) -> T,
     ) -> Answer<T> {
         self.ask(deadline, || self.with(kind, name, request))
     }
@@ -105,7 +105,7 @@ impl MemoryAccess {
         &self,
         kind: Kind,
         name: &LockName,
-        request: impl FnOnce(&dyn MemoryKind, &mut Turn<'_>) -> T,
+        request: impl FnOnce(&dyn MemoryKind, &mut Access<'_>) -> T,
     ) -> Answer<T> {
         self.check_open()?;
         let mut state = self.shared.state.lock();
@@ -129,8 +129,8 @@ impl MemoryAccess {
         {
             return Err(Failure::Refused(strange()));
         }
-        let mut turn = Turn { state: &mut state, now, channels: &self.shared.channels };
-        Ok(request(kinds::of(kind), &mut turn))
+        let mut access = Access { state: &mut state, now, channels: &self.shared.channels };
+        Ok(request(kinds::of(kind), &mut access))
     }
 }
 
@@ -155,45 +155,46 @@ impl Store for MemoryAccess {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| kind.attempt(turn, claim, count))
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.attempt(access, claim, count))
             .flatten()
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| kind.release(turn, claim, left))
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.release(access, claim, left))
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let hand_off =
-            || self.ask_for((to.kind, &to.name), deadline, |kind, turn| kind.hand_off(turn, from, to));
+            || self.ask_for((to.kind, &to.name), deadline, |kind, access| kind.hand_off(access, from, to));
         let answer = || -> Box<dyn Pending> { Box::new(Answered(hand_off())) };
         from.kind.is_handed_off().then(answer)
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        let renew = |claim: &Claim| self.with(claim.kind, &claim.name, |kind, turn| kind.renew(turn, claim));
+        let renew =
+            |claim: &Claim| self.with(claim.kind, &claim.name, |kind, access| kind.renew(access, claim));
         self.ask_all(claims, deadline, renew)
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let clean_up =
-            |claim: &Claim| self.with(claim.kind, &claim.name, |kind, turn| kind.clean_up(turn, claim));
+            |claim: &Claim| self.with(claim.kind, &claim.name, |kind, access| kind.clean_up(access, claim));
         self.ask_all(claims, deadline, clean_up)
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
-        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| {
-            let end = turn.now.plus(rest);
-            kind.expire_at(turn, claim, end)
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, access| {
+            let end = access.now.plus(rest);
+            kind.expire_at(access, claim, end)
         })
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        self.ask_for((kind, name), deadline, |kind, turn| kind.force(turn, name))
+        self.ask_for((kind, name), deadline, |kind, access| kind.force(access, name))
     }
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
-        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| kind.count(turn, claim, what))
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.count(access, claim, what))
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -225,8 +226,8 @@ impl Store for MemoryAccess {
 
 impl Inspect for MemoryAccess {
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
-        self.ask_for((kind, name), by, |_, turn| {
-            let seen = turn.state.shown(name, turn.now, &turn.channels.lock());
+        self.ask_for((kind, name), by, |_, access| {
+            let seen = access.state.shown(name, access.now, &access.channels.lock());
             Snapshot::of(seen, kind, owner)
         })
     }

@@ -53,7 +53,7 @@ impl Directory for MemoryAccess {
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let page = |state: &mut MemoryState, now| {
             let found = clients.iter().map(|client| state.posted(*client, now)).collect();
-            Page { found, next: None, requests: 1, looked_at: 0 }
+            Page { found, next: None, requests: 1, examined: 0 }
         };
         self.ask(deadline, || self.directory(page))
     }
@@ -62,8 +62,8 @@ impl Directory for MemoryAccess {
         let page = |state: &mut MemoryState, now| {
             let all = state.clients.keys().filter_map(|id| Some((*id, state.posted(*id, now)?)));
             let found: Vec<_> = all.collect();
-            let looked_at = count(state.clients.len());
-            Page { found, next: None, requests: 1, looked_at }
+            let examined = count(state.clients.len());
+            Page { found, next: None, requests: 1, examined }
         };
         self.ask(deadline, || self.directory(page))
     }
@@ -80,7 +80,7 @@ impl Listing for MemoryAccess {
                 Some(state.shown(&name, now, &channels))
             });
             let found = found.collect();
-            Page { found, next, requests: 1, looked_at: count(keys.len()) }
+            Page { found, next, requests: 1, examined: count(keys.len()) }
         };
         self.ask(deadline, || self.directory(page))
     }

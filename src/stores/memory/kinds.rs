@@ -7,7 +7,7 @@ use crate::inspect::Mode;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Others, PLACE_LASTS, Release};
 use crate::stores::memory::counted::{Counted, CountedKind, FREED, WokenWaiters};
 use crate::stores::memory::parties::Parties;
-use crate::stores::memory::state::{HeldLock, MemoryKind, Turn, rw_channel};
+use crate::stores::memory::state::{Access, HeldLock, MemoryKind, rw_channel};
 use crate::time::Moment;
 
 pub(super) fn of(kind: Kind) -> &'static dyn MemoryKind {
@@ -34,21 +34,21 @@ enum HeldKind {
 
 impl HeldKind {
     /// Notifies all waiters, or the first where they queue.
-    fn publish(self, turn: &mut Turn<'_>, name: &LockName) {
+    fn publish(self, access: &mut Access<'_>, name: &LockName) {
         match self {
-            HeldKind::Plain => turn.notify(name.key()),
+            HeldKind::Plain => access.notify(name.key()),
             HeldKind::Fair => {
-                if let Some(first) = turn.state.first(name.key(), turn.now) {
-                    turn.notify(&fair_channel(name, first));
+                if let Some(first) = access.state.first(name.key(), access.now) {
+                    access.notify(&fair_channel(name, first));
                 }
             }
             HeldKind::Token => {}
         }
     }
 
-    fn busy(self, turn: &mut Turn<'_>, claim: &Claim, retry_after: Duration) -> Attempt {
+    fn busy(self, access: &mut Access<'_>, claim: &Claim, retry_after: Duration) -> Attempt {
         if self == HeldKind::Fair && claim.waits {
-            turn.state.join_queue(claim.name.key(), claim.owner, turn.now);
+            access.state.join_queue(claim.name.key(), claim.owner, access.now);
         }
         Attempt::Busy { retry_after: Some(retry_after) }
     }
@@ -58,8 +58,8 @@ fn fair_channel(name: &LockName, owner: Owner) -> String {
     format!("{}:{owner}", name.key())
 }
 
-fn own<'a>(turn: &'a mut Turn<'_>, claim: &Claim) -> Option<&'a mut HeldLock> {
-    turn.state.locks.get_mut(claim.name.key()).filter(|held| held.owner == claim.owner)
+fn own<'a>(access: &'a mut Access<'_>, claim: &Claim) -> Option<&'a mut HeldLock> {
+    access.state.locks.get_mut(claim.name.key()).filter(|held| held.owner == claim.owner)
 }
 
 impl MemoryKind for HeldKind {
@@ -71,37 +71,37 @@ impl MemoryKind for HeldKind {
         }
     }
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
-        let (key, now) = (claim.name.key(), turn.now);
-        let first = if *self == HeldKind::Fair { turn.state.first(key, now) } else { None };
+    fn attempt(&self, access: &mut Access<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
+        let (key, now) = (claim.name.key(), access.now);
+        let first = if *self == HeldKind::Fair { access.state.first(key, now) } else { None };
         let others_first = first.is_some_and(|first| first != claim.owner);
-        match turn.state.locks.get_mut(key) {
+        match access.state.locks.get_mut(key) {
             Some(held) if held.owner == claim.owner => {
                 (held.count, held.until) = (count, held.until.max(now.plus(claim.lease)));
             }
             _ if count > 1 => return Ok(Attempt::Lost),
             Some(held) => {
                 let left = held.until.since(now);
-                return Ok(self.busy(turn, claim, left));
+                return Ok(self.busy(access, claim, left));
             }
             // A message wakes this waiter, or the death of the waiters before it.
-            None if others_first => return Ok(self.busy(turn, claim, PLACE_LASTS)),
-            None => drop(turn.state.locks.insert(key.into(), HeldLock::new(claim, count, now))),
+            None if others_first => return Ok(self.busy(access, claim, PLACE_LASTS)),
+            None => drop(access.state.locks.insert(key.into(), HeldLock::new(claim, count, now))),
         }
-        turn.state.leave_queue(key, claim.owner);
-        Ok(Attempt::granted(turn.fence(key, claim.wants_fence)))
+        access.state.leave_queue(key, claim.owner);
+        Ok(Attempt::granted(access.fence(key, claim.wants_fence)))
     }
 
-    fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release {
+    fn release(&self, access: &mut Access<'_>, claim: &Claim, left: u32) -> Release {
         let key = claim.name.key();
-        match turn.state.locks.get_mut(key) {
+        match access.state.locks.get_mut(key) {
             Some(held) if held.owner == claim.owner && left > 0 => {
                 held.count = left;
                 Release::StillHeld
             }
             Some(held) if held.owner == claim.owner => {
-                turn.state.locks.remove(key);
-                self.publish(turn, &claim.name);
+                access.state.locks.remove(key);
+                self.publish(access, &claim.name);
                 Release::Freed { others: Others::Nobody }
             }
             Some(held) => Release::NotHeld { holder: Some(held.owner.to_string()) },
@@ -109,40 +109,40 @@ impl MemoryKind for HeldKind {
         }
     }
 
-    fn clean_up(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
+    fn clean_up(&self, access: &mut Access<'_>, claim: &Claim) -> Release {
         if *self == HeldKind::Fair {
             let key = claim.name.key();
-            let was_first = turn.state.first(key, turn.now) == Some(claim.owner);
-            turn.state.leave_queue(key, claim.owner);
-            if was_first && !turn.state.locks.contains_key(key) {
-                self.publish(turn, &claim.name);
+            let was_first = access.state.first(key, access.now) == Some(claim.owner);
+            access.state.leave_queue(key, claim.owner);
+            if was_first && !access.state.locks.contains_key(key) {
+                self.publish(access, &claim.name);
             }
         }
-        self.release(turn, claim, 0)
+        self.release(access, claim, 0)
     }
 
-    fn renew(&self, turn: &mut Turn<'_>, claim: &Claim) -> bool {
-        let end = turn.now.plus(claim.lease);
-        own(turn, claim).map(|held| held.until = held.until.max(end)).is_some()
+    fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
+        let end = access.now.plus(claim.lease);
+        own(access, claim).map(|held| held.until = held.until.max(end)).is_some()
     }
 
-    fn hand_off(&self, turn: &mut Turn<'_>, from: &Claim, to: &Claim) -> Handoff {
-        let now = turn.now;
-        match own(turn, from) {
+    fn hand_off(&self, access: &mut Access<'_>, from: &Claim, to: &Claim) -> Handoff {
+        let now = access.now;
+        match own(access, from) {
             Some(held) => *held = HeldLock::new(to, 1, now),
             None => return Handoff::Lost,
         }
-        Handoff::Granted { fence: turn.fence(to.name.key(), to.wants_fence) }
+        Handoff::Granted { fence: access.fence(to.name.key(), to.wants_fence) }
     }
 
-    fn expire_at(&self, turn: &mut Turn<'_>, claim: &Claim, end: Moment) -> bool {
-        own(turn, claim).map(|held| held.until = end).is_some()
+    fn expire_at(&self, access: &mut Access<'_>, claim: &Claim, end: Moment) -> bool {
+        own(access, claim).map(|held| held.until = end).is_some()
     }
 
-    fn force(&self, turn: &mut Turn<'_>, name: &LockName) -> bool {
-        let was_held = turn.state.locks.remove(name.key()).is_some();
+    fn force(&self, access: &mut Access<'_>, name: &LockName) -> bool {
+        let was_held = access.state.locks.remove(name.key()).is_some();
         if was_held {
-            self.publish(turn, name);
+            self.publish(access, name);
         }
         was_held
     }
@@ -150,15 +150,15 @@ impl MemoryKind for HeldKind {
 
 /// Runs one request on the read-write lock of `name`, after expired leases were removed.
 fn with_parties<T>(
-    turn: &mut Turn<'_>,
+    access: &mut Access<'_>,
     name: &LockName,
-    request: impl FnOnce(&mut Parties, &mut Turn<'_>) -> T,
+    request: impl FnOnce(&mut Parties, &mut Access<'_>) -> T,
 ) -> T {
-    let mut parties = turn.state.read_writes.remove(name.key()).unwrap_or_default();
-    parties.expire(turn.now);
-    let result = request(&mut parties, turn);
+    let mut parties = access.state.read_writes.remove(name.key()).unwrap_or_default();
+    parties.expire(access.now);
+    let result = request(&mut parties, access);
     if !parties.is_empty() {
-        turn.state.read_writes.insert(name.key().into(), parties);
+        access.state.read_writes.insert(name.key().into(), parties);
     }
     result
 }
@@ -171,37 +171,37 @@ impl MemoryKind for RwKind {
         Some(rw_channel(claim.name.key()))
     }
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
-        with_parties(turn, &claim.name, |parties, turn| {
-            Ok(match parties.attempt(self.0, claim, count, turn.now) {
-                Ok(()) => Attempt::granted(turn.fence(claim.name.key(), claim.wants_fence)),
+    fn attempt(&self, access: &mut Access<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
+        with_parties(access, &claim.name, |parties, access| {
+            Ok(match parties.attempt(self.0, claim, count, access.now) {
+                Ok(()) => Attempt::granted(access.fence(claim.name.key(), claim.wants_fence)),
                 Err(attempt) => attempt,
             })
         })
     }
 
-    fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release {
-        with_parties(turn, &claim.name, |parties, turn| {
+    fn release(&self, access: &mut Access<'_>, claim: &Claim, left: u32) -> Release {
+        with_parties(access, &claim.name, |parties, access| {
             let lets_readers_in = parties.stop_waiting(self.0, claim);
             let release = parties.release(self.0, claim, left);
             if lets_readers_in || matches!(release, Release::Freed { .. }) {
-                turn.notify(&rw_channel(claim.name.key()));
+                access.notify(&rw_channel(claim.name.key()));
             }
             release
         })
     }
 
-    fn renew(&self, turn: &mut Turn<'_>, claim: &Claim) -> bool {
-        with_parties(turn, &claim.name, |parties, turn| {
-            parties.prolong(self.0, claim, turn.now.plus(claim.lease))
+    fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
+        with_parties(access, &claim.name, |parties, access| {
+            parties.prolong(self.0, claim, access.now.plus(claim.lease))
         })
     }
 
-    fn force(&self, turn: &mut Turn<'_>, name: &LockName) -> bool {
-        with_parties(turn, name, |parties, turn| {
+    fn force(&self, access: &mut Access<'_>, name: &LockName) -> bool {
+        with_parties(access, name, |parties, access| {
             let was_held = parties.force(self.0);
             if was_held {
-                turn.notify(&rw_channel(name.key()));
+                access.notify(&rw_channel(name.key()));
             }
             was_held
         })
@@ -215,19 +215,19 @@ fn channel_of_one(kind: CountedKind, key: &str, owner: Owner) -> String {
 /// Runs one request on a counted object, and wakes the waiters that it concerns.
 fn with_counted<T>(
     kind: CountedKind,
-    turn: &mut Turn<'_>,
+    access: &mut Access<'_>,
     claim: &Claim,
     request: impl FnOnce(&mut Counted, Moment) -> (T, WokenWaiters),
 ) -> T {
     let key = claim.name.key();
-    let counted = turn.state.counted.entry((kind, key.into())).or_default();
-    let came_back = counted.expire(turn.now);
-    let (result, woken) = request(counted, turn.now);
+    let counted = access.state.counted.entry((kind, key.into())).or_default();
+    let came_back = counted.expire(access.now);
+    let (result, woken) = request(counted, access.now);
     match woken {
         WokenWaiters::Nobody if !came_back => {}
-        WokenWaiters::Nobody | WokenWaiters::All => turn.notify(&kind.channel(key)),
+        WokenWaiters::Nobody | WokenWaiters::All => access.notify(&kind.channel(key)),
         WokenWaiters::These(owners) => {
-            owners.into_iter().for_each(|owner| turn.notify(&channel_of_one(kind, key, owner)));
+            owners.into_iter().for_each(|owner| access.notify(&channel_of_one(kind, key, owner)));
         }
     }
     result
@@ -244,8 +244,8 @@ impl MemoryKind for CountedKind {
         })
     }
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, _count: u32) -> Answer<Attempt> {
-        with_counted(*self, turn, claim, |counted, now| match self {
+    fn attempt(&self, access: &mut Access<'_>, claim: &Claim, _count: u32) -> Answer<Attempt> {
+        with_counted(*self, access, claim, |counted, now| match self {
             CountedKind::Semaphore => (counted.take(claim), WokenWaiters::Nobody),
             CountedKind::Permits => (counted.take_leased(claim, now), WokenWaiters::Nobody),
             CountedKind::Latch => (Ok(counted.pass()), WokenWaiters::Nobody),
@@ -256,30 +256,30 @@ impl MemoryKind for CountedKind {
         })
     }
 
-    fn release(&self, turn: &mut Turn<'_>, claim: &Claim, _left: u32) -> Release {
-        with_counted(*self, turn, claim, |counted, _| match self {
+    fn release(&self, access: &mut Access<'_>, claim: &Claim, _left: u32) -> Release {
+        with_counted(*self, access, claim, |counted, _| match self {
             CountedKind::Semaphore => counted.give_back_taken(claim),
             CountedKind::Permits => counted.give_back_leased(claim),
             CountedKind::Latch | CountedKind::Signal => (FREED, WokenWaiters::Nobody),
         })
     }
 
-    fn clean_up(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
+    fn clean_up(&self, access: &mut Access<'_>, claim: &Claim) -> Release {
         match self {
             CountedKind::Semaphore | CountedKind::Permits | CountedKind::Latch => {
-                self.release(turn, claim, 0)
+                self.release(access, claim, 0)
             }
             CountedKind::Signal => {
-                with_counted(*self, turn, claim, |counted, now| (FREED, counted.leave(claim.owner, now)))
+                with_counted(*self, access, claim, |counted, now| (FREED, counted.leave(claim.owner, now)))
             }
         }
     }
 
-    fn renew(&self, turn: &mut Turn<'_>, claim: &Claim) -> bool {
-        with_counted(*self, turn, claim, |counted, now| (counted.renew(claim, now), WokenWaiters::Nobody))
+    fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
+        with_counted(*self, access, claim, |counted, now| (counted.renew(claim, now), WokenWaiters::Nobody))
     }
 
-    fn count(&self, turn: &mut Turn<'_>, claim: &Claim, what: &Counting) -> Option<i64> {
-        with_counted(*self, turn, claim, |counted, now| counted.change(*self, claim, what, now))
+    fn count(&self, access: &mut Access<'_>, claim: &Claim, what: &Counting) -> Option<i64> {
+        with_counted(*self, access, claim, |counted, now| counted.change(*self, claim, what, now))
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::ident::{ClientId, FencingToken, LockName, Owner};
 use crate::inspect::Holder;
-use crate::room::CrowdMap;
 use crate::seam::subscription::Channel;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, HoldNote, PLACE_LASTS, Release};
+use crate::shrink::CrowdMap;
 use crate::stores::memory::counted::{Counted, CountedKind};
 use crate::stores::memory::parties::Parties;
 use crate::sync::Mutex;
@@ -88,13 +88,13 @@ pub(super) fn rw_channel(key: &str) -> String {
     format!("{key}:rw")
 }
 
-pub(super) struct Turn<'a> {
+pub(super) struct Access<'a> {
     pub(super) state: &'a mut MemoryState,
     pub(super) now: Moment,
     pub(super) channels: &'a Mutex<Channels>,
 }
 
-impl Turn<'_> {
+impl Access<'_> {
     /// Under the state's mutex, as a script publishes.
     pub(super) fn notify(&self, channel: &str) {
         if let Some(channel) = self.channels.lock().get(channel) {
@@ -147,32 +147,32 @@ pub(super) trait MemoryKind: Sync {
     /// `None`: waiters of this kind get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt>;
+    fn attempt(&self, access: &mut Access<'_>, claim: &Claim, count: u32) -> Answer<Attempt>;
 
-    fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release;
+    fn release(&self, access: &mut Access<'_>, claim: &Claim, left: u32) -> Release;
 
-    fn clean_up(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
-        self.release(turn, claim, 0)
+    fn clean_up(&self, access: &mut Access<'_>, claim: &Claim) -> Release {
+        self.release(access, claim, 0)
     }
 
-    fn renew(&self, turn: &mut Turn<'_>, claim: &Claim) -> bool;
+    fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
     /// `Lost`, too, for a kind that is not handed off.
-    fn hand_off(&self, _turn: &mut Turn<'_>, _from: &Claim, _to: &Claim) -> Handoff {
+    fn hand_off(&self, _turn: &mut Access<'_>, _from: &Claim, _to: &Claim) -> Handoff {
         Handoff::Lost
     }
 
     /// `false`, too, for a kind whose end cannot be set.
-    fn expire_at(&self, _turn: &mut Turn<'_>, _claim: &Claim, _end: Moment) -> bool {
+    fn expire_at(&self, _turn: &mut Access<'_>, _claim: &Claim, _end: Moment) -> bool {
         false
     }
 
     /// `None`, too, for a kind that counts nothing.
-    fn count(&self, _turn: &mut Turn<'_>, _claim: &Claim, _what: &Counting) -> Option<i64> {
+    fn count(&self, _turn: &mut Access<'_>, _claim: &Claim, _what: &Counting) -> Option<i64> {
         None
     }
 
-    fn force(&self, _turn: &mut Turn<'_>, _name: &LockName) -> bool {
+    fn force(&self, _turn: &mut Access<'_>, _name: &LockName) -> bool {
         false
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::room::Sweeps;
 use crate::seam::subscription::{Channel, ChannelSource};
+use crate::shrink::Sweeps;
 use crate::stores::memory::state::{Channels, MemoryState};
 use crate::sync::Mutex;
 use crate::time::{Clock, ManualClock};
@@ -145,7 +145,7 @@ impl ChannelSource for MemoryShared {
     }
 }
 
-/// A way for requests to a [`MemoryStore`](crate::MemoryStore) to fail in a program's unit tests; see
+/// A way for requests to a [`MemoryStore`] to fail in a program's unit tests; see
 /// [`MemoryStore::fail`](crate::MemoryStore::fail).
 ///
 /// # Examples

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_the_question_mark_is_understood_or_refused_by_name() {
+    fn unknown_url_parameters_are_refused_by_name() {
         for url in [
             "redis://h?db=2",
             "redis://h/?db=2",
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_of_sentinels_is_refused_without_repeating_it() {
+    fn a_bad_sentinel_url_is_refused_without_its_text() {
         for url in [
             "redis-sentinel://user:S3CR3T@localhost",
             "redis-sentinel://user:S3CR3T@localhost/",

@@ -78,7 +78,7 @@ impl RedisStore {
         again: impl Fn(&LockName, &Error) -> Option<Answer<Inspection>>,
     ) -> Answer<Page<Inspection>> {
         self.check_scripts()?;
-        let Scanned { keys, cursor, number: looked_at } =
+        let Scanned { keys, cursor, number: examined } =
             self.scan_locks(&wanted.whole(), cursor, deadline)?;
         // Not keys that are parts of a lock, nor keys that no name can lead to.
         let names = keys.into_iter().filter_map(|key| {
@@ -86,7 +86,7 @@ impl RedisStore {
             LockName::new(&name, key).ok()
         });
         let names: Vec<LockName> = names.collect();
-        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at };
+        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, examined };
         if names.is_empty() {
             return Ok(page);
         }
@@ -131,7 +131,7 @@ impl RedisStore {
         let Scanned { keys, cursor, number } = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
         let clients = keys.iter().filter_map(|key| ClientId::read(key.strip_prefix(prefix)?));
         let clients: Vec<ClientId> = clients.collect();
-        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: number };
+        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, examined: number };
         if !clients.is_empty() {
             // One by one: in a cluster they are in different slots, and one that has moved is found where it
             // is.
@@ -236,7 +236,7 @@ impl Directory for RedisStore {
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let found = self.entries(clients, deadline);
-        answered(found.map(|found| Page { found, next: None, requests: 1, looked_at: 0 }))
+        answered(found.map(|found| Page { found, next: None, requests: 1, examined: 0 }))
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scripts_of_the_line_name_its_keys_and_channels_by_the_list() {
+    fn queue_scripts_use_the_listed_keys() {
         let scripts = [
             (include_str!("lua/line.lua"), [Part::LockLine, Part::LockNext, Part::LockWake].as_slice()),
             (include_str!("lua/kept.lua"), &[Part::LockNext]),

@@ -54,7 +54,7 @@ impl Batches for RedisStore {
             return Box::new(Answered(self.release(claim, left, deadline)));
         }
         let own_listeners = kind.own_listeners(&self.server, claim);
-        let (expected, rights) = (expected(claim.kind), self.server.line_rights.clone());
+        let (expected, rights) = (expected(claim.kind), self.server.queue_rights.clone());
         let read = move |reply| kind.released(&tagged(reply, expected)?, own_listeners, &rights);
         self.begin("unlock", claim, kind.removal(claim, left), deadline, read)
     }
@@ -80,7 +80,7 @@ impl Batches for RedisStore {
         let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
         let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
         let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
-        let rights = self.server.line_rights.clone();
+        let rights = self.server.queue_rights.clone();
         let read =
             move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners, &rights);
         self.begin("unlock", first, several::removals(claims), deadline, read)

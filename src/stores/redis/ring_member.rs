@@ -1,7 +1,7 @@
 //! One server as a ring's node: attempts and looks that run only under a mark.
 
 use crate::error::{Error, ErrorKind};
-use crate::seam::ring_member::{Look, MARK_KEY, Marked, RingMember};
+use crate::seam::ring_member::{MARK_KEY, Marked, Probe, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, named};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::expected;
@@ -69,7 +69,7 @@ impl RingMember for RedisStore {
         named(outcome, "lock", claim.name.given())
     }
 
-    fn look_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Look>> {
+    fn probe_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Probe>> {
         let lock = claim.name.key();
         let counter = claim.wants_fence.then(|| keys::fence_counter(lock));
         let command = match &counter {
@@ -78,10 +78,10 @@ impl RingMember for RedisStore {
         };
         let outcome = self.ask_under(&command.under(&RING_LOOK, mark, 0), deadline, |reply| {
             decoded(match reply.tag() {
-                b"free" => reply.text(1).map(|fence| Look::Free {
+                b"free" => reply.text(1).map(|fence| Probe::Free {
                     fence: fence.and_then(|fence| fence.parse().ok()).unwrap_or(0),
                 }),
-                b"busy" => reply.number(1).map(|ttl_ms| Look::Busy { retry_after: ttl(ttl_ms) }),
+                b"busy" => reply.number(1).map(|ttl_ms| Probe::Busy { retry_after: ttl(ttl_ms) }),
                 _ => Err(reply.unexpected()),
             })
         });

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn each_script_names_exactly_the_keys_and_arguments_that_it_uses() {
+    fn each_script_names_what_it_uses() {
         for (file, text) in ALL {
             let header = header(text);
             let code: String = text.lines().skip(header.len()).collect();

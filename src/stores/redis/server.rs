@@ -22,18 +22,18 @@ pub(crate) struct RedisServer {
     pub(crate) subscriber: Arc<Subscriber>,
     pub(crate) scripts: bool,
     pub(crate) replicas: Option<Replicas>,
-    pub(crate) line_rights: LineRights,
+    pub(crate) queue_rights: QueueRights,
 }
 
 /// Whether the user may notify queues of waiting clients; shared by the members of a cluster. A reply to a
 /// release may say that the user may not. After a while the client uses queues again, until another reply
 /// says so.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LineRights {
+pub(crate) struct QueueRights {
     pub(crate) refused: Arc<Refused>,
 }
 
-impl LineRights {
+impl QueueRights {
     pub(crate) fn learn(&self, reply: &Tagged) {
         if reply.ends_with(b"unlined") {
             self.refused.note(Clock::System.now());

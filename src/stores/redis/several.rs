@@ -9,7 +9,7 @@ use crate::stores::redis::kinds::kind::expected;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged};
 use crate::stores::redis::script::{ACQUIRE_ALL, Command, RELEASE_ALL};
-use crate::stores::redis::server::{LineRights, RedisServer};
+use crate::stores::redis::server::{QueueRights, RedisServer};
 use crate::time::{Moment, millis};
 
 /// Claims in one script, which the server runs in a millisecond.
@@ -17,7 +17,7 @@ const TOGETHER: usize = 100;
 
 /// Whether the scripts for several locks take and release this kind.
 pub(super) fn is_batched(kind: Kind) -> bool {
-    kind.has_line()
+    kind.has_queue()
 }
 
 pub(super) fn at_a_time(kind: Kind) -> u32 {
@@ -69,7 +69,7 @@ pub(super) fn removals(claims: &[Claim]) -> Command {
 pub(super) fn all_released(
     reply: &Tagged,
     own_listeners: &[i64],
-    rights: &LineRights,
+    rights: &QueueRights,
 ) -> Answer<Vec<Release>> {
     rights.learn(reply);
     let release = |(index, own): (usize, &i64)| {
@@ -116,7 +116,7 @@ pub(super) fn clean_up(
     let mut places = several.iter();
     for group in &groups {
         match next().and_then(|reply| {
-            all_released(&tagged(reply, Expected::Hash)?, &vec![1; group.len()], &server.line_rights)
+            all_released(&tagged(reply, Expected::Hash)?, &vec![1; group.len()], &server.queue_rights)
         }) {
             Ok(released) => released.into_iter().for_each(|release| put(places.next(), Ok(release))),
             Err(failure) => group.iter().for_each(|_| put(places.next(), Err(failure.copy()))),
@@ -125,7 +125,7 @@ pub(super) fn clean_up(
     for (at, claim) in single.iter().zip(&alone) {
         let released = |reply| {
             let reply = tagged(reply, expected(claim.kind))?;
-            kinds::of(claim.kind).released(&reply, 1, &server.line_rights)
+            kinds::of(claim.kind).released(&reply, 1, &server.queue_rights)
         };
         put(Some(at), next().and_then(released));
     }

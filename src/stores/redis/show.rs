@@ -67,7 +67,7 @@ struct Shown<'a> {
     waiting: i64,
     waiters: &'a [Value],
     listeners: &'a [Value],
-    in_line: i64,
+    queued: i64,
     line: &'a [Value],
     writers_wait: i64,
 }
@@ -102,7 +102,7 @@ impl<'a> Shown<'a> {
             waiting: number(next()?)?,
             waiters: list(next()?)?,
             listeners: list(next()?)?,
-            in_line: number(next()?)?,
+            queued: number(next()?)?,
             line: list(next()?)?,
             writers_wait: number(next()?)?,
         })
@@ -136,7 +136,7 @@ impl<'a> Shown<'a> {
     }
 
     fn waiters(&self, seen: &mut Inspection) -> Result<()> {
-        seen.waiting = u64::try_from(self.waiting.saturating_add(self.in_line)).unwrap_or(0);
+        seen.waiting = u64::try_from(self.waiting.saturating_add(self.queued)).unwrap_or(0);
         for pair in self.waiters.chunks_exact(2) {
             let [owner, until_ms] = pair else { continue };
             let remaining = Some(self.left(number(until_ms)?));
@@ -196,7 +196,7 @@ impl<'a> Shown<'a> {
         };
         seen.holders = holders;
         if let Some(about) = about {
-            self.tell_about(&about.value, seen);
+            self.add_location(&about.value, seen);
         }
         seen.writers_wait = self.writers_wait > 0;
         Ok(match mode {
@@ -252,7 +252,7 @@ impl<'a> Shown<'a> {
 
     /// `owner since_ms ends_ms pid host thread`: the note of a holder from its grant, if it still holds the
     /// lock.
-    fn tell_about(&self, about: &str, seen: &mut Inspection) {
+    fn add_location(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
         let (owner, since, ends) = (next(), next().parse::<i64>(), next().parse::<i64>());

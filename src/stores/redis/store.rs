@@ -10,11 +10,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{ConnectionWatch, Keeping, KeptLook, Lines};
+use crate::seam::capabilities::{CachedCheck, ConnectionWatch, HoldCaching, WaitQueues};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
-    Answer, Attempt, Capabilities, Claim, Counting, Failure, Handoff, Inspect, Kind, Pending, Release, Sink,
-    Snapshot, Store, Turn, named,
+    Answer, Attempt, Capabilities, Claim, Counting, Failure, Handoff, Inspect, Kind, Pending, QueueMode,
+    Release, Sink, Snapshot, Store, named,
 };
 use crate::stores::redis::about::{About, agree_on_format, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
@@ -25,7 +25,7 @@ use crate::stores::redis::pubsub::{self, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
-use crate::stores::redis::server::{LineRights, RedisCall, RedisServer, Underway};
+use crate::stores::redis::server::{QueueRights, RedisCall, RedisServer, Underway};
 use crate::stores::redis::{several, show};
 use crate::sync::{OnceLock, Waker};
 use crate::time::{Clock, Moment};
@@ -67,7 +67,7 @@ impl RedisStore {
         };
         let subscriber =
             Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, &[pubsub::PLAIN]);
-        let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
+        let (scripts, replicas, rights) = (options.scripts, options.replicas, QueueRights::default());
         let store = RedisStore::new(connections, subscriber, scripts, replicas, rights);
         Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
     }
@@ -77,7 +77,7 @@ impl RedisStore {
         subscriber: Arc<Subscriber>,
         scripts: bool,
         replicas: Option<Replicas>,
-        line_rights: LineRights,
+        queue_rights: QueueRights,
     ) -> RedisStore {
         // No thread waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
@@ -86,7 +86,7 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server = RedisServer { connections, subscriber, scripts, replicas, line_rights };
+        let server = RedisServer { connections, subscriber, scripts, replicas, queue_rights };
         RedisStore {
             server,
             monitor: None,
@@ -197,8 +197,8 @@ impl Store for RedisStore {
             cleaned_up_at_a_time: if self.settles_doubts { several::at_a_time } else { |_| 1 },
             batches: Some(self),
             connections: Some(self),
-            lines: Some(self),
-            keeping: Some(self),
+            wait_queues: Some(self),
+            hold_caching: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()
@@ -211,9 +211,9 @@ impl Store for RedisStore {
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let yielding;
-        let claim = if self.server.connections.is_asking() && claim.turn != Turn::Barges {
+        let claim = if self.server.connections.is_asking() && claim.queue_mode != QueueMode::Barges {
             // The queue may still be where the slot comes from; a second one here would be in its way.
-            yielding = Claim { turn: Turn::Yields, ..claim.clone() };
+            yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {
             claim
@@ -234,7 +234,7 @@ impl Store for RedisStore {
         if !is_sent || claim.waits && !server.scripts {
             return done.answer(self.release_or_leave(claim, deadline));
         }
-        let (own_listeners, rights) = (kind.own_listeners(server, claim), server.line_rights.clone());
+        let (own_listeners, rights) = (kind.own_listeners(server, claim), server.queue_rights.clone());
         let (name, releasing) = (Arc::clone(&claim.name), done.releasing());
         let expected = expected(claim.kind);
         let take = move |outcome: Answer<redis::Value>| {
@@ -341,13 +341,13 @@ impl Inspect for RedisStore {
     }
 }
 
-impl Lines for RedisStore {
+impl WaitQueues for RedisStore {
     fn is_refused(&self) -> bool {
-        self.server.line_rights.are_refused()
+        self.server.queue_rights.are_refused()
     }
 
-    fn leave_line(&self, claim: &Claim, deadline: Moment) {
-        if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
+    fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
+        if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
             // A place that could not be left has no listener, so a release passes over it.
             let channel = kinds::of(claim.kind).turn_channel(claim);
@@ -368,7 +368,7 @@ impl Lines for RedisStore {
         }
     }
 
-    fn end_lookout(&self, claim: &Claim) {
+    fn end_release_watch(&self, claim: &Claim) {
         if let Some(channel) = kinds::of(claim.kind).channel(claim) {
             self.server.subscriber.end_soon(&channel);
         }
@@ -381,17 +381,17 @@ impl ConnectionWatch for RedisStore {
     }
 }
 
-impl Keeping for RedisStore {
+impl HoldCaching for RedisStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         self.listen(&claim.by_own_turn(), waker)
     }
 
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         self.batch(
             claims,
             "renew",
             deadline,
-            |kind, claim| kind.look_kept(claim, kind.own_listeners(&self.server, claim)),
+            |kind, claim| kind.check_cached(claim, kind.own_listeners(&self.server, claim)),
             |_, reply| replies::looked(reply),
         )
     }

@@ -88,7 +88,7 @@ impl<D: Rows> Directory for RowStore<D> {
             clients.iter().map(one).collect()
         });
         let requests = u64::try_from(clients.len()).unwrap_or(u64::MAX);
-        answered(found.map(|found| Page { found, next: None, requests, looked_at: 0 }))
+        answered(found.map(|found| Page { found, next: None, requests, examined: 0 }))
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
@@ -127,5 +127,5 @@ fn page<T>(
 ) -> Answer<Page<T>> {
     let found = records.iter().filter_map(|record| read(record).transpose()).collect::<Answer<_>>()?;
     let next = cursor.map(|cursor| Place { servers: None, cursor });
-    Ok(Page { found, next, requests: 1, looked_at: u64::try_from(records.len()).unwrap_or(u64::MAX) })
+    Ok(Page { found, next, requests: 1, examined: u64::try_from(records.len()).unwrap_or(u64::MAX) })
 }

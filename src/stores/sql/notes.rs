@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_people_are_left_out_one_after_the_other_until_the_server_takes_them() {
+    fn notes_are_dropped_until_the_server_accepts() {
         for taken in [FULL, PLAIN, NOTHING] {
             let notes = Notes::default();
             let mut asked = 0;

@@ -526,7 +526,7 @@ mod tests {
 
     /// It leads to a server that was the master once: so do those that are as old.
     #[test]
-    fn after_an_answer_that_the_server_takes_no_writes_every_connection_is_looked_up_anew() {
+    fn a_read_only_answer_renews_all_connections() {
         let pool = pool(LASTING, 2);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(0), Some(1)));
         let beside = pool.with(soon(), |_, _| Ok(used(&pool, Ok(()))));
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_old_or_was_idle_for_long_is_used_no_more() {
+    fn an_old_or_idle_connection_is_replaced() {
         for lifetime in [Lifetime { age: NO_TIME, ..LASTING }, Lifetime { idle: NO_TIME, ..LASTING }] {
             let pool = pool(lifetime, 1);
             assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{lifetime:?}");
@@ -555,7 +555,7 @@ mod tests {
 
     /// Age alone is no fault. But a password that was revoked is used for renewals alone.
     #[test]
-    fn an_old_connection_goes_on_where_no_other_can_be_had() {
+    fn an_old_connection_serves_without_another() {
         let pool = pool(Lifetime { age: NO_TIME, ..LASTING }, 1);
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(1), Some(2)));
         *pool.database.refuses.lock() = Some(ErrorKind::Busy);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_new_connection_can_be_had_all_share_those_that_are_open() {
+    fn open_connections_are_shared_without_new_ones() {
         let pool = pool(LASTING, 3);
         *pool.database.refuses.lock() = Some(ErrorKind::Busy);
         assert_eq!(renewed(&pool), Some(0), "the requests' only one");
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_opens_no_connection_while_one_is_idle_and_none_is_for_renewals() {
+    fn the_directory_prefers_an_idle_connection() {
         let pool = pool(LASTING, 3);
         assert_eq!(of_directory(&pool, Ok(())), Some(0), "the requests'");
         let beside = pool.with(soon(), |_, _| Ok(of_directory(&pool, Ok(()))));
@@ -627,7 +627,7 @@ mod tests {
 
     /// Nobody is to wait behind what he does not know of.
     #[test]
-    fn the_directory_leaves_requests_a_place_and_waits_for_no_connection_of_theirs() {
+    fn the_directory_takes_no_requests_place() {
         assert_eq!(of_directory(&pool(LASTING, 1), Ok(())), Some(1), "the only place is for requests");
         let pool = pool(LASTING, 2);
         let two = pool.with(soon(), |_, first| Ok((first.0, used(&pool, Ok(())))));
@@ -646,7 +646,7 @@ mod tests {
 
     /// The record of a run is written by the thread that ran it, while the watchdog may renew.
     #[test]
-    fn what_goes_over_the_connection_for_renewals_waits_while_that_is_in_use() {
+    fn requests_wait_for_the_renewals_connection() {
         let pool = pool(LASTING, 1);
         let (begins, has_begun) = crate::sync::channel::bounded(1);
         let (ends, has_ended) = crate::sync::channel::bounded(1);
@@ -670,7 +670,7 @@ mod tests {
 
     /// The answer to the one request may be read as that to the next, or the next may stand behind it.
     #[test]
-    fn a_connection_is_used_again_unless_a_request_over_it_is_in_doubt() {
+    fn only_a_doubtful_connection_is_not_reused() {
         let pool = pool(LASTING, 1);
         let deadline = soon;
         let with: Use<'_> = &|ended| {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::{Inspection, ObjectKind};
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Keeping, KeptLook, Lines, Sweeping};
+use crate::seam::capabilities::{
+    CachedCheck, Capabilities, ConnectionWatch, HoldCaching, Sweeping, WaitQueues,
+};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Snapshot, Store, named, named_each};
@@ -61,8 +63,8 @@ impl<D: Rows> Store for RowStore<D> {
             poll_every: |_| D::POLL_EVERY,
             connections: Some(self),
             sweeping: Some(self),
-            lines: if D::HAS_LINE { Some(self) } else { None },
-            keeping: if D::HAS_LINE { Some(self) } else { None },
+            wait_queues: if D::HAS_QUEUE { Some(self) } else { None },
+            hold_caching: if D::HAS_QUEUE { Some(self) } else { None },
             directory: Some(self),
             listing: Some(self),
             table: self.pool.database().table(),
@@ -179,26 +181,26 @@ impl<D: Rows> ConnectionWatch for RowStore<D> {
     }
 }
 
-impl<D: Rows> Lines for RowStore<D> {
+impl<D: Rows> WaitQueues for RowStore<D> {
     fn is_refused(&self) -> bool {
-        self.pool.database().is_line_refused()
+        self.pool.database().is_queue_refused()
     }
 
-    fn leave_line(&self, claim: &Claim, deadline: Moment) {
+    fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         // An entry that stays is passed over when its client has not asked for a while.
-        drop(self.pool.with(deadline, |database, link| database.leave_line(link, claim)));
+        drop(self.pool.with(deadline, |database, link| database.leave_wait_queue(link, claim)));
     }
 }
 
-impl<D: Rows> Keeping for RowStore<D> {
+impl<D: Rows> HoldCaching for RowStore<D> {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         self.listen(&claim.by_own_turn(), waker)
     }
 
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let outcomes = self
             .pool
-            .with_renewals(claims.len(), deadline, |database, link| database.look_kept(link, claims));
+            .with_renewals(claims.len(), deadline, |database, link| database.check_cached(link, claims));
         named_each(claims, outcomes, "renew")
     }
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, Owner, unbound_number};
 use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Holder, Inspection, Location, ObjectKind};
-use crate::seam::capabilities::{KeptLook, TableInUse};
+use crate::seam::capabilities::{CachedCheck, TableInUse};
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others};
 use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::statement::{Args, Record, Statement, Statements};
@@ -120,8 +120,8 @@ pub(super) trait Rows: Database {
     /// How long a waiter may sleep without being woken: at least, at most.
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether clients that wait for a lock may stand in a line, and ask who keeps it for it.
-    const HAS_LINE: bool = false;
+    /// Whether clients that wait for a lock may stand in a wait queue, and ask who keeps it for it.
+    const HAS_QUEUE: bool = false;
 
     fn statements(&self) -> &Statements;
 
@@ -162,7 +162,7 @@ pub(super) trait Rows: Database {
         self.acquire_by_row(link, claim)
     }
 
-    /// Asks once for the lock, without a line.
+    /// Asks once for the lock, without a wait queue.
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
@@ -218,12 +218,12 @@ pub(super) trait Rows: Database {
         Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
     }
 
-    /// Whether releases of this client's tell no line, although there may be one.
-    fn is_line_refused(&self) -> bool {
+    /// Whether releases of this client's tell no wait queue, although there may be one.
+    fn is_queue_refused(&self) -> bool {
         false
     }
 
-    fn leave_line(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<()> {
+    fn leave_wait_queue(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<()> {
         Ok(())
     }
 
@@ -250,8 +250,8 @@ pub(super) trait Rows: Database {
     }
 
     /// Whether others want locks that their client keeps until they ask. What cannot be seen is wanted.
-    fn look_kept(&self, _link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<KeptLook>> {
-        claims.iter().map(|_| Ok(KeptLook::Wanted)).collect()
+    fn check_cached(&self, _link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
+        claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect()
     }
 
     /// Frees the lock, for any holder, if it is of this kind.

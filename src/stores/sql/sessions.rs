@@ -14,7 +14,6 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
-use crate::room::CrowdMap;
 use crate::seam::capabilities::{Capabilities, ConnectionWatch};
 use crate::seam::inspection::Inspect;
 use crate::seam::inspection::describe_by_kinds;
@@ -22,6 +21,7 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{
     Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named, named_each,
 };
+use crate::shrink::CrowdMap;
 use crate::stores::sql::database::{Database, Link, Outcome, PooledLink, Shown};
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::timed_out;
@@ -526,7 +526,7 @@ mod tests {
 
     /// Nobody asks the server for that: the connection is looked at.
     #[test]
-    fn an_inner_release_in_a_session_that_has_ended_says_that_the_hold_is_lost() {
+    fn an_ended_sessions_inner_release_is_a_loss() {
         let (server, store, claim) = held_twice();
         assert!(matches!(store.release(&claim, 1, soon()), Ok(Release::StillHeld)));
         server.is_over.store(true, Ordering::SeqCst);
@@ -537,7 +537,7 @@ mod tests {
 
     /// The answer that did not come in time may come yet, and be read as that to another question.
     #[test]
-    fn nothing_is_asked_over_a_connection_that_fell_silent_and_its_hold_is_not_lost() {
+    fn a_silent_session_connection_keeps_its_hold() {
         let (server, store, claim) = held_twice();
         server.is_silent.store(true, Ordering::SeqCst);
         let asked = server.asked.load(Ordering::SeqCst);
@@ -582,7 +582,7 @@ mod tests {
 
     /// Nobody has told the server to free it, and it may not have noticed the end of the connection.
     #[test]
-    fn a_release_over_a_connection_that_broke_is_done_only_when_the_server_says_so() {
+    fn a_broken_sessions_release_needs_confirmation() {
         for breaks_first in [false, true] {
             let (server, store, claim) = held_twice();
             if breaks_first {
@@ -606,7 +606,7 @@ mod tests {
     /// Its successor may give the lock to another, and to have it is no write that the old server would
     /// refuse.
     #[test]
-    fn a_session_lock_of_a_server_that_takes_no_writes_any_more_is_lost() {
+    fn a_demoted_servers_session_lock_is_lost() {
         let (server, store, claim) = held_twice();
         let open = server.open.load(Ordering::SeqCst);
         server.is_read_only.store(true, Ordering::SeqCst);
@@ -618,7 +618,7 @@ mod tests {
 
     /// Each attempt has what has ended forgotten.
     #[test]
-    fn what_another_claim_has_or_has_left_stands_when_the_next_is_asked_for() {
+    fn a_claim_does_not_touch_others_sessions() {
         let (server, store, first) = held_twice();
         let (second, third) = (claim(), claim());
         assert!(matches!(store.attempt(&second, 1, soon()), Ok(Attempt::Granted { .. })));

@@ -223,7 +223,7 @@ mod tests {
 
     /// Another program moves the file away and back, all the time.
     #[test]
-    fn a_file_that_appears_while_it_is_opened_is_not_opened_only_to_be_read() {
+    fn an_appearing_file_is_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
         let database = Sqlite {

@@ -114,7 +114,7 @@ fn page<T>(found: Vec<T>, names: &[String], has_more: bool, requests: usize) -> 
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let next = names.last().filter(|_| has_more);
     let next = next.map(|last| Place { servers: None, cursor: last.clone() });
-    Page { found, next, requests: number(requests), looked_at: number(names.len()) }
+    Page { found, next, requests: number(requests), examined: number(names.len()) }
 }
 
 fn worded<T>(found: Found<T>, action: &'static str) -> Answer<T> {
@@ -138,7 +138,7 @@ impl Directory for ZooKeeperStore {
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let found = self.entries(clients, deadline);
         let requests = u64::try_from(clients.len()).unwrap_or(u64::MAX);
-        worded(found.map(|found| Page { found, next: None, requests, looked_at: 0 }), "directory")
+        worded(found.map(|found| Page { found, next: None, requests, examined: 0 }), "directory")
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {

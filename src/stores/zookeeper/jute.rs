@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_goes_with_a_session_or_has_a_mark_of_another_sort() {
+    fn a_nodes_kind_shows_its_lifetime() {
         for (owner, is_a_waiters) in [
             (0, false),
             (i64::MIN, false),

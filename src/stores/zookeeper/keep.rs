@@ -13,7 +13,7 @@ impl Session {
     pub(super) fn keep(&self) {
         let mut state = self.state.lock();
         while !state.closed {
-            self.next_look.store(u64::MAX, Ordering::SeqCst);
+            self.next_check.store(u64::MAX, Ordering::SeqCst);
             let (now, last_number) = (Clock::System.now(), state.last_number);
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
@@ -39,7 +39,7 @@ impl Session {
                 MutexGuard::unlocked(&mut state, || self.flush());
                 continue;
             }
-            self.next_look.store(next.nanos(), Ordering::SeqCst);
+            self.next_check.store(next.nanos(), Ordering::SeqCst);
             let now = Clock::System.now();
             if !state.closed && now < next {
                 self.kept.wait_for(&mut state, next.since(now).min(Duration::from_secs(3600)));

@@ -31,7 +31,7 @@ use crate::ident::{FencingToken, LockName, Owner};
 use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::seam::capabilities::{Keeping, KeptLook, Sessions};
+use crate::seam::capabilities::{CachedCheck, HoldCaching, Sessions};
 use crate::seam::format::{check_format, format_text};
 use crate::seam::subscription::{ChannelSource, Subscription};
 use crate::seam::{
@@ -111,7 +111,7 @@ impl Store for ZooKeeperStore {
             outlasts_leases: true,
             poll_every: |_| POLL,
             sessions: Some(self),
-            keeping: Some(self),
+            hold_caching: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()
@@ -298,13 +298,13 @@ impl ZooKeeperStore {
     }
 }
 
-impl Keeping for ZooKeeperStore {
+impl HoldCaching for ZooKeeperStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         let source: Arc<dyn ChannelSource> = Arc::<Session>::clone(&self.session);
         Some(self.session.places.hear(&self.path_of(&claim.name).ok()?, source, waker))
     }
 
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let paths: Vec<String> =
             claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
         let asked: Vec<_> = paths.iter().map(|path| Operation::Children { path }).collect();
@@ -317,12 +317,12 @@ impl Keeping for ZooKeeperStore {
                         let own = self.session.places.holding(&key).map(|(node, _)| node.path(&key));
                         let is_own = |name: &str| own.as_deref() == Some(&format!("{path}/{name}"));
                         match (line.all().any(|one| is_own(&one.name)), line.all().count()) {
-                            (false, _) => KeptLook::Lost,
-                            (true, 1) => KeptLook::Stays,
-                            (true, _) => KeptLook::Wanted,
+                            (false, _) => CachedCheck::Lost,
+                            (true, 1) => CachedCheck::Stays,
+                            (true, _) => CachedCheck::Wanted,
                         }
                     }),
-                    Ok(None) => Ok(KeptLook::Lost),
+                    Ok(None) => Ok(CachedCheck::Lost),
                     Err(failure) => Err(failure),
                 };
                 answer(look, "renew", &claim.name)

@@ -108,7 +108,7 @@ fn is_allowed(character: char) -> bool {
     !matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{d7ff}'..='\u{f8ff}' | '\u{fff0}'..)
 }
 
-fn mark(family: Family) -> &'static str {
+fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
@@ -121,7 +121,7 @@ fn mark(family: Family) -> &'static str {
 /// whose creation was not answered.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
-    format!("_c_{}-{}", guid.as_hyphenated(), mark(family))
+    format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))
 }
 
 /// Whether a node's name has the whole form that this crate and Curator give a waiter's node.
@@ -129,8 +129,9 @@ fn is_protocols_own(name: &str) -> bool {
     let parts = name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(GUID));
     parts.is_some_and(|(guid, rest)| {
         let node = QueuedNode::new(rest.to_owned());
-        let is_whole =
-            |node: QueuedNode| rest.strip_prefix('-').is_some_and(|rest| rest.starts_with(mark(node.family)));
+        let is_whole = |node: QueuedNode| {
+            rest.strip_prefix('-').is_some_and(|rest| rest.starts_with(family_marker(node.family)))
+        };
         Uuid::try_parse(guid).is_ok() && node.is_some_and(is_whole)
     })
 }
@@ -149,7 +150,7 @@ impl QueuedNode {
     /// `None`: no waiter's node. The server writes ten digits, or a minus after an overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
-            let (_, digits) = name.rsplit_once(mark(family))?;
+            let (_, digits) = name.rsplit_once(family_marker(family))?;
             let number = digits.parse::<i32>().ok().filter(|number| format!("{number:010}") == digits)?;
             Some(QueuedNode { number, name: name.clone(), family })
         })
@@ -162,7 +163,7 @@ impl QueuedNode {
     }
 
     pub(super) fn digits(name: &str, family: Family) -> &str {
-        name.rsplit_once(mark(family)).map_or("", |(_, digits)| digits)
+        name.rsplit_once(family_marker(family)).map_or("", |(_, digits)| digits)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::ident::Owner;
-use crate::room::CrowdMap;
 use crate::seam::Family;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::shrink::CrowdMap;
 use crate::stores::zookeeper::life::{Life, Window};
 use crate::sync::{Mutex, Waker};
 use crate::time::Moment;

@@ -92,7 +92,7 @@ impl ZooKeeperStore {
                     let until = Clock::System.after(claim.lease);
                     self.session.places.set_held(&key, HeldNode::new(count, until, node.life.window()));
                     self.session.look_by(until);
-                    if claim.keeps {
+                    if claim.caches {
                         self.watch_for_others(&key, deadline);
                     }
                     return Ok(granted(&node));

@@ -16,10 +16,10 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::room::CrowdMap;
 use crate::seam::Failure;
 use crate::seam::subscription::Channel;
 use crate::secrets::Renewable;
+use crate::shrink::CrowdMap;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
 use crate::stores::zookeeper::jute::{self, Header, Operation, code};
 use crate::stores::zookeeper::life::Life;
@@ -50,7 +50,7 @@ pub(super) struct Session {
     changed: Condvar,
     pub(super) kept: Condvar,
     /// When the keeping thread looks next, as `Moment::nanos`; the maximum while it is looking.
-    pub(super) next_look: AtomicU64,
+    pub(super) next_check: AtomicU64,
     pub(super) me: Weak<Session>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct SessionState {
     /// Failures since the last connection, and the last of them.
     failures: usize,
     trouble: Option<Error>,
-    told_down: bool,
+    is_down_reported: bool,
     pub(super) watchdog: Option<ServiceWaker>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -142,7 +142,7 @@ impl Session {
             state: Mutex::new(SessionState { wanted: true, ..SessionState::default() }),
             changed: Condvar::new(),
             kept: Condvar::new(),
-            next_look: AtomicU64::new(u64::MAX),
+            next_check: AtomicU64::new(u64::MAX),
             me: me.clone(),
         });
         let opened = session.start().and_then(|()| session.first_connection());
@@ -272,7 +272,7 @@ impl Session {
 
     /// Makes the keeping thread look by `moment`; see `Service::look_by`.
     pub(super) fn look_by(&self, moment: Moment) {
-        if moment.nanos() < self.next_look.load(Ordering::SeqCst) {
+        if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             let _state = self.state.lock(); // it is either looking, and will again, or asleep
             self.kept.notify_all();
         }
@@ -377,7 +377,7 @@ impl Session {
         state.wanted = false;
         state.failures = 0;
         state.trouble = None;
-        if std::mem::take(&mut state.told_down) {
+        if std::mem::take(&mut state.is_down_reported) {
             self.reporter.wakeups(None);
         }
         self.changed.notify_all();
@@ -444,7 +444,7 @@ impl Session {
         state.out.clear();
         state.watches.clear();
         let waits = !state.closed;
-        if waits && !std::mem::replace(&mut state.told_down, true) {
+        if waits && !std::mem::replace(&mut state.is_down_reported, true) {
             let told = error.copy();
             self.reporter.wakeups(Some(told));
         }

@@ -78,7 +78,7 @@ impl Directory for Redlock {
 
     /// An entry that one server lacks, as one that was started anew does, the next may have.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, looked_at: 0 };
+        let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, examined: 0 };
         for (_, directory) in self.directories() {
             let lacking = clients.iter().zip(&all.found).filter(|(_, posted)| posted.is_none());
             let lacking: Vec<ClientId> = lacking.map(|(client, _)| *client).collect();
@@ -150,7 +150,7 @@ impl Listing for Redlock {
                 let place = Place { cursor: format!("{asked} "), servers: Some(servers) };
                 let next =
                     place.servers.as_ref().is_some_and(|servers| asked < servers.len()).then_some(place);
-                return Ok(Page { found: Vec::new(), next, requests: 1, looked_at: 0 });
+                return Ok(Page { found: Vec::new(), next, requests: 1, examined: 0 });
             }
             failed => return failed,
         };

@@ -214,7 +214,7 @@ impl NodeMonitorShared {
     }
 
     fn run(self: &Arc<Self>, parker: &Parker) {
-        let look = |_woken_for| self.look_after_nodes().min(self.settle_debts()).min(self.give_back());
+        let look = |_woken_for| self.watch_nodes().min(self.settle_debts()).min(self.give_back());
         self.service.run(parker, look);
         // Once more; what is left ends with its lease.
         let now = Clock::System.now();
@@ -223,7 +223,7 @@ impl NodeMonitorShared {
     }
 
     /// Asks the servers that are out of use and due; returns when the next one is.
-    fn look_after_nodes(self: &Arc<Self>) -> Moment {
+    fn watch_nodes(self: &Arc<Self>) -> Moment {
         self.take_arrivals();
         let mut next = Moment::NEVER;
         for (at, node) in self.nodes.iter().enumerate() {
@@ -302,7 +302,7 @@ impl NodeMonitorShared {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(is_ready).map(|pending_cleanup| pending_cleanup.next).min();
-        // A server that went out just now is looked at by `look_after_nodes`.
+        // A server that went out just now is looked at by `watch_nodes`.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })

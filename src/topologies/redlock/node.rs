@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::NameMapper;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Claim, Failure, Kind, ListensFor, Store, Turn};
+use crate::seam::{Answer, Claim, Failure, Kind, ListensFor, QueueMode, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
@@ -58,7 +58,7 @@ pub(crate) struct VotingNode {
 /// A server that did not answer in time is not asked until it answers the monitor's question.
 struct NodeOutage {
     error: Error,
-    next_look: Moment,
+    next_check: Moment,
     pause: Duration,
     /// The lock to ask about.
     probe: Option<(Kind, Arc<LockName>, Owner)>,
@@ -96,7 +96,7 @@ impl VotingNode {
         let renamed = self.renamed(&claim.name)?;
         let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);
         // Each server's line would have another order.
-        Ok(Claim { name, turn: Turn::Barges, listens_for: ListensFor::Releases, ..claim.clone() })
+        Ok(Claim { name, queue_mode: QueueMode::Barges, listens_for: ListensFor::Releases, ..claim.clone() })
     }
 
     // ---- whether it answers
@@ -153,8 +153,8 @@ impl VotingNode {
         }
         self.unasked_from.store(fresh_number(), Ordering::SeqCst);
         let pause = LOOK_AGAIN.0;
-        let next_look = Clock::System.after(pause);
-        *outage = Some(NodeOutage { error: error.copy(), next_look, pause, probe });
+        let next_check = Clock::System.after(pause);
+        *outage = Some(NodeOutage { error: error.copy(), next_check, pause, probe });
         true
     }
 
@@ -165,7 +165,7 @@ impl VotingNode {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
             Some(_) if self.is_opening.load(Ordering::SeqCst) => return (false, Moment::NEVER),
-            Some(outage) if Clock::System.now() < outage.next_look => return (false, outage.next_look),
+            Some(outage) if Clock::System.now() < outage.next_check => return (false, outage.next_check),
             Some(outage) => outage.probe.clone(),
         };
         let looked = match (self.member.get(), probe) {
@@ -201,8 +201,8 @@ impl NodeOutage {
     fn goes_on(&mut self, error: Error) -> Moment {
         self.error = error;
         self.pause = (self.pause * 2).min(LOOK_AGAIN.1);
-        self.next_look = Clock::System.after(self.pause);
-        self.next_look
+        self.next_check = Clock::System.after(self.pause);
+        self.next_check
     }
 }
 

@@ -119,7 +119,7 @@ impl Votes<Attempt> {
     pub(super) fn fencing_token(&self) -> Option<FencingToken> {
         let fences = self.done().filter_map(|attempt| match attempt {
             Attempt::Granted { fence, .. } => *fence,
-            Attempt::Busy { .. } | Attempt::InLine { .. } | Attempt::Lost => None,
+            Attempt::Busy { .. } | Attempt::InWaitQueue { .. } | Attempt::Lost => None,
         });
         fences.max()
     }
@@ -130,7 +130,7 @@ impl Votes<Attempt> {
         let mut leases: Vec<Duration> = self
             .done()
             .filter_map(|attempt| match attempt {
-                Attempt::Busy { retry_after } | Attempt::InLine { retry_after, .. } => {
+                Attempt::Busy { retry_after } | Attempt::InWaitQueue { retry_after, .. } => {
                     Some(retry_after.unwrap_or(Duration::MAX))
                 }
                 Attempt::Granted { .. } | Attempt::Lost => None,
@@ -146,7 +146,7 @@ impl Votes<Attempt> {
 pub(super) fn say_attempt(attempt: &Attempt) -> String {
     match attempt {
         Attempt::Granted { .. } => "granted, and taken back",
-        Attempt::Busy { .. } | Attempt::InLine { .. } => "held by another",
+        Attempt::Busy { .. } | Attempt::InWaitQueue { .. } => "held by another",
         Attempt::Lost => "not held",
     }
     .to_owned()

@@ -15,8 +15,8 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::capabilities::{ConnectionWatch, Homes, Lines, any_hung_up};
-use crate::seam::ring_member::{Look, Marked, RingMember};
+use crate::seam::capabilities::{ConnectionWatch, HomeNodes, WaitQueues, any_hung_up};
+use crate::seam::ring_member::{Marked, Probe, RingMember};
 use crate::seam::subscription::Subscription;
 use crate::seam::{
     Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
@@ -194,10 +194,10 @@ impl RingStore {
         let mut last_fence = 0;
         for earlier in view.earlier_homes(name, home) {
             let looked =
-                under(&view, earlier, deadline, |node, mark| node.look_under(mark, claim, deadline))?;
+                under(&view, earlier, deadline, |node, mark| node.probe_under(mark, claim, deadline))?;
             match looked.map_err(Failure::into_error)? {
-                Look::Free { fence } => last_fence = last_fence.max(fence),
-                Look::Busy { retry_after } => {
+                Probe::Free { fence } => last_fence = last_fence.max(fence),
+                Probe::Busy { retry_after } => {
                     view.refuse_own_writer(earlier, claim, deadline)?;
                     return Ok(Ok(Attempt::Busy { retry_after }));
                 }
@@ -268,11 +268,11 @@ impl RingStore {
         Ok(Arc::clone(&node.store))
     }
 
-    fn lines_at(&self, home: u32, tell: impl FnOnce(&dyn Lines)) {
+    fn lines_at(&self, home: u32, tell: impl FnOnce(&dyn WaitQueues)) {
         if let Ok(store) = self.at(home)
-            && let Some(lines) = store.capabilities().lines
+            && let Some(wait_queues) = store.capabilities().wait_queues
         {
-            tell(lines);
+            tell(wait_queues);
         }
     }
 
@@ -288,7 +288,7 @@ impl Store for RingStore {
         Capabilities {
             homes: Some(self),
             connections: Some(self),
-            lines: Some(self),
+            wait_queues: Some(self),
             directory: Some(self),
             listing: Some(self),
             itself: Some(self),
@@ -405,25 +405,26 @@ impl Inspect for RingStore {
     }
 }
 
-impl Homes for RingStore {
+impl HomeNodes for RingStore {
     fn home(&self, name: &LockName) -> u32 {
         self.view().circle.home(name.key())
     }
 }
 
-impl Lines for RingStore {
+impl WaitQueues for RingStore {
     fn is_refused(&self) -> bool {
-        let refused =
-            |node: &&Arc<RingServer>| node.store.capabilities().lines.is_some_and(Lines::is_refused);
+        let refused = |node: &&Arc<RingServer>| {
+            node.store.capabilities().wait_queues.is_some_and(WaitQueues::is_refused)
+        };
         self.view().nodes.iter().filter(refused).count() > 0
     }
 
-    fn leave_line(&self, claim: &Claim, deadline: Moment) {
-        self.lines_at(claim.home, |lines| lines.leave_line(claim, deadline));
+    fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
+        self.lines_at(claim.home, |wait_queues| wait_queues.leave_wait_queue(claim, deadline));
     }
 
-    fn end_lookout(&self, claim: &Claim) {
-        self.lines_at(claim.home, |lines| lines.end_lookout(claim));
+    fn end_release_watch(&self, claim: &Claim) {
+        self.lines_at(claim.home, |wait_queues| wait_queues.end_release_watch(claim));
     }
 }
 

@@ -42,7 +42,7 @@ fn all_that_must_hold_holds_in_every_state() {
 
 /// Before Redis 7.0 a script cannot ask what its user may do, and goes another way.
 #[test]
-fn it_holds_on_a_server_that_does_not_say_what_a_user_may_do() {
+fn the_model_holds_without_known_rights() {
     let texts = scripts::load(&|_, text| text);
     let scripts = Scripts::new(&texts, false);
     for kind in KINDS {
@@ -55,7 +55,7 @@ fn it_holds_on_a_server_that_does_not_say_what_a_user_may_do() {
 
 /// The changes of a script before it was refused stay.
 #[test]
-fn it_holds_for_a_user_who_may_not_use_a_command() {
+fn the_model_holds_without_a_command() {
     let texts = scripts::load(&|_, text| text);
     let of_kind = |kind: Kind| {
         let uses = |command: &&&str| {

@@ -307,7 +307,7 @@ fn scenes() -> [Scene; 6] {
 }
 
 #[test]
-fn what_nobody_owns_can_be_taken_and_no_key_is_without_an_end() {
+fn unowned_locks_can_be_taken_and_every_key_ends() {
     let texts = scripts::load(&|_, text| text);
     for scene in scenes() {
         for knows_acl in [true, false] {
@@ -390,7 +390,7 @@ const MUTANTS: &[Mutant] = &[
 ];
 
 #[test]
-fn a_script_that_leaves_a_hash_without_an_owner_or_loses_a_permit_is_found() {
+fn scripts_that_lose_owners_or_permits_are_found() {
     for (name, file, old, new, words, refused) in MUTANTS {
         let texts = scripts::load(&|of, text| {
             if of != *file {

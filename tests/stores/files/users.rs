@@ -69,7 +69,7 @@ fn a_file_that_is_replaced_keeps_its_mode_and_owner() {
 }
 
 #[test]
-fn a_file_whose_owner_cannot_be_kept_is_refused_before_anything_is_written() {
+fn a_file_whose_owner_cannot_be_kept_is_refused() {
     const FOLDER: &str = "LEASEHOLD_TEST_FOLDER";
     let (_, fence) = fences();
     if let Some(folder) = std::env::var_os(FOLDER) {
@@ -206,7 +206,7 @@ fn a_link_that_comes_and_goes_leads_no_write_away() {
 }
 
 #[test]
-fn a_path_through_a_link_is_held_to_the_same_tokens() {
+fn a_linked_path_obeys_the_same_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let inner = folder.path().join("inner");
     fs::create_dir(&inner).unwrap();

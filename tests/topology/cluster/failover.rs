@@ -26,12 +26,12 @@ struct Figures {
 }
 
 #[test]
-fn while_a_primary_is_killed_nobody_holds_twice_and_waiters_move_to_its_replica() {
+fn a_killed_primary_makes_no_two_holders() {
     failovers(Fault::Killed, "kill -9");
 }
 
 #[test]
-fn while_a_primary_stands_still_nobody_holds_twice_and_waiters_move_to_its_replica() {
+fn a_stopped_primary_makes_no_two_holders() {
     failovers(Fault::Stopped, "pause");
 }
 
@@ -164,7 +164,7 @@ fn within(from: Instant, to: Instant, promised: Duration, what: &str) {
 }
 
 #[test]
-fn without_enough_members_calls_wait_for_them_and_end_in_time() {
+fn calls_without_enough_members_end_in_time() {
     alone_within(Duration::from_secs(120), || {
         stalled_since(now());
         let Some(mut cluster) = Cluster::start() else { return };

@@ -27,7 +27,7 @@ fn one_member_that_answers_is_enough_to_begin_with() {
 }
 
 #[test]
-fn a_server_that_is_no_cluster_is_refused_and_so_is_a_member_given_as_a_server() {
+fn clusters_and_servers_are_not_confused() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let Some(server) = RedisServer::start_default() else { return };
@@ -42,7 +42,7 @@ fn a_server_that_is_no_cluster_is_refused_and_so_is_a_member_given_as_a_server()
 }
 
 #[test]
-fn names_that_would_leave_their_slot_are_refused_with_the_reason() {
+fn names_that_leave_their_slot_are_refused() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let client = builder(&cluster).build().unwrap();

@@ -46,7 +46,7 @@ fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
 }
 
 #[test]
-fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
+fn moving_slots_cost_no_error_or_second_holder() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
@@ -256,7 +256,7 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
 
 /// A fence's counter and its lock are two keys: while they are on two members nobody can take the lock.
 #[test]
-fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
+fn a_fenced_lock_waits_while_its_keys_are_apart() {
     on_cluster(|cluster| {
         let client = builder(cluster).build().unwrap();
         let name = cluster.name_on(0, "apart");

@@ -43,7 +43,7 @@ fn woken(cluster: &Cluster, from: &LockClient, to: &LockClient, ways: &[&str]) -
 }
 
 #[test]
-fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
+fn each_publish_mode_wakes_its_subscribers() {
     on_cluster(|cluster| {
         let begun = now();
         let (sharded, plain, both) = (["SHARDNUMSUB"], ["NUMSUB"], ["SHARDNUMSUB", "NUMSUB"]);
@@ -75,7 +75,7 @@ fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
 /// Two writers of other clients wait behind a writer or a reader. A release wakes one; the poll would come a
 /// second after they began to listen.
 #[test]
-fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
+fn a_release_wakes_waiting_writers() {
     on_cluster(|cluster| {
         let clients: Vec<_> = (0..3).map(|_| client(cluster, Auto)).collect();
         for round in 0..30 {

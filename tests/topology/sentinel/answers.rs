@@ -17,7 +17,7 @@ const PASSWORD: &str = "S3CR3T-of-the-data";
 const SENTINELS: &str = "S3CR3T-of-the-sentinels";
 
 #[test]
-fn a_hold_that_a_failover_loses_is_reported_to_its_holder_and_fenced() {
+fn a_hold_lost_by_a_failover_is_reported() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let set = SentinelSet::start(&binary);
@@ -103,7 +103,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
 }
 
 #[test]
-fn a_sentinel_that_missed_the_switch_is_not_believed_before_the_client_has_heard_of_it() {
+fn an_outdated_sentinel_is_not_believed() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let (old, new) = (RedisServer::builder(&binary).start(), RedisServer::builder(&binary).start());
@@ -127,7 +127,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed_before_the_client_has_heard
 }
 
 #[test]
-fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
+fn a_replica_named_as_master_is_refused() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let master = RedisServer::builder(&binary).start();
@@ -266,7 +266,7 @@ fn sentinels_and_their_master_are_reached_by_tls() {
 }
 
 #[test]
-fn a_failover_fails_no_release_of_a_guard_that_is_dropped_after_it() {
+fn a_failover_fails_no_later_drops_release() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let (mut set, seen) = (SentinelSet::start(&binary), Seen::default());

@@ -197,7 +197,7 @@ fn a_master_that_is_killed_is_replaced_under_load() {
 }
 
 #[test]
-fn a_master_that_was_paused_comes_back_and_nobody_asks_it() {
+fn a_returned_old_master_is_not_asked() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, old: usize| {
             set.servers[old].stop();
@@ -225,7 +225,7 @@ fn a_master_that_was_paused_comes_back_and_nobody_asks_it() {
 }
 
 #[test]
-fn a_planned_failover_under_load_costs_no_hold_and_makes_no_second_owner() {
+fn a_planned_failover_costs_no_hold() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, _: usize| set.fail_over();
         let Some(outcome) = under_load("planned failover", OUTLASTING, fault, |_, _| {}) else { return };

@@ -40,7 +40,7 @@ impl Waiting<'_> {
         let ended = self.answered(ATTEMPT, claim, sent, answer).and_then(|step| self.last(step));
         let ended = self.unless_shut_down(ended);
         if call.limit == WaitLimit::Once {
-            self.tell_given_up(&ended);
+            self.report_given_up(&ended);
         } else if matches!(ended, Ok(None)) {
             self.span.gave_up(&GaveUpReason::Busy, self.attempts); // the caller goes on by itself
         }
@@ -79,45 +79,45 @@ impl Waiting<'_> {
             self.is_answered = answer.is_ok();
         }
         if window.is_none() {
-            self.tell_asked(op, sent, answer.as_ref().err().map(Failure::error));
+            self.report_asked(op, sent, answer.as_ref().err().map(Failure::error));
         }
         match answer {
-            Ok(Attempt::Granted { fence, in_line }) => {
+            Ok(Attempt::Granted { fence, queued }) => {
                 let Some(window) = window else { return self.granted_too_late(claim, sent) };
                 if op == ATTEMPT {
                     self.reset_retry_budget();
-                    self.note_ration(true, sent);
-                    self.leave_line_by_grant(); // a hand-off knows nothing of the store's queue
+                    self.note_throttled_attempt(true, sent);
+                    self.leave_queue_by_grant(); // a hand-off knows nothing of the store's queue
                 }
                 self.queued = None;
-                if in_line > 0 && call.may_keep() {
+                if queued > 0 && call.may_cache_slice() {
                     let now = engine.clock.now();
-                    call.entry.state().caching.begin(in_line, now);
-                    engine.registry.remember(call.entry, now);
+                    call.local.state().caching.begin(queued, now);
+                    engine.registry.remember(call.local, now);
                 }
-                let keep = self.keep_terms(&claim, in_line);
+                let keep = self.cache_terms(&claim, queued);
                 let granted = engine.enter(call, thread, (&claim, window), keep, fence, self.place.take());
                 if engine.writes_here(call, thread) {
                     self.end_writing_in_time(&granted.hold);
                 }
-                self.tell_asked(op, sent, None);
+                self.report_asked(op, sent, None);
                 let wait = (self.begun, self.attempts, self.coming);
-                engine.tell_granted(call, &granted.hold, wait, &self.span);
+                engine.report_granted(call, &granted.hold, wait, &self.span);
                 Ok(Step::Granted(granted))
             }
-            Ok(Attempt::InLine { retry_after, listens_for: ListensFor::Nothing, .. }) => {
+            Ok(Attempt::InWaitQueue { retry_after, listens_for: ListensFor::Nothing, .. }) => {
                 self.reset_retry_budget();
                 Ok(self.ask_seldom(retry_after))
             }
-            Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
+            Ok(Attempt::InWaitQueue { retry_after, listens_for, watches }) => {
                 self.reset_retry_budget();
-                Ok(self.stand_in_line(retry_after, listens_for, is_lookout))
+                Ok(self.stand_in_queue(retry_after, listens_for, watches))
             }
             Ok(Attempt::Busy { retry_after }) => {
                 self.reset_retry_budget();
-                self.note_ration(false, sent);
+                self.note_throttled_attempt(false, sent);
                 self.coming = None;
-                self.end_lookout();
+                self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
@@ -133,7 +133,7 @@ impl Waiting<'_> {
             Ok(Attempt::Lost) => Ok(Step::Again),
             Err(Failure::Refused(error)) => self.pause_after(error),
             Err(Failure::Unknown(error)) => {
-                self.tell_unknown(&error);
+                self.report_unknown(&error);
                 self.leave_behind(claim, sent);
                 self.pause_after(error)
             }
@@ -152,7 +152,7 @@ impl Waiting<'_> {
     /// How long after an attempt the next one is made at the latest.
     pub(super) fn pause(&self) -> Duration {
         let poll = random_between((self.capabilities.poll_every)(self.call.kind));
-        match self.call.terms.backoff {
+        match self.call.config.backoff {
             // A place in the store's queue does not last longer.
             Some(backoff) if self.store_queues() => backoff.pause(self.attempts).min(poll),
             Some(backoff) => backoff.pause(self.attempts),

@@ -13,9 +13,9 @@ impl Waiting<'_> {
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a
     /// number that it cannot touch.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
-        if self.manner.is_of_line() {
-            self.manner.become_in_doubt();
-            self.call.entry.state().in_line = true;
+        if self.wait_mode.uses_wait_queue() {
+            self.wait_mode.become_in_doubt();
+            self.call.local.state().queued = true;
         }
         self.queued = None;
         if self.store_queues() {
@@ -63,14 +63,14 @@ impl Waiting<'_> {
             return self.leave_behind(claim, sent);
         }
         let (left, until, core) = (claim.clone(), self.left_until(&claim, sent), Arc::clone(&engine.core));
-        let (mark, entry) = (Arc::clone(self.thread), Arc::clone(self.call.entry));
+        let (mark, local) = (Arc::clone(self.thread), Arc::clone(self.call.local));
         let is_threads = self.unbound.is_none();
         let call = engine.calls.begin().detached();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
                 // Given up first, so that a later grant under the number is not counted on: see `window_of`.
                 if is_threads {
-                    entry.given_up.add(left.owner.number());
+                    local.given_up.add(left.owner.number());
                     mark.retire(left.owner.number());
                 }
                 core.clean_up(left, until, core.clock.now());
@@ -78,7 +78,7 @@ impl Waiting<'_> {
             drop(call);
         };
         engine.store.release_later(&claim, deadline, Sink::new(done));
-        engine.watchdog.look_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
+        engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
     }
 
     pub(super) fn pause_after(&mut self, error: Error) -> Result<Step> {
@@ -91,9 +91,9 @@ impl Waiting<'_> {
         // does. A caller whose time is over, or who never waited, has been through nothing that concerns
         // them.
         if !call.limit.is_over(now) {
-            call.entry.note_failure(self.retry_budget.since.map(|since| (since, noted)));
+            call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {
-                call.entry.state().queue.wake_all();
+                call.local.state().queue.wake_all();
             }
         }
         self.retry_budget.last = Some(outcome?);
@@ -109,7 +109,7 @@ impl Waiting<'_> {
         self.retry_budget.last =
             Some(self.retry_budget.note(engine.options.retry_timeout, error, now, is_over)?);
         let until = now.plus(random_between(RETRY_PAUSE));
-        self.rest.pause(until);
+        self.poll_pause.pause(until);
         Ok(Step::Sleep(until))
     }
 
@@ -117,7 +117,7 @@ impl Waiting<'_> {
     pub(super) fn reset_retry_budget(&mut self) {
         if self.retry_budget.since.is_some() || self.parker.is_some() {
             self.retry_budget = RetryBudget::default();
-            self.call.entry.note_failure(None);
+            self.call.local.note_failure(None);
         }
     }
 }

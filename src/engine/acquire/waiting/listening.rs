@@ -6,7 +6,7 @@ use crate::time::Moment;
 
 /// The subscription of a waiter, and the counts of its channel when they were last looked at.
 ///
-/// A store without a line knows one channel for each lock, whatever is asked for.
+/// A store without a wait queue knows one channel for each lock, whatever is asked for.
 #[derive(Default)]
 pub(super) struct Listening {
     subscription: Option<Subscription>,
@@ -41,8 +41,8 @@ impl Listening {
     }
 
     /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to
-    /// it stands still. Pairs with [`listen`](Self::listen): it may be told between the two. Returns whether
-    /// one came since the last attempt.
+    /// it stands still. Pairs with [`listen`](Self::listen): it may be notified between the two. Returns
+    /// whether one came since the last attempt.
     pub(super) fn note_unheard(&mut self, count: Option<u64>) -> bool {
         self.unheard = count;
         self.replace_count(count)
@@ -59,9 +59,9 @@ impl Listening {
         if let Some(subscription) = &subscription {
             let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();
             let unheard = self.unheard.take().filter(|_| own_turn);
-            let is_told = unheard.is_some_and(|count| count != subscription.message_count());
+            let was_notified = unheard.is_some_and(|count| count != subscription.message_count());
             let turns = subscription.turn_count();
-            self.turns = Some(if is_told { turns.wrapping_sub(1) } else { turns });
+            self.turns = Some(if was_notified { turns.wrapping_sub(1) } else { turns });
             self.standbys = Some(subscription.standby_count());
         }
         self.subscription = subscription;
@@ -115,16 +115,16 @@ impl Listening {
     }
 }
 
-/// The state of a waiter that looks out, or is to.
+/// The state of a waiter that watches releases, or is to.
 #[derive(Default)]
-pub(super) struct Lookout {
+pub(super) struct ReleaseWatch {
     pub(super) begins_at: Option<Moment>,
     pub(super) subscription: Option<Subscription>,
     /// The messages that it had before the last attempt. `None`: it did not stand then.
     message_count: Option<u64>,
 }
 
-impl Lookout {
+impl ReleaseWatch {
     /// Before an attempt. A message between this and the sleep is reason for another attempt, as with any
     /// subscription.
     pub(super) fn note_count(&mut self) {

@@ -4,21 +4,21 @@
 //! sleeps. Each other waiter sleeps until it is the head, or until the lock is handed to it.
 
 mod attempt;
+mod events;
 mod leave;
-mod line;
 mod listening;
-mod manner;
+mod poll_pause;
 mod request;
-mod rest;
 mod sleep;
-mod tell;
+mod wait_mode;
+mod wait_queue;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::listening::{Listening, Lookout};
-use self::manner::Manner;
-use self::rest::Rest;
+use self::listening::{Listening, ReleaseWatch};
+use self::poll_pause::PollPause;
+use self::wait_mode::WaitMode;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::retry::RetryBudget;
@@ -26,10 +26,10 @@ use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::QueuePlace;
 use crate::engine::queue::ClosedOffer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{ThreadMark, unbound_number};
+use crate::ident::{ThreadMarker, unbound_number};
 use crate::observe::spans::WaitSpan;
 use crate::park::Parker;
-use crate::seam::{Capabilities, Claim, Kind, Turn};
+use crate::seam::{Capabilities, Claim, Kind, QueueMode};
 use crate::time::{Moment, random_between};
 
 /// One caller's wait for a lock that its owner does not hold yet.
@@ -37,7 +37,7 @@ pub(crate) struct Waiting<'a> {
     engine: &'a Engine,
     capabilities: Capabilities<'a>,
     call: &'a AcquireCall<'a>,
-    thread: &'a Arc<ThreadMark>,
+    thread: &'a Arc<ThreadMarker>,
     lease: Duration,
     begun: Moment,
     /// By when the call is to return: a command time-out after the caller's time.
@@ -50,9 +50,9 @@ pub(crate) struct Waiting<'a> {
     /// The place from which a calm lock is asked for; a grant leaves it.
     place: Option<QueuePlace>,
     /// Nobody here has the lock or wants it.
-    is_calm: bool,
-    /// How it waits; changed by [`Manner`]'s methods alone.
-    manner: Manner,
+    is_uncontended: bool,
+    /// How it waits; changed by [`WaitMode`]'s methods alone.
+    wait_mode: WaitMode,
     /// Whether all who wait here ask, not only the first.
     all_ask: bool,
     /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
@@ -62,8 +62,8 @@ pub(crate) struct Waiting<'a> {
     /// Whether a message was the reason for the last attempt.
     is_by_message: bool,
     listening: Listening,
-    lookout: Lookout,
-    rest: Rest,
+    release_watch: ReleaseWatch,
+    poll_pause: PollPause,
     parker: Option<Parker>,
     retry_budget: RetryBudget,
     span: WaitSpan,
@@ -88,7 +88,7 @@ impl<'a> Waiting<'a> {
         capabilities: Capabilities<'a>,
         call: &'a AcquireCall<'a>,
         lease: Duration,
-        thread: &'a Arc<ThreadMark>,
+        thread: &'a Arc<ThreadMarker>,
         begun: Moment,
     ) -> Waiting<'a> {
         let store_queues = (capabilities.queues)(call.kind);
@@ -105,16 +105,16 @@ impl<'a> Waiting<'a> {
             unbound: (!is_threads).then(|| call.number.unwrap_or_else(unbound_number)),
             heard: None,
             place: None,
-            is_calm: false,
-            manner: Manner::new(call.terms.backoff.is_some(), store_queues),
+            is_uncontended: false,
+            wait_mode: WaitMode::new(call.config.backoff.is_some(), store_queues),
             all_ask: store_queues || call.kind.is_counted() || engine.writes_here(call, thread),
             queued: None,
             home: 0,
             is_answered: true,
             is_by_message: false,
             listening: Listening::default(),
-            lookout: Lookout::default(),
-            rest: Rest::default(),
+            release_watch: ReleaseWatch::default(),
+            poll_pause: PollPause::default(),
             parker: None,
             retry_budget: RetryBudget::default(),
             span: WaitSpan::open(call.name.given(), call.kind.label()),
@@ -136,7 +136,7 @@ impl<'a> Waiting<'a> {
     /// wait takes a lock that is reserved for another client, as it does where it asks for one lock. Pairs
     /// with `take_or_give_up`.
     pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
-        self.manner.become_once(if is_only_try { Turn::Barges } else { Turn::Yields }, false);
+        self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
         self
     }
 
@@ -147,19 +147,19 @@ impl<'a> Waiting<'a> {
 
     /// Whether the store is to know that this writer waits, so that readers let it go first.
     fn announces(&self) -> bool {
-        self.call.kind == Kind::Write && self.call.terms.writers_first
+        self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
     /// Asks at once for a lock that nobody here has or wants: from this place at the head of the local queue
     /// if the caller waits.
     pub(crate) fn run_calm(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
-        (self.place, self.is_calm) = (place, true);
+        (self.place, self.is_uncontended) = (place, true);
         self.run()
     }
 
     pub(crate) fn run(&mut self) -> Result<Option<Granted>> {
         let ended = self.take_or_give_up();
-        self.tell_given_up(&ended);
+        self.report_given_up(&ended);
         ended
     }
 
@@ -167,11 +167,11 @@ impl<'a> Waiting<'a> {
         let call = self.call;
         if call.limit.is_over(self.begun) {
             // A caller that has a place already leaves it. Pairs with `asking_once`.
-            self.manner.become_once(Turn::Barges, call.number.is_some());
+            self.wait_mode.become_once(QueueMode::Barges, call.number.is_some());
             let ended = self.once();
             return self.unless_shut_down(ended);
         }
-        let (place, first) = if self.is_calm {
+        let (place, first) = if self.is_uncontended {
             let first = self.ask();
             let Some(place) = self.place.take() else {
                 let ended = first.and_then(|granted| self.last(granted));
@@ -179,7 +179,7 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            let place = call.entry.join(call.terms.backoff.is_some());
+            let place = call.local.join(call.config.backoff.is_some());
             self.note_join(&place);
             // One step whatever the time: a caller with little of it asks once.
             let first = self.wait_like_others(&place).and_then(|()| self.step(&place));
@@ -199,30 +199,30 @@ impl<'a> Waiting<'a> {
                 None => ended,
             },
         };
-        self.leave_line(&place);
+        self.leave_wait_queue(&place);
         let ticket = Arc::clone(place.ticket());
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
-        // The queue is left first, and `is_told` looked at second: a wait is named while it stands in the
-        // queue. Pairs with `Ticket::tell`.
-        if ticket.is_told() {
-            self.engine.note_told_wait_over();
+        // The queue is left first, and `is_published` looked at second: a wait is named while it stands in
+        // the queue. Pairs with `Ticket::publish`.
+        if ticket.is_published() {
+            self.engine.note_published_wait_over();
         }
         self.unless_shut_down(ended)
     }
 
-    /// The thread before it may have joined the line for its client. And none of this client recalls what a
-    /// thread here keeps until others ask for it.
+    /// The thread before it may have joined the wait queue for its client. And none of this client recalls
+    /// what a thread here caches until a recall.
     fn note_join(&mut self, place: &QueuePlace) {
         if !place.ticket().is_head() {
-            self.manner.become_in_doubt();
+            self.wait_mode.become_in_doubt();
         }
-        // Joined first, looked second. Pairs with `Entry::keep`, which keeps nothing that others here wait
-        // for.
+        // Joined first, looked second. Pairs with `LocalLock::cache`, which keeps nothing that others here
+        // wait for.
         let Waiting { engine, call, .. } = *self;
-        let is_idle = call.entry.state().caching.is_idle();
+        let is_idle = call.local.state().caching.is_idle();
         if is_idle {
-            engine.give_back_kept(call.entry);
+            engine.release_cached(call.local);
         }
     }
 
@@ -260,8 +260,8 @@ impl<'a> Waiting<'a> {
             let words = format!("{ring}; this wait was the youngest, and ended so that the others go on");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
         }
-        let (patience, now) = (engine.options.retry_timeout, engine.clock.now());
-        call.entry.spent_retry_budget(patience, now).map_or(Ok(()), Err)
+        let (retry_timeout, now) = (engine.options.retry_timeout, engine.clock.now());
+        call.local.spent_retry_budget(retry_timeout, now).map_or(Ok(()), Err)
     }
 
     /// One step. A hand-off comes first; a waiter that need not ask the store sleeps; the offer to be handed
@@ -287,8 +287,8 @@ impl<'a> Waiting<'a> {
         } else if let Some(until) = self.held_here_until(now) {
             return Ok(Step::Sleep(until));
         }
-        if let Some(until) = self.rest.take(now) {
-            if self.rest.is_firm() {
+        if let Some(until) = self.poll_pause.take(now) {
+            if self.poll_pause.is_firm() {
                 self.listening.pass_over();
             }
             return Ok(Step::Sleep(until));
@@ -306,9 +306,9 @@ impl<'a> Waiting<'a> {
     /// waiter. Only the safety poll asks the store then, in case the hold is gone there unknown to this
     /// client.
     fn held_here_until(&mut self, now: Moment) -> Option<Moment> {
-        let until = self.call.entry.held_here(now)?;
+        let until = self.call.local.held_here(now)?;
         let next_poll = self.next_poll();
-        let poll = self.rest.poll_by(next_poll);
+        let poll = self.poll_pause.poll_by(next_poll);
         (now < poll).then(|| until.min(poll))
     }
 
@@ -317,15 +317,15 @@ impl<'a> Waiting<'a> {
         // Counted first, asked second: a release between the two changes the count, and `sleep` returns at
         // once. Pairs with `Channel::notify`.
         let heard = self.listening.note_heard();
-        self.manner.become_next(heard.is_some_and(|(_, is_next)| is_next));
-        self.lookout.note_count();
+        self.wait_mode.become_next(heard.is_some_and(|(_, is_next)| is_next));
+        self.release_watch.note_count();
         let claim = self.next_claim()?;
         self.is_by_message = match heard {
             // The home, and with it the subscription, may be another now.
             Some((is_by_message, _)) => is_by_message,
             None => self.listening.note_unheard(self.engine.store.message_count(&claim)),
         };
-        self.rest.end_polls();
+        self.poll_pause.end_polls();
         self.attempt(claim)
     }
 
@@ -354,7 +354,7 @@ impl<'a> Waiting<'a> {
     /// settled. Until then nothing may be asked under the releaser's number, which may be this thread's.
     /// Pairs with `receive`.
     fn is_on_its_way(&mut self, place: &QueuePlace) -> bool {
-        let Some(head) = self.call.entry.receiving() else { return false };
+        let Some(head) = self.call.local.receiving() else { return false };
         head.wake_when_settled(self.parker(place).waker())
     }
 
@@ -370,9 +370,9 @@ impl<'a> Waiting<'a> {
 
     /// One attempt for a caller that will not wait; none while a hold of this process stands.
     fn once(&mut self) -> Result<Option<Granted>> {
-        let Waiting { engine, call, is_calm, .. } = *self;
-        let is_held_here = || call.entry.held_here(engine.clock.now()).is_some();
-        if !is_calm && !call.kind.is_shared() && is_held_here() {
+        let Waiting { engine, call, is_uncontended, .. } = *self;
+        let is_held_here = || call.local.held_here(engine.clock.now()).is_some();
+        if !is_uncontended && !call.kind.is_shared() && is_held_here() {
             return Ok(None);
         }
         let claim = self.next_claim()?;
@@ -395,7 +395,7 @@ impl Drop for Waiting<'_> {
             self.engine.reporter.counters.end_wait();
         }
         self.leave_queue();
-        self.end_lookout();
+        self.end_release_watch();
     }
 }
 
@@ -403,21 +403,21 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
     use crate::engine::acquire::call::WaitLimit;
-    use crate::engine::acquire::terms::{Backoff, Terms};
+    use crate::engine::acquire::lock_config::{Backoff, LockConfig};
     use crate::ident::LockName;
     use crate::seam::PLACE_LASTS;
 
     #[test]
-    fn a_waiter_of_a_fair_lock_that_spins_slowly_keeps_its_place() {
+    fn a_slowly_spinning_fair_waiter_keeps_its_place() {
         let hour = Duration::from_secs(3600);
         let engine = crate::LockClient::in_memory().get_fair_lock("a").engine().clone();
         let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
         let pause = |kind, backoff| {
-            let terms = Terms { backoff: Some(backoff), ..Terms::default() };
-            let entry = engine.registry.entry(kind, &name);
-            let call = AcquireCall::new("lock", kind, (&name, &entry), WaitLimit::Once);
-            let call = AcquireCall { terms, by_thread: true, ..call };
-            let thread = ThreadMark::current();
+            let config = LockConfig { backoff: Some(backoff), ..LockConfig::default() };
+            let local = engine.registry.local(kind, &name);
+            let call = AcquireCall::new("lock", kind, (&name, &local), WaitLimit::Once);
+            let call = AcquireCall { config, by_thread: true, ..call };
+            let thread = ThreadMarker::current();
             Waiting::new(&engine, engine.store.capabilities(), &call, hour, &thread, Moment::NEVER).pause()
         };
         assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);

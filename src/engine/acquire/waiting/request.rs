@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
-use crate::engine::acquire::terms::Terms;
-use crate::engine::hold::caching::KeepTerms;
+use crate::engine::acquire::lock_config::LockConfig;
+use crate::engine::hold::caching::CacheTerms;
 use crate::ident::unbound_number;
 use crate::inspect::Location;
 use crate::seam::{Bound, Claim, HoldNote};
@@ -23,14 +23,14 @@ impl Waiting<'_> {
         let Waiting { engine, call, .. } = *self;
         let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
         let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
-        let Terms { writers_first, max_hold, leads, .. } = call.terms;
+        let LockConfig { writers_first, max_hold, leads, .. } = call.config;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
-        self.heard = if call.keeps() { engine.heard(call.entry, &claim) } else { None };
+        self.heard = if call.caches() { engine.heard(call.local, &claim) } else { None };
         Claim {
-            keeps: self.heard.is_some() && self.unbound.is_none(),
-            waits: self.manner.waits(),
-            turn: self.manner.turn(),
+            caches: self.heard.is_some() && self.unbound.is_none(),
+            waits: self.wait_mode.waits(),
+            queue_mode: self.wait_mode.queue_mode(),
             listens_for: self.listening.listens_for(),
             units: call.units,
             leads,
@@ -43,9 +43,9 @@ impl Waiting<'_> {
 
     /// The terms on which the hold of a grant is cached until a recall, out of a queue in which so many
     /// stood. `None`: it is not.
-    pub(super) fn keep_terms(&self, claim: &Claim, in_line: u32) -> Option<KeepTerms> {
-        let heard = self.heard.filter(|_| claim.keeps)?;
-        Some(KeepTerms { heard, is_wanted: in_line > 1 }) // the client itself stood in it
+    pub(super) fn cache_terms(&self, claim: &Claim, queued: u32) -> Option<CacheTerms> {
+        let heard = self.heard.filter(|_| claim.caches)?;
+        Some(CacheTerms { heard, is_wanted: queued > 1 }) // the client itself stood in it
     }
 
     /// By when the answer to an attempt is to come that is sent at `sent`.
@@ -65,7 +65,7 @@ impl Waiting<'_> {
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number
-            && (self.call.entry.given_up.has(number)
+            && (self.call.local.given_up.has(number)
                 || claim.kind.other_half().is_some()
                 || self.capabilities.majority.is_some());
         let is_open = self.engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
@@ -92,7 +92,7 @@ impl Waiting<'_> {
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),
             None => {
-                self.call.entry.given_up.add(claim.owner.number());
+                self.call.local.given_up.add(claim.owner.number());
                 self.thread.retire(claim.owner.number());
             }
         }

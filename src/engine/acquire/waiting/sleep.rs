@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
-use super::tell::WokenBy;
+use super::events::WokenBy;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::hold::QueuePlace;
 use crate::engine::queue::{Sleeper, Ticket};
@@ -13,8 +13,8 @@ use crate::park::{self, Parker};
 use crate::seam::{Claim, ListensFor, Others};
 use crate::time::{Moment, random_between};
 
-/// The time after which a client asks that got a standby message: the one that was told to be next may not
-/// come.
+/// The time after which a client asks that got a standby message: the one that was notified to be next may
+/// not come.
 const STANDBY: Duration = Duration::from_millis(25);
 /// The time for which other processes that listen for the lock which this process has just released go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
@@ -22,14 +22,14 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 /// was.
 const FRESH: Duration = Duration::from_millis(8);
 
-/// A waiter that leaves a message to others asks by itself within this step times its odds. If an ask takes
-/// longer on average, that average is the step: on a slow link all would otherwise ask before the next
-/// message.
-const ODDS_STEP: Duration = Duration::from_millis(1);
+/// A waiter that leaves a message to others asks by itself within this step times the inverse of its wake
+/// probability. If an ask takes longer on average, that average is the step: on a slow link all would
+/// otherwise ask before the next message.
+const THROTTLE_STEP: Duration = Duration::from_millis(1);
 /// The most of these steps until it asks.
 const MOST_STEPS: u32 = 50;
 /// The longest time until it asks.
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
+const LONGEST_POLL_PAUSE: Duration = Duration::from_secs(1);
 
 impl Waiting<'_> {
     /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a
@@ -37,7 +37,7 @@ impl Waiting<'_> {
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let Waiting { engine, call, .. } = *self;
         let ticket = place.ticket();
-        self.tell_waiting();
+        self.report_waiting();
         let now = engine.clock.now();
         let until = wake_at.min(call.limit.moment(now));
         let claim = self.claim();
@@ -52,39 +52,40 @@ impl Waiting<'_> {
         }
         if call.kind.is_handed_off() {
             // Whoever is handed the lock caches it for a time slice at most: others here want it.
-            ticket.open(Claim { keeps: false, ..claim });
+            ticket.open(Claim { caches: false, ..claim });
         }
         self.count_waiter();
-        let is_held_here = || !self.asks_for_itself() && call.entry.held_here(engine.clock.now()).is_some();
-        let is_told = call.terms.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
-        if is_told && (self.all_ask || ticket.is_head() && !is_held_here()) {
+        let is_held_here = || !self.asks_for_itself() && call.local.held_here(engine.clock.now()).is_some();
+        let uses_messages =
+            call.config.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
+        if uses_messages && (self.all_ask || ticket.is_head() && !is_held_here()) {
             self.listen();
             if self.listening.is_refused() {
                 self.go_by_releases();
                 return Ok(());
             }
-            if self.lookout.has_moved() {
+            if self.release_watch.has_moved() {
                 return Ok(());
             }
             if self.listening.has_moved() {
-                return if self.is_rationed() { self.sleep_by_odds(place, until) } else { Ok(()) };
+                return if self.is_throttled() { self.sleep_throttled(place, until) } else { Ok(()) };
             }
         }
         if ticket.is_given() || ticket.take_nudge() {
             return Ok(());
         }
-        let look_out_at = self.lookout.begins_at.filter(|at| *at < until);
-        let ended = self.parker(place).park(look_out_at.unwrap_or(until), call.interrupt);
-        if look_out_at.is_some() && ended == park::Woken::Time {
-            self.look_out(place, until);
+        let watch_releases_at = self.release_watch.begins_at.filter(|at| *at < until);
+        let ended = self.parker(place).park(watch_releases_at.unwrap_or(until), call.interrupt);
+        if watch_releases_at.is_some() && ended == park::Woken::Time {
+            self.watch_releases(place, until);
             return Ok(());
         }
         match self.note_woken(ended) {
-            WokenBy::Message if self.is_rationed() => self.sleep_by_odds(place, until),
+            WokenBy::Message if self.is_throttled() => self.sleep_throttled(place, until),
             WokenBy::Message => Ok(()),
             WokenBy::Here | WokenBy::Time => {
                 if self.listening.stands_by() {
-                    self.rest.sleep_on(until.min(engine.clock.now().plus(STANDBY)));
+                    self.poll_pause.sleep_on(until.min(engine.clock.now().plus(STANDBY)));
                 }
                 Ok(())
             }
@@ -100,8 +101,8 @@ impl Waiting<'_> {
             thread: Arc::clone(thread),
             since: begun,
             kind: call.kind,
-            takes_again: call.terms.takes_again,
-            writers_first: call.terms.writers_first,
+            takes_again: call.config.takes_again,
+            writers_first: call.config.writers_first,
         });
         engine.announce(now);
         // Once: a wait that goes on sleeping is among those that the watchdog looks at.
@@ -121,14 +122,15 @@ impl Waiting<'_> {
         }
     }
 
-    /// Sleeps for a random time by the odds, while messages wake it by the odds; then looks by itself whether
-    /// one came: those who were woken may have died, and nothing else would come for what is free then.
+    /// Sleeps for a random time with the wake probability, while messages wake it with the wake probability;
+    /// then looks by itself whether one came: those who were woken may have died, and nothing else would come
+    /// for what is free then.
     ///
     /// Source: the exponential back-off of Ethernet (Metcalfe and Boggs, 1976), by messages instead of slots.
-    fn sleep_by_odds(&mut self, place: &QueuePlace, until: Moment) -> Result<()> {
+    fn sleep_throttled(&mut self, place: &QueuePlace, until: Moment) -> Result<()> {
         let (engine, call, ticket) = (self.engine, self.call, place.ticket());
         self.parker(place);
-        let Some(subscription) = self.listening.subscription().filter(|at| at.is_up() && at.odds() > 1)
+        let Some(subscription) = self.listening.subscription().filter(|at| at.is_up() && at.one_in() > 1)
         else {
             return Ok(());
         };
@@ -136,51 +138,51 @@ impl Waiting<'_> {
             return Ok(());
         }
         let now = engine.clock.now();
-        let (step, left) = (ODDS_STEP.max(subscription.ask_time()), call.limit.moment(now).since(now));
-        let Some(looks_within) = looks_within(step, subscription.odds(), left) else { return Ok(()) };
-        let looks_at = now.plus(random_between((Duration::ZERO, looks_within)));
-        subscription.looks_soon(true);
-        // A message that came before that woke it whatever the odds; all other reasons to wake are looked at
-        // below.
+        let (step, left) = (THROTTLE_STEP.max(subscription.ask_time()), call.limit.moment(now).since(now));
+        let Some(polls_within) = polls_within(step, subscription.one_in(), left) else { return Ok(()) };
+        let polls_at = now.plus(random_between((Duration::ZERO, polls_within)));
+        subscription.polls_soon(true);
+        // A message that came before that woke it whatever the wake probability; all other reasons to wake
+        // are looked at below.
         if let Some(parker) = &self.parker {
             parker.forget_signal();
         }
         // Events before that found nobody to wake. Pairs with `Engine::shutdown`.
         let is_awaited = engine.usable(call.action).is_err() || ticket.is_given() || ticket.take_nudge();
         let ended = match &self.parker {
-            Some(parker) if !is_awaited => parker.park(until.min(looks_at), call.interrupt),
+            Some(parker) if !is_awaited => parker.park(until.min(polls_at), call.interrupt),
             _ => park::Woken::Signal,
         };
-        subscription.looks_soon(false);
+        subscription.polls_soon(false);
         match ended {
             park::Woken::Interrupted => Err(interrupted(call)),
             park::Woken::Signal | park::Woken::Time => Ok(()),
         }
     }
 
-    /// Whether messages are reason to ask by the odds. In a queue of the store's each message is for the one
-    /// who gets it.
-    fn is_rationed(&self) -> bool {
-        self.call.kind.is_rationed() && !self.store_queues()
+    /// Whether a message makes the waiter ask only with the wake probability. In a queue of the store's each
+    /// message is for the one who gets it.
+    fn is_throttled(&self) -> bool {
+        self.call.kind.is_throttled() && !self.store_queues()
     }
 
     /// A thread that has just released what others wait for waits like them before it asks again: to ask at
     /// once would always be before them.
     pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
-        if !self.is_rationed() || call.entry.state().contended.is_none() {
+        if !self.is_throttled() || call.local.state().contended.is_none() {
             return Ok(());
         }
         self.listen();
         self.listening.count_own_release();
         let until = call.limit.moment(engine.clock.now());
-        self.sleep_by_odds(place, until)
+        self.sleep_throttled(place, until)
     }
 
     /// Learns from an attempt, sent at `sent`, that a message was the reason for.
-    pub(super) fn note_ration(&mut self, is_granted: bool, sent: Moment) {
+    pub(super) fn note_throttled_attempt(&mut self, is_granted: bool, sent: Moment) {
         if self.is_by_message
-            && self.is_rationed()
+            && self.is_throttled()
             && let Some(subscription) = self.listening.subscription()
         {
             subscription.note_asked(is_granted, self.engine.clock.now().since(sent));
@@ -191,9 +193,9 @@ impl Waiting<'_> {
     /// its subscribers in the same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
-        let Some((since, others)) = call.entry.state().contended else { return };
-        // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody
-        // gets ahead.
+        let Some((since, others)) = call.local.state().contended else { return };
+        // The one other process has held it since: it is ours now. Or it is kept for the next in the wait
+        // queue: nobody gets ahead.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }
@@ -208,9 +210,9 @@ impl Waiting<'_> {
 /// Within how long a waiter that leaves a message to others looks by itself, with `left` until its limit.
 /// `None`: at once. A timed wait does not end with a message that nobody looked into: it asks a step before
 /// its end.
-fn looks_within(step: Duration, odds: u32, left: Duration) -> Option<Duration> {
+fn polls_within(step: Duration, one_in: u32, left: Duration) -> Option<Duration> {
     let left = left.saturating_sub(step);
-    (!left.is_zero()).then(|| (step * odds.min(MOST_STEPS)).min(LONGEST_LOOK).min(left))
+    (!left.is_zero()).then(|| (step * one_in.min(MOST_STEPS)).min(LONGEST_POLL_PAUSE).min(left))
 }
 
 #[cfg(test)]
@@ -218,13 +220,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_is_by_the_odds_and_a_step_before_the_end_at_the_latest() {
+    fn a_throttled_poll_precedes_the_limit() {
         let (ms, ever) = (Duration::from_millis, Duration::MAX);
-        assert_eq!(looks_within(ms(1), 8, ever), Some(ms(8)));
-        assert_eq!(looks_within(ms(1), 256, ever), Some(ms(50)), "of the odds 50 count");
-        assert_eq!(looks_within(ms(50), 256, ever), Some(ms(1_000)), "a second at most");
-        assert_eq!(looks_within(ms(50), 256, ms(90)), Some(ms(40)));
-        assert_eq!(looks_within(ms(50), 256, ms(50)), None);
-        assert_eq!(looks_within(ms(50), 256, Duration::ZERO), None);
+        assert_eq!(polls_within(ms(1), 8, ever), Some(ms(8)));
+        assert_eq!(polls_within(ms(1), 256, ever), Some(ms(50)), "of the odds 50 count");
+        assert_eq!(polls_within(ms(50), 256, ever), Some(ms(1_000)), "a second at most");
+        assert_eq!(polls_within(ms(50), 256, ms(90)), Some(ms(40)));
+        assert_eq!(polls_within(ms(50), 256, ms(50)), None);
+        assert_eq!(polls_within(ms(50), 256, Duration::ZERO), None);
     }
 }

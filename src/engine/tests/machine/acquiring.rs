@@ -143,11 +143,11 @@ impl Step<'_> {
         let Some(ticket) = self.ticket(id) else { return };
         if is_last {
             (ticket.leaving, ticket.is_asleep, ticket.poll_at) = (true, false, Moment::NEVER);
-            self.effect(Effect::LeaveLine { ticket: id });
+            self.effect(Effect::LeaveWaitQueue { ticket: id });
         } else {
             self.leave(id);
             if is_first {
-                self.tell_waiters(Word::Here);
+                self.notify_waiters(Word::Here);
             }
         }
         self.reply(Reply::Left);
@@ -157,9 +157,9 @@ impl Step<'_> {
         self.lock.queue.retain(|ticket| ticket.id != id);
     }
 
-    pub(super) fn line_left(&mut self, id: TicketId) {
+    pub(super) fn wait_queue_left(&mut self, id: TicketId) {
         self.lock.queue.retain(|ticket| !(ticket.leaving && ticket.id == id));
-        self.tell_waiters(Word::Here);
+        self.notify_waiters(Word::Here);
     }
 
     pub(super) fn answered(&mut self, id: TicketId, number: Number, sent: Moment, answer: Attempt) {
@@ -169,15 +169,15 @@ impl Step<'_> {
         }
         let ticket = *ticket;
         match answer {
-            Attempt::Granted { in_line } if self.counts(number, sent) => {
+            Attempt::Granted { queued } if self.counts(number, sent) => {
                 self.leave(id);
                 self.make_room();
-                if in_line > 1 && !self.inputs.rules.slice.is_zero() {
+                if queued > 1 && !self.inputs.rules.slice.is_zero() {
                     let began = self.inputs.now;
                     self.lock.slice = Some(Slice { began, ends: began.plus(self.inputs.rules.slice) });
                 }
                 let unrecalled =
-                    ticket.recalls.filter(|_| in_line <= 1 && ticket.recalls == self.inputs.recalls);
+                    ticket.recalls.filter(|_| queued <= 1 && ticket.recalls == self.inputs.recalls);
                 self.enter(ticket, number, sent, unrecalled);
             }
             Attempt::Granted { .. } | Attempt::Unknown => {

@@ -31,7 +31,7 @@ impl Step<'_> {
     pub(super) fn may_pass(&self) -> bool {
         let is_slice_over = self.lock.slice.is_some_and(|slice| self.inputs.now >= slice.ends);
         let rules = self.inputs.rules;
-        !rules.all_ask && !is_slice_over && self.lock.handed_off < rules.burst
+        !rules.all_ask && !is_slice_over && self.lock.handed_off < rules.local_handoffs
     }
 
     /// Notes a recall that came since the hold was granted.

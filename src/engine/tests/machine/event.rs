@@ -22,7 +22,7 @@ pub(crate) enum Event {
     // A hand-off or release was not sent: the store could not, or the thread panicked.
     NotSent { number: Number },
     // The request to leave the wait queue of the store is on the wire.
-    LineLeft { ticket: TicketId },
+    WaitQueueLeft { ticket: TicketId },
     HandoffAnswer { ticket: TicketId, sent: Moment, answer: Said },
     ReleaseAnswer { number: Number, answer: Said },
     RenewAnswer { number: Number, sent: Moment, answer: Said },
@@ -35,8 +35,8 @@ pub(crate) enum Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Attempt {
-    // `in_line`: the clients that stood in the wait queue of the store.
-    Granted { in_line: u32 },
+    // `queued`: the clients that stood in the wait queue of the store.
+    Granted { queued: u32 },
     Busy,
     // The attempt changed nothing, and will not.
     Refused,
@@ -76,7 +76,7 @@ pub(crate) enum Effect {
     Check { number: Number },
     // The watchdog undoes what may arrive under the number.
     CleanUp { number: Number },
-    LeaveLine { ticket: TicketId },
+    LeaveWaitQueue { ticket: TicketId },
     Wake { ticket: TicketId },
     // Another thread's `unlock` has its outcome.
     Settled { thread: Thread },

@@ -61,12 +61,12 @@ impl Step<'_> {
             Event::GiveUp { ticket } => self.give_up(ticket),
             Event::Sent { number } => self.sent(number),
             Event::NotSent { number } => self.not_sent(number),
-            Event::LineLeft { ticket } => self.line_left(ticket),
+            Event::WaitQueueLeft { ticket } => self.wait_queue_left(ticket),
             Event::HandoffAnswer { ticket, sent, answer } => self.handed_off(ticket, sent, answer),
             Event::ReleaseAnswer { number, answer } => self.released(number, answer),
             Event::RenewAnswer { number, sent, answer } => self.renewed(number, sent, answer),
             Event::CheckAnswer { number, answer } => self.checked(number, answer),
-            Event::Message => self.tell_waiters(Word::Message),
+            Event::Message => self.notify_waiters(Word::Message),
             Event::Time => self.time(),
         }
     }
@@ -109,7 +109,7 @@ impl Step<'_> {
     }
 
     /// Has the waiters that ask the store look again: all of them, or the first.
-    fn tell_waiters(&mut self, word: Word) {
+    fn notify_waiters(&mut self, word: Word) {
         let most = if self.inputs.rules.all_ask { usize::MAX } else { 1 };
         for ticket in self.lock.queue.iter_mut().take(most) {
             ticket.word.get_or_insert(word);

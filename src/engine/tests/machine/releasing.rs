@@ -98,7 +98,7 @@ impl Step<'_> {
     pub(super) fn free(&mut self) {
         self.lock.slot = Slot::Free;
         (self.lock.handed_off, self.lock.slice) = (0, None);
-        self.tell_waiters(Word::Here);
+        self.notify_waiters(Word::Here);
     }
 
     pub(super) fn released(&mut self, number: Number, answer: Said) {
@@ -126,7 +126,7 @@ impl Step<'_> {
         if returning.is_some() {
             self.free();
         } else if self.lock.slot == Slot::Free {
-            self.tell_waiters(Word::Here); // an attempt meanwhile may have come before the release
+            self.notify_waiters(Word::Here); // an attempt meanwhile may have come before the release
         }
         if let Some(thread) = waits {
             self.effect(Effect::Settled { thread });

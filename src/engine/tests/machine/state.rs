@@ -22,12 +22,11 @@ pub(crate) struct Rules {
     pub(crate) pause: Duration,
     /// The time slice of a client that got the lock out of the wait queue of the store.
     pub(crate) slice: Duration,
-    /// An unused hold is given back so long after its use: cached for a time slice, and cached until a
-    /// recall.
+    /// An unused hold is released so long after its use: cached for a time slice, and cached until a recall.
     pub(crate) unused: [Duration; 2],
     pub(crate) check_after: Duration,
     /// The most hand-offs before other processes get the lock.
-    pub(crate) burst: u32,
+    pub(crate) local_handoffs: u32,
     /// Every waiter asks the store, which queues waiters itself. Otherwise the first one asks for all.
     pub(crate) all_ask: bool,
 }

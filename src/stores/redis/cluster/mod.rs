@@ -23,13 +23,13 @@ use crate::ident::{FencingToken, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
 use crate::refused::Refused;
-use crate::room::CrowdMap;
-use crate::seam::capabilities::{Batches, ConnectionWatch, Keeping, KeptLook, Lines};
+use crate::seam::capabilities::{Batches, CachedCheck, ConnectionWatch, HoldCaching, WaitQueues};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
     Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, Pending, Release, Sink,
     Snapshot, Store,
 };
+use crate::shrink::CrowdMap;
 use crate::stores::redis::about::{agree_on_format, format_key};
 use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::{Deferrable, deferrable};
@@ -400,8 +400,8 @@ impl Store for ClusterStore {
             queues: Kind::is_in_order,
             batches: Some(self),
             connections: Some(self),
-            lines: Some(self),
-            keeping: Some(self),
+            wait_queues: Some(self),
+            hold_caching: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()
@@ -555,19 +555,19 @@ impl Batches for ClusterStore {
     }
 }
 
-impl Lines for ClusterStore {
+impl WaitQueues for ClusterStore {
     fn is_refused(&self) -> bool {
-        self.topology.line_rights().are_refused()
+        self.topology.queue_rights().are_refused()
     }
 
     /// Asks the shard last known to have the slot; other servers are not waited for.
-    fn leave_line(&self, claim: &Claim, deadline: Moment) {
+    fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place("lock", &claim.name, deadline) {
-            place.node.store.leave_line(claim, deadline);
+            place.node.store.leave_wait_queue(claim, deadline);
         }
     }
 
-    fn end_lookout(&self, claim: &Claim) {
+    fn end_release_watch(&self, claim: &Claim) {
         if let Some(channel) = kinds::of(claim.kind).channel(claim) {
             self.topology.wakeups.end_soon(&channel);
         }
@@ -580,12 +580,12 @@ impl ConnectionWatch for ClusterStore {
     }
 }
 
-impl Keeping for ClusterStore {
+impl HoldCaching for ClusterStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         self.listen(&claim.by_own_turn(), waker)
     }
 
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        self.ask_all(claims, deadline, |store, claims| store.look(claims, deadline))
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
+        self.ask_all(claims, deadline, |store, claims| store.check_holds(claims, deadline))
     }
 }

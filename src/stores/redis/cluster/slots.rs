@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_slot_if_all_that_is_derived_from_it_is_there() {
+    fn derived_keys_share_their_names_slot() {
         let derived = |name: &str| {
             let lock = slot(name);
             slot(&keys::channel(name)) == lock && slot(&keys::fence_counter(name)) == lock
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_names_more_members_than_any_cluster_has_is_refused() {
+    fn an_implausible_number_of_members_is_refused() {
         let answer = |count: usize| {
             let hosts: Vec<String> = (0..count).map(|number| format!("host-{number}")).collect();
             let members: Vec<_> = hosts.iter().map(|host| (host.as_str(), 1)).collect();

@@ -21,14 +21,14 @@ use crate::stores::redis::place::Role;
 use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, is_passing};
 use crate::stores::redis::script::{Command, PublishMode};
-use crate::stores::redis::server::LineRights;
+use crate::stores::redis::server::QueueRights;
 use crate::stores::redis::store::RedisStore;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
 /// Between two looks at the slots, for all callers.
-const LOOKS_APART: Duration = Duration::from_millis(100);
+const CHECK_GAP: Duration = Duration::from_millis(100);
 /// How long a member is waited for while there are others to ask.
 const QUICK: Duration = Duration::from_millis(250);
 /// The longest wait of a request for a look; then it goes by what is known.
@@ -62,7 +62,7 @@ struct Settings {
     ways: &'static [SubscribeMode],
     publish_mode: PublishMode,
     /// Shared: the user is the same everywhere.
-    line_rights: LineRights,
+    queue_rights: QueueRights,
 }
 
 struct TopologyLook {
@@ -132,7 +132,7 @@ impl Topology {
                 threads: maintenance(),
                 ways,
                 publish_mode,
-                line_rights: LineRights::default(),
+                queue_rights: QueueRights::default(),
             },
             seeds,
             map: Mutex::new(Arc::new(SlotMap::new())),
@@ -247,7 +247,7 @@ impl Topology {
             }
             Err(_) => self.doubt(), // the next request will see why
         }
-        look.not_before = Clock::System.after(LOOKS_APART);
+        look.not_before = Clock::System.after(CHECK_GAP);
     }
 
     fn install(&self, make: impl FnOnce(&Arc<SlotMap>) -> Option<SlotMap>) {
@@ -265,8 +265,8 @@ impl Topology {
         self.wakeups.follow(latest, |endpoint| self.subscriber(endpoint));
     }
 
-    pub(super) fn line_rights(&self) -> &LineRights {
-        &self.settings.line_rights
+    pub(super) fn queue_rights(&self) -> &QueueRights {
+        &self.settings.queue_rights
     }
 
     pub(super) fn subscriber(&self, endpoint: &Endpoint) -> Option<Arc<Subscriber>> {
@@ -303,7 +303,7 @@ impl Settings {
         let reporter = Arc::clone(&self.reporter);
         let subscriber =
             Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, self.ways);
-        let (scripts, replicas, rights) = (options.scripts, options.replicas, self.line_rights.clone());
+        let (scripts, replicas, rights) = (options.scripts, options.replicas, self.queue_rights.clone());
         Ok(RedisStore::new(connections, subscriber, scripts, replicas, rights))
     }
 }

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_whose_slot_nobody_has_is_followed_once_somebody_has_it() {
+    fn an_unserved_slots_channel_is_followed_later() {
         let [one, other] = [7001, 7002].map(|port| Endpoint { host: Host::named("127.0.0.1"), port });
         let map = |endpoint: Option<&Endpoint>| {
             let mut map = SlotMap::new();

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_clusters_take_a_clusters_url_and_replicas_may_be_asked_about_them() {
+    fn only_clusters_take_a_clusters_url() {
         let check = |mode, role, wanted| {
             check_server(&greeting("redis", "7.0.15", mode, role), wanted).map_err(|error| error.kind())
         };

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_what_the_redis_crate_makes_of_them_however_they_come() {
+    fn replies_match_the_redis_crates() {
         let all: String = ALL.concat();
         for step in [1, 2, 3, 7, 50, 10_000] {
             let mut from = Drip(all.as_bytes(), step, false);
@@ -305,7 +305,7 @@ mod tests {
 
     /// Looked through anew with each read, each of these would take minutes.
     #[test]
-    fn a_long_reply_that_comes_byte_by_byte_costs_no_more_than_its_length() {
+    fn a_slow_long_reply_costs_its_length() {
         const LENGTH: usize = 300_000;
         for text in [
             format!("+{}\r\n", "x".repeat(LENGTH)),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_too_long_is_an_error_as_soon_as_that_shows() {
+    fn a_too_long_reply_is_an_early_error() {
         let endless = vec![b'x'; 2 * LONGEST];
         for (begins, most) in
             [("+", LONGEST + 2 * CHUNK), ("*9\r\n+", LONGEST + 2 * CHUNK), ("$1048577\r\n", CHUNK)]

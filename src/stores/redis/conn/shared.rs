@@ -103,7 +103,7 @@ const MOST_LEFT: usize = 8;
 const MOST_GIVEN: usize = 64;
 
 /// How often a reader looks for others' replies after its own has come.
-const MOST_LOOKS: u32 = 4;
+const MAX_CHECKS: u32 = 4;
 
 pub(crate) struct Reply {
     state: Mutex<SharedState>,
@@ -412,7 +412,7 @@ impl SharedConnection {
                 let outcome = self.read_until(&mut reading, reply);
                 // Replies for others that have come are given out now, so that those threads wake together.
                 let mut looks = 0;
-                while looks < MOST_LOOKS && self.read_some(&mut reading, reply.deadline, true) {
+                while looks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
                 }
                 drop(reading);

@@ -19,7 +19,7 @@ use crate::stores::redis::script::{
     COUNTER, Command, LATCH_ATTEMPT, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_RELEASE,
     PERMITS_RENEW, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script,
 };
-use crate::stores::redis::server::{LineRights, RedisCall};
+use crate::stores::redis::server::{QueueRights, RedisCall};
 use crate::time::millis;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl RedisKind for CountedKind {
         (*self == CountedKind::Semaphore).then(|| forgetting(claim))
     }
 
-    fn released(&self, reply: &Tagged, own_listeners: i64, _rights: &LineRights) -> Answer<Release> {
+    fn released(&self, reply: &Tagged, own_listeners: i64, _rights: &QueueRights) -> Answer<Release> {
         match self {
             CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
             CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),

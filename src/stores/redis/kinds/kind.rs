@@ -8,7 +8,7 @@ use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Snap
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
-use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
+use crate::stores::redis::server::{QueueRights, RedisCall, RedisServer};
 use crate::time::millis;
 
 /// Requests of a kind that can be sent now and answered later, in order with others on one connection.
@@ -69,13 +69,13 @@ pub(crate) trait RedisKind: Sync {
     }
 
     /// The end of the client's place in the queue; `None`: there is no queue.
-    fn leaving_line(&self, _claim: &Claim) -> Option<Command> {
+    fn leaving_queue(&self, _claim: &Claim) -> Option<Command> {
         None
     }
 
     /// The check of a cached hold. `own_listeners`: how many listeners for its release are this client's.
     /// `None`: this kind is not cached.
-    fn look_kept(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
+    fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }
 
@@ -91,14 +91,14 @@ pub(crate) trait RedisKind: Sync {
 
     /// `own_listeners`: how many of the notified clients are this one. `rights` learns what the reply says
     /// about the queue.
-    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Answer<Release> {
+    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &QueueRights) -> Answer<Release> {
         rights.learn(reply);
         replies::released(reply, own_listeners)
     }
 
     /// How many of the clients that a release notifies are this one; zero where the reply counts none.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
-        let is_counted = claim.kind.has_line() || deferrable(claim.kind) == Deferrable::Releases;
+        let is_counted = claim.kind.has_queue() || deferrable(claim.kind) == Deferrable::Releases;
         i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
@@ -117,7 +117,7 @@ pub(crate) trait RedisKind: Sync {
         }
         let reply = call.ask(&self.removal(claim, left), expected(claim.kind))?;
         let listeners = self.own_listeners(call.server, claim);
-        let released = self.released(&reply, listeners, &call.server.line_rights)?;
+        let released = self.released(&reply, listeners, &call.server.queue_rights)?;
         if let Some(forgetting) = self.forgetting(claim) {
             call.server.connections.post(forgetting, call.deadline, None, drop);
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Claim, HoldNote, Snapshot, Turn};
+use crate::seam::{Answer, Claim, HoldNote, QueueMode, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::replies;
@@ -26,7 +26,7 @@ impl RedisKind for MutexKind {
         Some(keys::turn_channel(claim.name.key(), claim.owner.client()))
     }
 
-    fn leaving_line(&self, claim: &Claim) -> Option<Command> {
+    fn leaving_queue(&self, claim: &Claim) -> Option<Command> {
         Some(LEAVE_LINE.on(&[claim.name.key()]).arg(&*claim.owner.client().to_string()))
     }
 
@@ -37,11 +37,12 @@ impl RedisKind for MutexKind {
             Some(counter) => ACQUIRE.on(&[lock, counter]),
             None => ACQUIRE.on(&[lock]),
         };
-        let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(&*turn(claim, link));
+        let command =
+            command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(&*queue_mode(claim, link));
         match &claim.note {
             // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
-            _ if count == 1 && claim.keeps => command.arg("kept"),
+            _ if count == 1 && claim.caches => command.arg("kept"),
             _ => command,
         }
     }
@@ -59,7 +60,7 @@ impl RedisKind for MutexKind {
         Some(renewal(claim))
     }
 
-    fn look_kept(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
+    fn check_cached(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
         let lock = claim.name.key();
         let channel = keys::in_parts(Part::LockChannel, lock);
         Some(LOOK_KEPT.on(&[lock]).arg(claim.owner).arg(channel).arg(own_listeners))
@@ -96,17 +97,17 @@ impl RedisKind for MutexKind {
 }
 
 /// As `acquire.lua` takes it.
-fn turn(claim: &Claim, link: u32) -> Cow<'static, str> {
-    let word = match claim.turn {
-        Turn::Barges if claim.waits => "spin",
-        Turn::Barges => "barge",
-        Turn::Yields => "yield",
-        Turn::Waits if claim.leads => "stand_for",
-        Turn::Waits => "wait",
-        Turn::StandsInLine => "stand",
-        Turn::IsNext => "next",
+fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
+    let word = match claim.queue_mode {
+        QueueMode::Barges if claim.waits => "spin",
+        QueueMode::Barges => "barge",
+        QueueMode::Yields => "yield",
+        QueueMode::Waits if claim.leads => "stand_for",
+        QueueMode::Waits => "wait",
+        QueueMode::InWaitQueue => "stand",
+        QueueMode::IsNext => "next",
     };
-    let joins = matches!(claim.turn, Turn::Waits | Turn::StandsInLine | Turn::IsNext);
+    let joins = matches!(claim.queue_mode, QueueMode::Waits | QueueMode::InWaitQueue | QueueMode::IsNext);
     if joins && link > 0 { format!("{word}{link}").into() } else { word.into() }
 }
 

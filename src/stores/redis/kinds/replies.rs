@@ -2,16 +2,16 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{FencingToken, Owner};
-use crate::seam::capabilities::KeptLook;
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::{
-    AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Failure, Handoff, ListensFor, Others, Release, Snapshot,
+    AFTER_LEASE, AFTER_RESERVATION, Answer, Attempt, Failure, Handoff, ListensFor, Others, Release, Snapshot,
     not_set_up,
 };
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
 use crate::time::random_between;
 
-/// In place of listeners: the first in the line was told.
-const NEXT_WAS_TOLD: i64 = -3;
+/// In place of listeners: the first in the wait queue was told.
+const NEXT_WAS_NOTIFIED: i64 = -3;
 
 /// The answer to the release of something that nobody holds: a latch, or a condition's notification.
 pub(super) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
@@ -21,7 +21,7 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
     decoded(match reply.tag() {
         b"granted" => granted(reply, wants_fence),
         b"busy" => reply.number(1).map(|ttl_ms| Attempt::Busy { retry_after: ttl(ttl_ms) }),
-        b"in_line" => in_line(reply),
+        b"in_line" => queued(reply),
         b"lost" => Ok(Attempt::Lost),
         b"none" => return Err(not_set_up()),
         _ => Err(reply.unexpected()),
@@ -30,21 +30,21 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
 
 fn granted(reply: &Tagged, wants_fence: bool) -> Result<Attempt> {
     let fence = fence(reply, wants_fence)?;
-    let in_line = if reply.has(2) { reply.number(2)? } else { 0 };
-    Ok(Attempt::Granted { fence, in_line: u32::try_from(in_line).unwrap_or(0) })
+    let queued = if reply.has(2) { reply.number(2)? } else { 0 };
+    Ok(Attempt::Granted { fence, queued: u32::try_from(queued).unwrap_or(0) })
 }
 
-fn in_line(reply: &Tagged) -> Result<Attempt> {
+fn queued(reply: &Tagged) -> Result<Attempt> {
     let left = ttl(reply.number(1)?);
     let after = |spread| left.map(|left| left + random_between(spread));
     let (spread, listens_for) = match reply.text(2)?.as_deref() {
-        Some("kept") => (AFTER_KEPT, ListensFor::OwnTurn),
+        Some("kept") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),
         _ => return Err(reply.unexpected()),
     };
-    Ok(Attempt::InLine { retry_after: after(spread), listens_for, is_lookout: reply.ends_with(b"first") })
+    Ok(Attempt::InWaitQueue { retry_after: after(spread), listens_for, watches: reply.ends_with(b"first") })
 }
 
 fn fence(reply: &Tagged, wanted: bool) -> Result<Option<FencingToken>> {
@@ -80,7 +80,7 @@ pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
 /// A release of which `listeners` subscriptions were notified, `own_listeners` of them this client's.
 pub(crate) fn freed(listeners: i64, own_listeners: i64) -> Release {
     let others = match listeners {
-        NEXT_WAS_TOLD => Others::Next,
+        NEXT_WAS_NOTIFIED => Others::Next,
         _ => Others::listening(u32::try_from(listeners - own_listeners).unwrap_or(0)),
     };
     Release::Freed { others }
@@ -105,11 +105,11 @@ pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
 }
 
 /// The reply of a look at a hold that is kept until others ask for it.
-pub(crate) fn looked(reply: &Tagged) -> Answer<KeptLook> {
+pub(crate) fn looked(reply: &Tagged) -> Answer<CachedCheck> {
     decoded(match reply.tag() {
-        b"stays" => Ok(KeptLook::Stays),
-        b"wanted" => Ok(KeptLook::Wanted),
-        b"lost" => Ok(KeptLook::Lost),
+        b"stays" => Ok(CachedCheck::Stays),
+        b"wanted" => Ok(CachedCheck::Wanted),
+        b"lost" => Ok(CachedCheck::Lost),
         _ => Err(reply.unexpected()),
     })
 }

@@ -15,7 +15,7 @@ use crate::stores::redis::reply::{
 use crate::stores::redis::script::{
     Command, RING_TOKEN_ACQUIRE, Script, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW,
 };
-use crate::stores::redis::server::{LineRights, RedisCall};
+use crate::stores::redis::server::{QueueRights, RedisCall};
 use crate::time::millis;
 
 /// The lock by token.
@@ -42,7 +42,7 @@ impl RedisKind for TokenKind {
         Some(&RING_TOKEN_ACQUIRE)
     }
 
-    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Answer<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &QueueRights) -> Answer<Release> {
         freed(reply)
     }
 

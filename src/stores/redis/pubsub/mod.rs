@@ -112,7 +112,7 @@ impl Subscriber {
         let parted = parted.iter().filter_map(|name| state.end(name));
         let parted: Vec<_> = parted.map(|entry| (Arc::clone(&entry.channel), entry.idle_since())).collect();
         if state.channels.is_empty() {
-            self.tell_up(&mut state);
+            self.report_up(&mut state);
         }
         // Under the lock: a confirmation that is being read must not come after. Pairs with
         // `ReplyReader::take`.

@@ -86,12 +86,12 @@ impl RedisPubSub {
         loop {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);
-            let looks_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
+            let polls_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
             // Also what was left when there was no room: whatever has come says that there is some now.
             hub.flush();
-            if looks_within != armed {
-                stream.set_read_timeout(Some(looks_within)).map_err(|error| broken("subscribe", error))?;
-                armed = looks_within;
+            if polls_within != armed {
+                stream.set_read_timeout(Some(polls_within)).map_err(|error| broken("subscribe", error))?;
+                armed = polls_within;
             }
             let reply = replies.fill(stream.as_ref()).and_then(|()| replies.ready());
             let now = Clock::System.now();
@@ -171,7 +171,7 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
         (Some(Awaited::Subscribed(channel)), _) => {
             state.stands();
             if !state.channels.values().any(|entry| entry.refused.is_some()) {
-                hub.tell_up(&mut state);
+                hub.report_up(&mut state);
             }
             // Under the lock: another subscriber may have the channel by now, or be about to. Pairs with
             // `Subscriber::part_with`. Up or not goes by that channel, and by both ways if there are two.
@@ -220,7 +220,7 @@ fn refused(
     if is_passing(&refusal) {
         return Err(refusal);
     }
-    hub.tell_down(state, refusal);
+    hub.report_down(state, refusal);
     state.note_refused(channel, now.plus(refused::LASTS));
     channel.set_refused();
     state.sweep(hub.linger, now);

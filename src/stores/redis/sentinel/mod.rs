@@ -489,7 +489,7 @@ mod tests {
 
     /// A password that was changed while the client runs.
     #[test]
-    fn a_sentinel_is_logged_in_to_by_the_password_that_the_file_has() {
+    fn a_sentinels_password_comes_from_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let (file, socket) = (folder.path().join("password"), folder.path().join("s.sock"));
         std::fs::write(&file, "old\n").unwrap();
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_answer_does_not_count_and_a_newer_one_ends_connections_to_others() {
+    fn only_a_newer_answer_moves_connections() {
         let sentinels = sentinels(3);
         assert!(sentinels.learn(&master(4, "a")));
         let ((to_a, a), (to_b, b)) = (connection(), connection());
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn from_the_word_of_a_promotion_until_it_is_made_there_is_no_connection() {
+    fn no_connection_exists_during_a_promotion() {
         let sentinels = sentinels(3);
         assert!(sentinels.learn(&master(4, "a")));
         let (stream, server) = connection();
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_that_were_set_up_anew_are_believed_after_a_while_and_only_if_they_are_most() {
+    fn reset_sentinels_need_a_majority() {
         let sentinels = sentinels(3);
         let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
         assert!(sentinels.learn(&master(4, "a")));

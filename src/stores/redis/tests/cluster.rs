@@ -138,7 +138,7 @@ fn freed() -> Option<String> {
 }
 
 #[test]
-fn a_member_that_names_another_is_followed_and_the_request_sent_there_once() {
+fn a_redirection_is_followed_once() {
     let there = RingMember::start(|_| granted());
     let port = there.port;
     for redirect in ["MOVED", "ASK"] {
@@ -160,7 +160,7 @@ fn a_member_that_names_another_is_followed_and_the_request_sent_there_once() {
 }
 
 #[test]
-fn members_that_name_each_other_are_not_followed_for_ever_and_nothing_was_done() {
+fn circular_redirections_end_with_nothing_done() {
     let port = Arc::new(Mutex::new(0_u16));
     let named = Arc::clone(&port);
     let here = RingMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{}\r\n", named.lock())));
@@ -181,7 +181,7 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
 /// A read-write lock's script finds some of its keys by itself, and may have changed others when it comes to
 /// one that has moved.
 #[test]
-fn a_script_that_ended_half_way_is_in_doubt_unless_it_only_reads() {
+fn only_a_reading_half_script_is_certain() {
     let here = RingMember::start(|_| {
         let words =
             "Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.";
@@ -205,7 +205,7 @@ fn a_script_that_ended_half_way_is_in_doubt_unless_it_only_reads() {
 /// Without this an attempt of the same owner could find its old field at the new member, be granted, and lose
 /// the lock to the late release.
 #[test]
-fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_is_by_then() {
+fn questions_follow_an_unread_release() {
     let there = RingMember::start(|_| granted());
     let here = RingMember::start(|_| None);
     let store = here.store();
@@ -230,7 +230,7 @@ fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_i
 }
 
 #[test]
-fn a_release_that_is_read_later_is_sent_on_by_whoever_reads_that_its_slot_has_moved() {
+fn a_later_reader_redirects_a_release() {
     for redirect in ["MOVED", "ASK"] {
         let there = RingMember::start(|_| freed());
         let port = there.port;
@@ -248,7 +248,7 @@ fn a_release_that_is_read_later_is_sent_on_by_whoever_reads_that_its_slot_has_mo
 }
 
 #[test]
-fn a_member_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
+fn a_hanging_member_delays_no_other_renewal() {
     let renewed = || Some("*1\r\n$7\r\nrenewed\r\n".to_owned());
     let (there, here) = (RingMember::start(move |_| renewed()), RingMember::start(|_| None));
     let (answering, hanging) = (slot("answering"), slot("hanging"));
@@ -265,7 +265,7 @@ fn a_member_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
 }
 
 #[test]
-fn a_member_that_knows_nothing_new_is_not_the_only_one_that_is_asked() {
+fn several_members_are_asked_for_slots() {
     let there = RingMember::start(|_| granted());
     let here = RingMember::start(|_| None);
     let gone = RingMember::start(|_| None);
@@ -299,7 +299,7 @@ fn sharded_messages_are_refused_where_the_server_knows_none() {
 }
 
 #[test]
-fn a_name_whose_look_up_hangs_takes_no_more_than_the_time_there_is() {
+fn a_hanging_look_up_respects_the_deadline() {
     for redirect in ["MOVED", "ASK"] {
         let here = RingMember::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
         let (_never, nothing) = bounded::<()>(0);

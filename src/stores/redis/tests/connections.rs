@@ -50,7 +50,7 @@ fn attempt_on(act: fn() -> Act) -> (Answer<Attempt>, Fake) {
 }
 
 #[test]
-fn without_an_answer_the_outcome_is_unknown_and_nothing_is_sent_again() {
+fn an_unanswered_request_is_not_repeated() {
     assert_eq!(unknown(attempt_on(|| Act::Nothing).0).kind(), ErrorKind::TimedOut);
     assert_eq!(unknown(attempt_on(|| Act::HangUp).0).kind(), ErrorKind::Unreachable);
     assert_eq!(
@@ -131,7 +131,7 @@ fn of_a_batch_the_answered_part_is_known() {
 }
 
 #[test]
-fn what_the_token_lock_is_told_by_set_stands_although_the_rest_is_lost() {
+fn a_token_locks_set_counts_alone() {
     let fake =
         Fake::start(|command| if command.starts_with("set ") { Act::Say("+OK\r\n") } else { Act::HangUp });
     let store = open(&fake.options());
@@ -164,7 +164,7 @@ fn renewals_go_through_while_all_other_connections_hang() {
 }
 
 #[test]
-fn a_server_that_is_gone_refuses_at_once_and_is_not_stormed() {
+fn a_gone_server_is_not_stormed() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -254,7 +254,7 @@ fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[test]
-fn scripts_that_the_server_forgot_are_sent_again_by_who_reads_the_answer_later() {
+fn a_later_reader_resends_forgotten_scripts() {
     let server = Server::start(&[]);
     let store = server.store();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
@@ -277,7 +277,7 @@ fn scripts_that_the_server_forgot_are_sent_again_by_who_reads_the_answer_later()
 }
 
 #[test]
-fn a_release_that_nobody_waits_for_carries_its_script_where_the_server_may_not_know_it() {
+fn an_unawaited_release_carries_an_unknown_script() {
     let server = Server::start(&[]);
     let store = server.store();
     // Two names that go over two connections.
@@ -307,7 +307,7 @@ fn a_release_that_nobody_waits_for_carries_its_script_where_the_server_may_not_k
 }
 
 #[test]
-fn a_server_that_refuses_a_command_is_not_taken_to_know_its_script() {
+fn a_refused_script_counts_as_unknown() {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let server = Fake::start({
         let sent = Arc::clone(&sent);

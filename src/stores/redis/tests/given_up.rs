@@ -66,7 +66,7 @@ fn holds(client: &LockClient, count: usize) -> Vec<OwnedGuard> {
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_server_that_was_demoted_is_left_by_every_connection_also_the_renewals_and_the_subscribers() {
+fn every_connection_leaves_a_demoted_server() {
     let (old, new) = (Server::start(&[]), Server::start(&[]));
     let place = Place::leading_to(&old);
     let store = open(&place.options());
@@ -95,7 +95,7 @@ fn a_server_that_was_demoted_is_left_by_every_connection_also_the_renewals_and_t
 }
 
 #[test]
-fn connections_that_are_old_are_replaced_without_losing_an_answer_and_serve_on_where_no_other_can_be_had() {
+fn old_connections_are_replaced_without_a_lost_answer() {
     let server = Server::start(&[]);
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
     let lifetime = Lifetime { age: Duration::from_millis(20), idle: LONG };
@@ -138,7 +138,7 @@ fn connections_that_are_old_are_replaced_without_losing_an_answer_and_serve_on_w
 }
 
 #[test]
-fn a_server_that_takes_no_new_connections_costs_no_hold_and_no_clean_up() {
+fn a_full_server_costs_no_hold() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Mutex, "lk", 60_000);
@@ -151,7 +151,7 @@ fn a_server_that_takes_no_new_connections_costs_no_hold_and_no_clean_up() {
 
 /// A proxy that is full, or a policy that drops what would open one.
 #[test]
-fn a_connection_that_is_old_serves_on_where_new_ones_get_no_answer() {
+fn an_old_connection_serves_without_a_new_one() {
     static IS_FULL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     let fake = Fake::start_raw(|command| match command {
         "hello" if IS_FULL.swap(true, std::sync::atomic::Ordering::SeqCst) => Act::Nothing,
@@ -173,7 +173,7 @@ fn a_connection_that_is_old_serves_on_where_new_ones_get_no_answer() {
 
 /// The server has the connection for as long as it says so.
 #[test]
-fn what_is_in_doubt_is_asked_about_until_the_server_has_not_the_connection_any_more() {
+fn doubts_last_while_the_server_has_the_connection() {
     static IS_GONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     let fake = Fake::start_raw(|command| match command {
         "hello" => Act::Say(
@@ -202,7 +202,7 @@ fn what_is_in_doubt_is_asked_about_until_the_server_has_not_the_connection_any_m
 }
 
 #[test]
-fn a_connection_that_breaks_with_thousands_of_releases_costs_some_commands_and_leaves_no_lock() {
+fn a_break_with_many_releases_leaves_no_lock() {
     const HOLDS: usize = 2_000;
     let server = Server::start(&[]);
     let client = client(&server, LONG);
@@ -225,7 +225,7 @@ fn a_connection_that_breaks_with_thousands_of_releases_costs_some_commands_and_l
 }
 
 #[test]
-fn the_end_of_a_connection_has_some_holds_renewed_and_all_when_one_is_lost() {
+fn an_ended_connection_renews_a_sample_first() {
     const HOLDS: usize = 300;
     let server = Server::start(&[]);
     let client = client(&server, 10 * LONG);
@@ -254,7 +254,7 @@ impl Observer for Failures {
 }
 
 #[test]
-fn a_connection_that_breaks_as_a_job_ends_costs_neither_its_result_nor_the_next_run() {
+fn a_break_at_a_jobs_end_costs_nothing() {
     let server = Server::start(&[]);
     let client = client(&server, LONG);
     let at_least = Duration::from_millis(1_500);
@@ -269,7 +269,7 @@ fn a_connection_that_breaks_as_a_job_ends_costs_neither_its_result_nor_the_next_
 }
 
 #[test]
-fn a_job_whose_lock_cannot_be_given_back_has_its_result_and_the_lock_is_freed_after_the_least_time() {
+fn a_jobs_unreleased_lock_ends_after_at_least() {
     let server = Server::start(&[]);
     let (failed, failures) = crossbeam_channel::unbounded();
     let client = LockClient::builder().url(server.url()).observer(Failures(failed)).build().unwrap();

@@ -125,7 +125,7 @@ impl Messages {
 // ---- fair locks
 
 #[test]
-fn a_fair_locks_waiters_have_places_times_and_heartbeats_and_the_next_is_told() {
+fn a_fair_lock_notifies_its_next_waiter() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first, second) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
@@ -259,7 +259,7 @@ fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
 }
 
 #[test]
-fn a_waiters_time_outlasts_redissons_before_it_and_is_short_once_they_are_gone() {
+fn a_fair_place_outlasts_redissons_before_it() {
     let server = Server::start(&[]);
     let store = server.store();
     for wait_ms in [5_000, 300_000, 600_000] {
@@ -304,7 +304,7 @@ fn a_waiters_time_outlasts_redissons_before_it_and_is_short_once_they_are_gone()
 }
 
 #[test]
-fn one_that_redisson_took_for_dead_although_it_lives_comes_back_as_the_first() {
+fn a_waiter_redisson_skipped_returns_first() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first, dead, last) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
@@ -450,7 +450,7 @@ fn what_a_writer_reads_or_renews_does_not_shorten_its_time() {
 const WRITERS: &str = "leasehold_rwlock_waiting:{k}";
 
 #[test]
-fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that_go_by_it() {
+fn a_waiting_writer_blocks_willing_readers() {
     let server = Server::start(&[]);
     let store = server.store();
     let first = |kind| Claim { writers_first: true, ..of(kind) };
@@ -522,7 +522,7 @@ fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that
 // ---- without memory
 
 #[test]
-fn without_memory_nothing_is_taken_and_what_is_held_is_kept_and_given_back() {
+fn a_store_without_memory_refuses_only_acquires() {
     let server = Server::start(&[]);
     let store = server.store();
     set_up(&store, Kind::Semaphore, 3);
@@ -612,7 +612,7 @@ const ALIVE: &str = "leasehold_condition_heartbeat:{k}";
 const NOTIFIED: &str = "leasehold_condition_notified:{k}";
 
 #[test]
-fn a_notification_that_its_waiter_does_not_notice_is_the_next_ones() {
+fn an_unnoticed_notification_goes_to_the_next() {
     let server = Server::start(&[]);
     let store = server.store();
     let waiters: Vec<Claim> = (0..4).map(|_| of(Kind::Signal)).collect();
@@ -676,7 +676,7 @@ fn what_a_condition_passes_on_has_an_end_whoever_asked() {
 }
 
 #[test]
-fn what_holds_something_else_is_refused_before_anything_of_a_condition_or_of_permits_is_written() {
+fn foreign_keys_are_refused_before_any_write() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = of(Kind::Signal);
@@ -710,7 +710,7 @@ fn what_holds_something_else_is_refused_before_anything_of_a_condition_or_of_per
 
 /// Redisson gives them none. One that is killed while it waits, as the last that ever does, leaves them.
 #[test]
-fn the_queue_of_a_fair_lock_in_which_one_of_ours_stands_has_an_end_far_beyond_every_wait() {
+fn a_fair_queue_with_ours_ends() {
     let server = Server::start(&[]);
     let store = server.store();
     redisson_comes(&server, "java:1", 300_000);

@@ -6,7 +6,6 @@ mod fake;
 mod given_up;
 mod harness;
 mod kinds;
-mod line;
 mod permits;
 mod replicas;
 mod rights;
@@ -17,3 +16,4 @@ mod subscriber;
 #[cfg(feature = "tls")]
 mod tls;
 mod token;
+mod wait_queue;

@@ -194,7 +194,7 @@ fn permits_with_leases_go_and_come_back_once() {
 }
 
 #[test]
-fn permits_that_are_out_do_not_come_back_into_what_is_set_up_after_a_delete() {
+fn old_permits_do_not_enter_a_new_semaphore() {
     let server = Server::start(&[]);
     let store = server.store();
     set_up(&store, Kind::Permits, 1);
@@ -210,7 +210,7 @@ fn permits_that_are_out_do_not_come_back_into_what_is_set_up_after_a_delete() {
 }
 
 #[test]
-fn what_is_over_or_deleted_is_not_brought_back_by_what_was_taken_of_it() {
+fn releases_do_not_revive_a_semaphore() {
     let server = Server::start(&[]);
     let store = server.store();
     // By Redisson's delete, or by an operator, who may leave the permits that are out.
@@ -308,7 +308,7 @@ fn granted_nothing(server: &Server) {
 }
 
 #[test]
-fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
+fn an_answered_permit_release_leaves_no_record() {
     let server = Server::start(&[]);
     let store = server.store();
     server.run(&["SET", "k", "3"]);
@@ -342,7 +342,7 @@ fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
 }
 
 #[test]
-fn permits_are_added_where_some_were_set_up_once_for_each_request() {
+fn permits_are_added_once_a_request() {
     let server = Server::start(&[]);
     let store = server.store();
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::AddIfSetUp(2)), Some(0));

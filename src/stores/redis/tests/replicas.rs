@@ -35,7 +35,7 @@ fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, RedisStore, Scri
 }
 
 #[test]
-fn a_grant_that_too_few_replicas_have_is_in_doubt_until_it_is_known_to_be_undone() {
+fn a_grant_on_too_few_replicas_is_in_doubt() {
     let granted_alone = [("eval", GRANTED), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("evalsha", "-LOADING Redis is loading the dataset in memory\r\n")],

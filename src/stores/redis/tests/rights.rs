@@ -4,7 +4,7 @@ use redis::Value;
 
 use crate::config::ServerOptions;
 use crate::error::ErrorKind;
-use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Store, Turn};
+use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, QueueMode, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 
 /// What the page of rights names for plain and fenced locks.
@@ -42,7 +42,7 @@ fn user(server: &Server, rules: &[&str]) -> ServerOptions {
 }
 
 #[test]
-fn whichever_right_is_missing_no_key_is_left_without_an_end() {
+fn a_missing_right_leaves_no_endless_key() {
     let server = Server::start(&[]);
     let rights = ["hexists", "hget", "hset", "hdel", "pexpire", "pttl", "get", "set", "del", "publish"];
     let mut missing: Vec<Vec<String>> = rights.iter().map(|right| vec![format!("-{right}")]).collect();
@@ -81,7 +81,7 @@ fn whichever_right_is_missing_no_key_is_left_without_an_end() {
 /// The writes of a script before it was refused stay: so they have an end, or are taken back. Then the waiter
 /// is killed.
 #[test]
-fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
+fn a_missing_right_leaves_no_endless_waiter() {
     let rights = [
         "pexpire",
         "zadd",
@@ -114,7 +114,8 @@ fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
             let field = if kind == Kind::Write { "mode" } else { "03c6e5aa-0000-4000-8000-000000000001:1" };
             server.run(&["HSET", "app:a", field, if kind == Kind::Write { "read" } else { "1" }]);
             server.run(&["PEXPIRE", "app:a", "30000"]);
-            let me = Claim { writers_first: true, turn: Turn::Waits, ..claim(kind, "app:a", 30_000) };
+            let me =
+                Claim { writers_first: true, queue_mode: QueueMode::Waits, ..claim(kind, "app:a", 30_000) };
             if kind == Kind::Signal {
                 drop(store.count(&me, &Counting::Enlist, soon()));
             }
@@ -130,7 +131,7 @@ fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
 
 /// A semaphore that ends by itself takes with it what is out of it; its count and what is out always agree.
 #[test]
-fn whichever_right_is_missing_no_permit_is_lost_or_outlasts_its_semaphore() {
+fn a_missing_right_loses_no_permit() {
     let rights = [
         "get",
         "pttl",
@@ -194,7 +195,7 @@ fn whichever_right_is_missing_no_permit_is_lost_or_outlasts_its_semaphore() {
 /// The lock is had: what is only clearing up cannot turn that into a refusal, after which nobody would
 /// release it.
 #[test]
-fn a_grant_of_a_fair_lock_is_told_whatever_cannot_be_cleared_up_after_it() {
+fn a_fair_grant_survives_a_failed_clean_up() {
     let server = Server::start(&[]);
     for right in ["-zrem", "-lpop"] {
         server.run(&["FLUSHALL"]);
@@ -209,7 +210,7 @@ fn a_grant_of_a_fair_lock_is_told_whatever_cannot_be_cleared_up_after_it() {
 }
 
 #[test]
-fn without_the_right_to_publish_a_lock_is_freed_all_the_same() {
+fn a_release_needs_no_right_to_publish() {
     let server = Server::start(&[]);
     let store = open(&user(&server, &["-publish", "+hkeys"]));
     let me = claim(Kind::Mutex, "app:a", 30_000);

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::ident::FencingToken;
-use crate::seam::ring_member::{Look, Marked, RingMember};
+use crate::seam::ring_member::{Marked, Probe, RingMember};
 use crate::seam::{Attempt, Kind, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, claim, soon};
 
 #[test]
-fn a_mark_replaces_only_the_one_that_was_expected_and_nothing_is_done_under_another() {
+fn a_mark_replaces_only_the_expected_one() {
     let server = Server::start(&[]);
     let store = server.store();
     let mark = |expected: &str, new: &str| store.set_mark(expected, new, soon()).done();
@@ -25,13 +25,13 @@ fn a_mark_replaces_only_the_one_that_was_expected_and_nothing_is_done_under_anot
         assert!(matches!(attempt("2"), Marked::Under(Attempt::Granted { .. })), "{kind:?}");
         assert!(matches!(store.release(&claim, 0, soon()).done(), Release::Freed { .. }), "{kind:?}");
     }
-    let looked = store.look_under("1", &claim(Kind::Mutex, "lk", 1), soon()).done();
+    let looked = store.probe_under("1", &claim(Kind::Mutex, "lk", 1), soon()).done();
     assert_eq!(looked, Marked::Other("2".to_owned()));
     store.close();
 }
 
 #[test]
-fn a_token_lock_that_is_held_at_a_node_is_granted_to_its_token_only() {
+fn a_nodes_token_lock_is_granted_to_its_token() {
     let server = Server::start(&[]);
     let store = server.store();
     store.set_mark("", "1", soon()).done();
@@ -44,13 +44,13 @@ fn a_token_lock_that_is_held_at_a_node_is_granted_to_its_token_only() {
 }
 
 #[test]
-fn a_name_is_free_to_move_when_nothing_is_there_and_its_fences_go_on() {
+fn a_moved_names_fences_go_on() {
     let server = Server::start(&[]);
     let store = server.store();
     store.set_mark("", "1", soon()).done();
     let fenced = claim(Kind::Fenced, "lk", 30_000);
-    let look = || store.look_under("1", &fenced, soon()).done();
-    assert_eq!(look(), Marked::Under(Look::Free { fence: 0 }));
+    let look = || store.probe_under("1", &fenced, soon()).done();
+    assert_eq!(look(), Marked::Under(Probe::Free { fence: 0 }));
     // Far beyond the clock's: the node where the name comes from had given it.
     let earlier = 5_000_000_000_000_000;
     match store.attempt_under("1", &fenced, earlier, soon()).done() {
@@ -59,11 +59,11 @@ fn a_name_is_free_to_move_when_nothing_is_there_and_its_fences_go_on() {
         }
         other => panic!("{other:?}"),
     }
-    let Marked::Under(Look::Busy { retry_after: Some(left) }) = look() else { panic!("it is held") };
+    let Marked::Under(Probe::Busy { retry_after: Some(left) }) = look() else { panic!("it is held") };
     assert!(left > Duration::from_secs(25));
     server.run(&["PERSIST", "lk"]);
-    assert_eq!(look(), Marked::Under(Look::Busy { retry_after: None }), "held without an end");
+    assert_eq!(look(), Marked::Under(Probe::Busy { retry_after: None }), "held without an end");
     assert!(matches!(store.release(&fenced, 0, soon()).done(), Release::Freed { .. }));
-    assert_eq!(look(), Marked::Under(Look::Free { fence: earlier + 1 }));
+    assert_eq!(look(), Marked::Under(Probe::Free { fence: earlier + 1 }));
     store.close();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::ErrorKind;
 use crate::seam::Inspect;
 use crate::seam::capabilities::Batches;
-use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, Release, Snapshot, Store, Turn};
+use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, QueueMode, Release, Snapshot, Store};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::kinds;
@@ -94,7 +94,7 @@ fn a_lease_is_raised_and_never_shortened() {
 }
 
 #[test]
-fn a_hand_off_that_the_counter_refuses_leaves_the_old_owner_its_time() {
+fn a_refused_hand_off_leaves_the_old_owner() {
     let server = Server::start(&[]);
     let store = server.store();
     let (me, you) = (claim(Kind::Fenced, "lk", 30_000), claim(Kind::Fenced, "lk", 1_000));
@@ -117,7 +117,7 @@ fn a_hand_off_that_the_counter_refuses_leaves_the_old_owner_its_time() {
 }
 
 #[test]
-fn a_lock_that_is_handed_off_has_the_lease_and_the_fence_of_its_new_owner() {
+fn a_handed_lock_has_its_own_lease_and_fence() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fenced] {
@@ -222,7 +222,7 @@ fn fences_grow_whatever_happens_to_the_counter() {
 }
 
 #[test]
-fn a_counter_that_cannot_be_used_refuses_before_the_lock_is_written() {
+fn an_unusable_counter_refuses_before_the_write() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Fenced, "lk", 30_000);
@@ -254,7 +254,7 @@ fn what_others_keep_in_a_hash_is_busy_and_untouched() {
 }
 
 #[test]
-fn another_type_in_the_key_is_told_in_words_and_untouched() {
+fn another_type_in_the_key_is_reported_and_kept() {
     let server = Server::start(&[]);
     let store = server.store();
     server.run(&["SET", "lk", "token"]);
@@ -347,7 +347,7 @@ fn a_latch_that_is_given_up_stays_as_it_is() {
 }
 
 #[test]
-fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
+fn all_publish_modes_take_locks_alike() {
     let server = Server::start(&[]);
     let commands = |publish_mode| {
         let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
@@ -373,11 +373,11 @@ fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
 
 /// Its request was on its way while the lock was lost and taken by another.
 #[test]
-fn the_late_release_of_a_former_holder_takes_nothing_of_the_next_ones() {
+fn a_former_holders_late_release_changes_nothing() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fenced] {
-        let kept = || Claim { keeps: true, ..claim(kind, "lk", 30_000) };
+        let kept = || Claim { caches: true, ..claim(kind, "lk", 30_000) };
         let (former, next) = (kept(), kept());
         granted(store.attempt(&next, 1, soon()));
         server.run(&["HSET", "lk", "leasehold:about", "where it is"]);
@@ -398,12 +398,12 @@ fn the_late_release_of_a_former_holder_takes_nothing_of_the_next_ones() {
 /// Two claims in doubt under one number: what one of them said of the hold goes with the owner, whichever of
 /// them is cleaned up first, and such a hash that was left before keeps nobody out.
 #[test]
-fn no_lock_is_left_without_an_owner_and_one_that_was_is_free() {
+fn no_lock_is_left_without_an_owner() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fenced] {
-        let hold = Claim { keeps: true, ..claim(kind, "lk", 30_000) };
-        let plain = Claim { keeps: false, ..hold.clone() };
+        let hold = Claim { caches: true, ..claim(kind, "lk", 30_000) };
+        let plain = Claim { caches: false, ..hold.clone() };
         let other = claim(kind, "other", 30_000);
         for together in [false, true] {
             granted(store.attempt(&hold, 1, soon()));
@@ -412,9 +412,9 @@ fn no_lock_is_left_without_an_owner_and_one_that_was_is_free() {
             store.clean_up(if together { &claims } else { &claims[..1] }, soon());
             assert_eq!(server.number(&["EXISTS", "lk"]), 0, "{kind:?}, together: {together}");
         }
-        for turn in [Turn::Barges, Turn::Yields, Turn::Waits] {
+        for queue_mode in [QueueMode::Barges, QueueMode::Yields, QueueMode::Waits] {
             server.run(&["HSET", "lk", "leasehold:about", "where it was", "leasehold:kept", ""]);
-            let next = Claim { turn, ..claim(kind, "lk", 30_000) };
+            let next = Claim { queue_mode, ..claim(kind, "lk", 30_000) };
             granted(store.attempt(&next, 1, soon()));
             assert_eq!(hash(&server, "lk").0.len(), 2, "the owner alone");
             assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));

@@ -64,7 +64,7 @@ fn those_before_the_first_that_is_busy_are_taken_or_none() {
 }
 
 #[test]
-fn a_release_of_several_frees_those_that_are_held_and_says_which() {
+fn a_group_release_says_which_were_held() {
     let server = Server::start(&[]);
     let store = server.store();
     let held = wishes(&["a", "b", "c", "d"]);
@@ -110,7 +110,7 @@ fn what_cannot_be_taken_refuses_all_and_leaves_nothing() {
 }
 
 #[test]
-fn whichever_right_is_missing_no_key_of_several_is_left_without_an_end() {
+fn a_missing_right_leaves_no_endless_group_key() {
     let server = Server::start(&[]);
     let rights =
         ["hexists", "hset", "hdel", "pexpire", "pttl", "get", "set", "del", "publish", "incr", "time"];
@@ -162,7 +162,7 @@ fn which_locks_go_together() {
 }
 
 #[test]
-fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for() {
+fn every_grant_waits_for_required_replicas() {
     let server = Server::start(&[]);
     let within = Duration::from_millis(20);
     let options = ServerOptions { replicas: Some(Replicas { count: 1, within }), ..server.options() };
@@ -194,7 +194,7 @@ fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for()
 }
 
 #[test]
-fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is_told() {
+fn group_fences_grow_despite_lost_counters() {
     let server = Server::start(&[]);
     let store = server.store();
     let mut last = vec![None; 2];
@@ -206,7 +206,7 @@ fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is
         let kept = server.text(&["GET", "redisson_lock_token:{f1}"]);
         assert_eq!(kept, fences[0].map(|fence| fence.get().to_string()), "the next one is to be above it");
         store.begin_releases(&all, soon()).wait().done();
-        // Waiters that stand in no line, such as Redisson's.
+        // Waiters that stand in no wait queue, such as Redisson's.
         assert_eq!(messages.payloads(), ["0", "0"]);
         if round == 1 {
             server.run(&["DEL", "redisson_lock_token:{f1}", "redisson_lock_token:{f2}"]);
@@ -221,10 +221,10 @@ fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is
 
 /// The field beside the owner would be a lock that nobody holds.
 #[test]
-fn clean_ups_of_several_locks_that_are_kept_leave_nothing_of_them() {
+fn clean_ups_remove_several_cached_locks() {
     let server = Server::start(&[]);
     let store = server.store();
-    let kept = |key| Claim { keeps: true, ..claim(Kind::Mutex, key, 30_000) };
+    let kept = |key| Claim { caches: true, ..claim(Kind::Mutex, key, 30_000) };
     let all = [kept("a"), kept("b"), claim(Kind::Mutex, "c", 30_000), claim(Kind::Mutex, "d", 30_000)];
     for claim in &all {
         granted(store.attempt(claim, 1, soon()));

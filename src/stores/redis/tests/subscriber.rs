@@ -132,7 +132,7 @@ fn without_linger_a_subscription_ends_with_its_last_listener() {
 }
 
 #[test]
-fn a_topic_made_again_never_shows_a_count_of_the_old_one() {
+fn a_new_channel_never_shows_an_old_count() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::ZERO);
     let (waker, _woken) = waker();
@@ -228,7 +228,7 @@ fn a_refused_subscription_is_asked_for_again() {
 
 /// The answer of a member that does not have the channel's slot, as while slots move.
 #[test]
-fn a_subscription_that_was_sent_elsewhere_is_asked_for_again_and_not_taken_for_refused() {
+fn a_redirected_subscription_is_no_refusal() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
     let fake = Fake::start(move |command| match command {
@@ -285,7 +285,7 @@ fn foreign_messages_do_no_harm() {
 
 /// Nobody but a stranger sends one, and it is not kept to see how long it gets.
 #[test]
-fn a_message_longer_than_any_of_ours_costs_a_reconnect_and_no_wake_up() {
+fn an_overlong_message_costs_a_reconnect() {
     let server = Server::start(&[]);
     let store = server.store();
     let (waker, woken) = waker();
@@ -345,7 +345,7 @@ fn a_link_without_a_sign_of_life_is_given_up() {
 
 /// Bytes that never become a reply are none.
 #[test]
-fn a_server_that_drips_is_given_up_as_a_silent_one_is() {
+fn a_dripping_server_counts_as_silent() {
     let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
     let fake = Fake::start(move |_| Act::Drip(endless));
     let subscriber = impatient(&fake, SHORT);
@@ -479,7 +479,7 @@ fn two_clients_of_four_threads_each_share_a_lock() {
 }
 
 #[test]
-fn more_than_a_socket_takes_at_once_is_subscribed_to_as_soon_as_there_is_room() {
+fn many_subscriptions_follow_a_full_socket() {
     let server = Server::start(&[]);
     all_of_many_stand(&server.options());
 }
@@ -521,7 +521,7 @@ fn what_was_refused_is_subscribed_to_over_the_next_connection() {
 }
 
 #[test]
-fn a_subscription_that_was_to_end_soon_lingers_for_who_comes_anew() {
+fn a_new_listener_keeps_an_ending_subscription() {
     let server = Server::start(&[]);
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
     let (linger, reporter) = (Duration::from_secs(3_600), Arc::new(Reporter::new(None)));

@@ -115,7 +115,7 @@ fn refused(options: &ServerOptions) -> Error {
 }
 
 #[test]
-fn more_than_a_socket_takes_at_once_is_subscribed_to_over_tls_too() {
+fn many_subscriptions_work_over_tls() {
     let secured = Secured::start();
     crate::stores::redis::tests::subscriber::all_of_many_stand(&secured.options("localhost", Some("ca.pem")));
 }
@@ -180,7 +180,7 @@ fn who_cannot_prove_to_be_the_server_is_refused() {
 }
 
 #[test]
-fn a_server_without_tls_is_refused_and_never_spoken_to_in_the_clear() {
+fn a_server_without_tls_is_refused() {
     let (server, port) = Server::start_on_port("--port", &[]);
     let folder = tempfile::tempdir().unwrap();
     authority(folder.path(), "ca");

@@ -79,7 +79,7 @@ fn a_token_lock_is_inspected_and_forced() {
 }
 
 #[test]
-fn a_redis_lock_in_the_key_is_told_in_words_and_untouched() {
+fn a_redis_lock_in_the_key_is_kept() {
     both_ways(|server, store| {
         server.run(&["HSET", "lk", "other:1", "1"]);
         let me = claim(Kind::Token, "lk", 30_000);
@@ -123,7 +123,7 @@ fn a_token_lock_cannot_be_re_entered() {
 }
 
 #[test]
-fn a_change_by_somebody_else_between_look_and_delete_is_seen() {
+fn a_change_before_the_delete_is_noticed() {
     let server = Server::start(&[]);
     let store = open(&ServerOptions { scripts: false, ..server.options() });
     let me = claim(Kind::Token, "lk", 30_000);

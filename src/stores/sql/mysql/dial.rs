@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_accepts_and_says_nothing_takes_no_more_than_the_time_given() {
+    fn a_silent_server_respects_the_deadline() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (dial, answer) = (dial(&BOTH[1..]), SOON);

@@ -1,14 +1,14 @@
 //! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ
 //! COMMITTED. The server wakes no waiters, so they look now and then, and one client of each name often
-//! (`turnstile`).
+//! (`poller_lock`).
 
 mod check;
 mod dial;
 mod get_lock;
 pub mod in_transaction;
 mod link;
+mod poller_lock;
 mod refusal;
-mod turnstile;
 mod url;
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use std::time::Duration;
 use mysql::OptsBuilder;
 
 use self::link::MysqlConnection;
+use self::poller_lock::{PollerLockQueries, TurnstileHub};
 use self::refusal::read_only_now;
-use self::turnstile::{TurnstileHub, TurnstileQueries};
 use self::url::{READ_COMMITTED, limit_in_seconds, settings};
 use crate::config::{ServerOptions, TableOptions};
 use crate::error::{ErrorKind, Result};
@@ -47,10 +47,10 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let (opts, mut dial) = <(OptsBuilder, Dial)>::clone(&made);
     dial.renewal = Some(renewal);
     let queries = Queries::new(&options.table.name);
-    let turnstiles = options
+    let poller_locks = options
         .table
         .designated_poller
-        .then(|| turnstile::turnstiles(opts.clone(), dial.clone(), queries.turnstile(&options.table)));
+        .then(|| poller_lock::poller_locks(opts.clone(), dial.clone(), queries.poller_lock(&options.table)));
     let mut database = Mysql {
         opts,
         dial,
@@ -58,7 +58,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         command_timeout: options.command_timeout,
         least_wait: 1,
         queries,
-        turnstiles,
+        poller_locks,
         notes: Notes::default(),
         table: None,
         given_up: Mutex::default(),
@@ -88,14 +88,14 @@ queries!(
 );
 
 impl Queries {
-    fn turnstile(&self, table: &TableOptions) -> TurnstileQueries {
+    fn poller_lock(&self, table: &TableOptions) -> PollerLockQueries {
         let (enter, leave) = (self.turn_enter.clone(), self.turn_leave.clone());
         let (look, list, realm) = if table.session_locks {
             (&self.session_turn_look, ("SELECT 'ID' AS id", " UNION ALL "), "")
         } else {
             (&self.turn_look, ("UNHEX('ID')", ","), &*table.name)
         };
-        TurnstileQueries { enter, leave, look: look.text.clone(), list, realm: realm.to_owned() }
+        PollerLockQueries { enter, leave, look: look.text.clone(), list, realm: realm.to_owned() }
     }
 }
 
@@ -114,7 +114,7 @@ struct Mysql {
     /// The shortest wait for a locked row, in seconds: none with MariaDB, one with MySQL.
     least_wait: u64,
     queries: Queries,
-    turnstiles: Option<Arc<TurnstileHub>>,
+    poller_locks: Option<Arc<TurnstileHub>>,
     notes: Notes,
     table: Option<TableInUse>,
     /// Sessions whose connections were given up, to be ended, and when.
@@ -175,11 +175,11 @@ impl Database for Mysql {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.turnstiles.as_ref()?.listen_at(&claim.name, waker)
+        self.poller_locks.as_ref()?.listen_at(&claim.name, waker)
     }
 
     fn close(&self) {
-        self.turnstiles.iter().for_each(|turnstiles| turnstiles.close());
+        self.poller_locks.iter().for_each(|poller_locks| poller_locks.close());
     }
 }
 

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_ends_the_session_leaves_the_outcome_unknown_unless_the_server_waited_for_a_request() {
+    fn a_session_end_leaves_the_outcome_unknown() {
         // Killed, shut down; a proxy's words for a server that it has lost, and a code that nobody knows.
         for (code, state) in
             [(1053, "08S01"), (1927, "70100"), (3169, "HY000"), (2013, "HY000"), (9_999, "08007")]
@@ -194,7 +194,7 @@ mod tests {
 
     /// Then the connection is looked up anew.
     #[test]
-    fn a_server_that_takes_no_writes_is_read_only_whatever_the_reason() {
+    fn a_server_without_writes_is_read_only() {
         for code in [1036, 1047, 1290, 1792, 1836] {
             assert_eq!(classify(code).0, ErrorKind::ReadOnly, "{code}");
         }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn on_this_machine_nothing_is_encrypted_unless_the_url_says_so() {
+    fn local_connections_are_plain_by_default() {
         for url in [
             "mysql://localhost/x",
             "mariadb://127.0.0.1:3307/x",
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_elsewhere_is_spoken_to_in_the_clear_only_if_the_url_says_so() {
+    fn remote_connections_are_encrypted_by_default() {
         for (url, skips_name, believes_all) in [
             ("mysql://db.example.org/x", false, false),
             ("mysql://localhost/x?tcp_connect_timeout_ms=1000&ssl-mode=VERIFY_IDENTITY", false, false),

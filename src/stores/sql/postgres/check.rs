@@ -35,9 +35,9 @@ pub(super) struct Seen {
     /// `None`: no such table is in sight.
     pub(super) place: Option<Place>,
     has_clients: bool,
-    has_line: bool,
+    has_queue: bool,
     /// The line's table is there, and this user may use it.
-    pub(super) is_line_usable: bool,
+    pub(super) is_queue_usable: bool,
     schemas: String,
 }
 
@@ -90,8 +90,8 @@ fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
         },
         comment,
     });
-    let (has_clients, has_line, is_line_usable) = (next() == "t", next() == "t", next() == "t");
-    Ok(Seen { backend, version, is_standby, place, has_clients, has_line, is_line_usable, schemas: next() })
+    let (has_clients, has_queue, is_queue_usable) = (next() == "t", next() == "t", next() == "t");
+    Ok(Seen { backend, version, is_standby, place, has_clients, has_queue, is_queue_usable, schemas: next() })
 }
 
 pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
@@ -117,7 +117,7 @@ pub(super) fn find(
         check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)
     };
     seen.place.as_ref().map_or(Ok(()), check)?;
-    if options.table.create && !(seen.has_clients && seen.has_line) {
+    if options.table.create && !(seen.has_clients && seen.has_queue) {
         if seen.place.is_none() {
             let table = quoted(&options.table.name);
             let create = query(include_str!("../query/postgres/schema.sql"), &table);
@@ -133,7 +133,7 @@ pub(super) fn find(
     }
     if let Some(place) = seen.place {
         check(&place)?;
-        return Ok((place, seen.is_line_usable));
+        return Ok((place, seen.is_queue_usable));
     }
     let words = format!(
         "there is no table {:?} in the schemas of the search path ({}): make it once by create_schema(), or with the \

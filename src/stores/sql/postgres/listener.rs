@@ -66,7 +66,7 @@ impl NotificationListener {
         self.protocol.hashed(name.key().bytes())
     }
 
-    /// The channel on which a client is told that it is next in the lock's line.
+    /// The channel on which a client is notified that it is next in the lock's line.
     pub(super) fn turn_channel(&self, name: &LockName, client: ClientId) -> String {
         self.protocol.hashed(name.key().bytes().chain([0]).chain(client.to_string().bytes()))
     }
@@ -75,7 +75,7 @@ impl NotificationListener {
         self.protocol.changed.notify_one();
     }
 
-    fn next_look(&self) -> Duration {
+    fn next_check(&self) -> Duration {
         let state = self.state.lock();
         let is_idle = state.channels.values().any(|entry| entry.idle_since().is_some());
         if is_idle { self.linger.clamp(Duration::from_millis(10), SILENCE) } else { SILENCE }
@@ -111,7 +111,7 @@ impl NotificationListener {
         fresh.iter().for_each(|channel| channel.set_up(true));
         let mut state = self.state.lock();
         state.stands();
-        self.tell_up(&mut state);
+        self.report_up(&mut state);
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl Notifications {
                 }
                 changed.as_mut().poll(context).map(|()| None)
             });
-            if let Some(Some(ended)) = within(Clock::System.after(hub.next_look()), event).await {
+            if let Some(Some(ended)) = within(Clock::System.after(hub.next_check()), event).await {
                 let broke = Error::new(ErrorKind::Unreachable, "subscribe", "the connection broke");
                 return Err(match ended {
                     Some(error) => broke.with_source(error),

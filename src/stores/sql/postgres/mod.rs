@@ -3,13 +3,13 @@
 
 mod check;
 pub mod in_transaction;
-mod line;
 mod link;
 mod listener;
 mod refusal;
 #[cfg(feature = "tls")]
 mod secure;
 mod url;
+mod wait_queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use crate::error::Result;
 use crate::ident::LockName;
 use crate::inspect::Location;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{KeptLook, TableInUse};
+use crate::seam::capabilities::{CachedCheck, TableInUse};
 use crate::seam::subscription::{Subscription, count_of_all};
-use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
+use crate::seam::{Answer, Attempt, Claim, Failure, Others, QueueMode, Store};
 use crate::secrets::Renewable;
 use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::lease_ms;
@@ -62,7 +62,7 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     check::server(options, &seen).map_err(failed)?;
     let session_locks = options.table.session_locks;
     let found = if session_locks { None } else { Some(check::find(seen, options, &mut first)) };
-    let (place, is_line_usable) = found.transpose().map_err(failed)?.unzip();
+    let (place, is_queue_usable) = found.transpose().map_err(failed)?.unzip();
     // A table's locks and advisory locks of one name are not the same: each have channels of their own. One
     // table has one set of them, by whichever schema's name it is called.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
@@ -70,7 +70,7 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let table = place.as_ref().map(|place| place.quoted.as_str());
     let queries = Queries::new(table.unwrap_or_default());
     let (line, notes, command_timeout) =
-        (line::LineUse::default(), Notes::default(), options.command_timeout);
+        (wait_queue::QueueUse::default(), Notes::default(), options.command_timeout);
     let database = Postgres {
         dial,
         setup,
@@ -84,7 +84,7 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     };
     if let Some(place) = &database.place {
         first.table = Some(place.shown.name.as_str().into());
-        if is_line_usable == Some(false) {
+        if is_queue_usable == Some(false) {
             database.line.note_refused();
         }
         check::trial(&database, &mut first).map_err(failed)?;
@@ -110,8 +110,8 @@ fn setup(options: &ServerOptions) -> String {
 }
 
 queries!(
-    "postgres": sweep, renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, is_line_full,
-    tidy_line, recall, look_kept, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
+    "postgres": sweep, renew_free, take_cached, take_in_queue, free_unawaited, old_versions, tell, leave_wait_queue, is_line_full,
+    tidy_queue, recall, check_cached, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
 );
 
 struct Postgres {
@@ -119,7 +119,7 @@ struct Postgres {
     setup: String,
     queries: Queries,
     listener: Arc<NotificationListener>,
-    line: line::LineUse,
+    line: wait_queue::QueueUse,
     notes: Notes,
     command_timeout: Duration,
     place: Option<check::Place>,
@@ -176,7 +176,7 @@ impl Database for Postgres {
 impl Rows for Postgres {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(1_200));
     const WAKES: bool = true;
-    const HAS_LINE: bool = true;
+    const HAS_QUEUE: bool = true;
 
     fn statements(&self) -> &Statements {
         &self.queries.all
@@ -187,13 +187,13 @@ impl Rows for Postgres {
     }
 
     fn keeper(&self, claim: &Claim) -> Option<String> {
-        claim.keeps.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
+        claim.caches.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
     }
 
     fn acquire(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         self.notes.without_if_refused(|| {
-            // One that takes a free lock whomever it is kept for needs nothing of the line.
-            if claim.turn == Turn::Barges || !self.has_line(claim.kind) {
+            // One that takes a free lock whomever it is kept for needs nothing of the wait queue.
+            if claim.queue_mode == QueueMode::Barges || !self.has_queue(claim.kind) {
                 return self.acquire_by_row(link, claim);
             }
             self.acquire_in_line(link, claim)
@@ -211,18 +211,18 @@ impl Rows for Postgres {
 
     fn free(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Change<Others>> {
         let alone = |link: &mut _| Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody));
-        if !self.has_line(claim.kind) {
+        if !self.has_queue(claim.kind) {
             return alone(link);
         }
-        self.or_without_line(link, |link| self.free_in_line(link, claim), alone)
+        self.or_without_queue(link, |link| self.free_in_queue(link, claim), alone)
     }
 
-    fn is_line_refused(&self) -> bool {
+    fn is_queue_refused(&self) -> bool {
         self.line.is_refused()
     }
 
-    fn leave_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
-        if self.has_line(claim.kind) { self.leave_the_line(link, claim) } else { Ok(()) }
+    fn leave_wait_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
+        if self.has_queue(claim.kind) { self.leave_the_line(link, claim) } else { Ok(()) }
     }
 
     /// Passes over rows that another transaction has locked: those come after all others, so that no hold
@@ -254,9 +254,9 @@ impl Rows for Postgres {
         link.execute(&format!("SET lock_timeout = {}", millis(limit)))
     }
 
-    fn look_kept(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<KeptLook>> {
+    fn check_cached(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
         if self.line.is_refused() {
-            return claims.iter().map(|_| Ok(KeptLook::Wanted)).collect(); // nobody sees who wants it
+            return claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect(); // nobody sees who wants it
         }
         self.look_in_line(link, claims)
     }
@@ -268,13 +268,13 @@ impl Rows for Postgres {
             return alone(link);
         }
         let tell = |link: &mut _| Ok(self.change_and_tell(link, force, name, args())?.map(drop));
-        self.or_without_line(link, tell, alone)
+        self.or_without_queue(link, tell, alone)
     }
 
     fn sweep(&self, link: &mut PostgresConnection, age: Duration) -> Answer<u64> {
         let records = link.run(&self.queries.sweep, &Args::one("age_ms", age))?;
         if !self.line.is_refused() {
-            match link.run(&self.queries.tidy_line, &Args::none()) {
+            match link.run(&self.queries.tidy_queue, &Args::none()) {
                 Err(Failure::Refused(error)) if is_of_table(&error) => self.line.note_refused(),
                 tidied => drop(tidied?),
             }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn on_this_machine_nothing_is_encrypted_unless_the_url_says_so() {
+    fn local_connections_are_plain_by_default() {
         for url in ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x"] {
             assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
         }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_elsewhere_is_spoken_to_in_the_clear_only_if_the_url_says_so() {
+    fn remote_connections_are_encrypted_by_default() {
         for url in [
             "postgres://db.example.org/x",
             "postgres://localhost,10.0.0.1/x",

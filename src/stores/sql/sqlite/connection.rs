@@ -297,7 +297,7 @@ mod tests {
     /// table.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_connection_that_was_opened_while_another_thread_looks_for_strays_is_none() {
+    fn a_new_connection_is_no_stray() {
         let (_folder, path) = at_rest();
         let (sender, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
@@ -339,7 +339,7 @@ mod tests {
 
     /// The file that the path leads to afterwards is whole, and is not the one that was opened.
     #[test]
-    fn a_connection_to_a_database_that_was_replaced_as_it_was_opened_is_refused() {
+    fn a_database_replaced_during_opening_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());
         let before = Files::own_at(&path);
         let (conn, _stands) = (opened(&path), opened(&other));

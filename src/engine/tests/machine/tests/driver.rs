@@ -191,12 +191,15 @@ impl World {
             }
             Effect::Renew { number } => (Request::Renew { number, sent: NOW }, None),
             Effect::Check { number } => (Request::Check { number }, None),
-            Effect::LeaveLine { ticket } => (Request::LeaveLine, Some(Event::LineLeft { ticket })),
+            Effect::LeaveWaitQueue { ticket } => {
+                (Request::LeaveWaitQueue, Some(Event::WaitQueueLeft { ticket }))
+            }
             other => return Err(format!("{other:?} is not to be sent")),
         };
         self.clients[c].wires[request.wire()].push(request);
-        let then = then
-            .filter(|_| setup.mistake != Some(Mistake::LeavesBeforeSent) || request != Request::LeaveLine);
+        let then = then.filter(|_| {
+            setup.mistake != Some(Mistake::LeavesBeforeSent) || request != Request::LeaveWaitQueue
+        });
         then.map_or(Ok(()), |event| self.event(setup, c, t, event))
     }
 

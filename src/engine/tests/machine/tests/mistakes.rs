@@ -6,7 +6,7 @@ use crate::engine::tests::machine::*;
 /// A rule of the machine or its driver that a world breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mistake {
-    /// A cached hold counts as given back before its release is sent.
+    /// A cached hold counts as released before its release is sent.
     FreeBeforeSent,
     /// The number of a release without an answer is used again.
     NumberUsedAgain,
@@ -22,7 +22,7 @@ pub(super) enum Mistake {
     ReceiverKeepsNumber,
     /// A renewal that is under way at the release leaves the number to the thread.
     RenewalForgotten,
-    EndlessBurst,
+    EndlessHandoffs,
     /// A waiter leaves the queue before its client has left the one of the store.
     LeavesBeforeSent,
     NobodyGivesBack,
@@ -46,7 +46,7 @@ impl Mistake {
             (Mistake::GrantJudgedEarly, Event::Answer { sent, .. } | Event::HandoffAnswer { sent, .. }) => {
                 inputs.now = *sent;
             }
-            (Mistake::EndlessBurst, _) => machine.handed_off = 0,
+            (Mistake::EndlessHandoffs, _) => machine.handed_off = 0,
             (Mistake::NobodyGivesBack, Event::Time | Event::CheckAnswer { .. }) => {
                 if let Slot::Cached { hold, since, .. } = &mut machine.slot {
                     (*since, hold.unrecalled) = (NOW, inputs.recalls);

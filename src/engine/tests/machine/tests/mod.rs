@@ -30,7 +30,7 @@ const RULES: Rules = Rules {
     slice: ticks(0),
     unused: [ticks(1), ticks(2)],
     check_after: Duration::MAX,
-    burst: 1,
+    local_handoffs: 1,
     all_ask: false,
 };
 const BASE: Setup = Setup {
@@ -151,7 +151,7 @@ fn mistakes() -> Vec<(Mistake, Setup)> {
         (Mistake::GrantJudgedEarly, Setup { faults: 3, ..FAULTY }),
         (Mistake::ReceiverKeepsNumber, two_threads),
         (Mistake::RenewalForgotten, cycles),
-        (Mistake::EndlessBurst, Setup { cycles: 2, ..two_by_two }),
+        (Mistake::EndlessHandoffs, Setup { cycles: 2, ..two_by_two }),
         (Mistake::LeavesBeforeSent, Setup { threads: &[2, 1], gives_up: true, unlocks: false, ..BASE }),
         (Mistake::NobodyGivesBack, caching),
         (Mistake::RecallMissed, caching),
@@ -184,7 +184,7 @@ fn random_world(seed: &mut u64) -> Setup {
         forces: coin() && coin(),
         retires: coin() && coin(),
         caches: coin(),
-        rules: Rules { all_ask, slice, burst: 1 + u32::from(coin()), ..rules },
+        rules: Rules { all_ask, slice, local_handoffs: 1 + u32::from(coin()), ..rules },
         ..BASE
     }
 }

@@ -42,7 +42,7 @@ impl World {
         if owners > 1 {
             return Err("two own the lock".to_owned());
         }
-        if self.store.passes > setup.rules.burst && setup.rules.slice.is_zero() {
+        if self.store.passes > setup.rules.local_handoffs && setup.rules.slice.is_zero() {
             return Err("a client hands the lock on and on while others wait".to_owned());
         }
         // A recall is under way as soon as another client waits; only a time slice is waited for.

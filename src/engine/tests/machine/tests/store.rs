@@ -13,7 +13,7 @@ pub(super) enum Request {
     Renew { number: Number, sent: Moment },
     Check { number: Number },
     CleanUp { number: Number },
-    LeaveLine,
+    LeaveWaitQueue,
 }
 
 impl Request {
@@ -48,7 +48,7 @@ impl Request {
     /// The number whose hold the request needs, or ends.
     pub(super) fn concerns(&self) -> Option<Number> {
         match self {
-            Request::Attempt { .. } | Request::LeaveLine => None,
+            Request::Attempt { .. } | Request::LeaveWaitQueue => None,
             Request::Count { number, .. }
             | Request::Release { number, .. }
             | Request::HandOff { from: number, .. }
@@ -80,7 +80,7 @@ impl Request {
             Request::Release { number, .. } | Request::CleanUp { number } => {
                 Event::ReleaseAnswer { number, answer }
             }
-            Request::LeaveLine => return None,
+            Request::LeaveWaitQueue => return None,
         })
     }
 
@@ -118,10 +118,10 @@ impl Store {
     /// Carries a request out.
     pub(super) fn take(&mut self, client: usize, request: Request, rules: &Rules) -> (Option<Event>, Told) {
         let is_held = request.concerns().is_some_and(|number| self.owner == Some((client, number)));
-        let (mut in_line, mut told) = (None, (None, None));
+        let (mut queued, mut told) = (None, (None, None));
         match request {
             Request::Attempt { number, caches, .. } => {
-                (in_line, told.1) = self.attempt(client, number, caches, rules);
+                (queued, told.1) = self.attempt(client, number, caches, rules);
             }
             Request::Release { left, .. } if left > 0 => self.count = if is_held { left } else { self.count },
             Request::Release { .. } | Request::CleanUp { .. } if is_held => {
@@ -146,7 +146,7 @@ impl Store {
                 };
                 return (Some(Event::CheckAnswer { number, answer }), told);
             }
-            Request::LeaveLine => {
+            Request::LeaveWaitQueue => {
                 self.queue.retain(|other| *other != client);
                 if self.reserved.is_some_and(|(other, _)| other == client) {
                     told.0 = self.free();
@@ -154,7 +154,7 @@ impl Store {
             }
             _ => {}
         }
-        let attempt = in_line.map_or(Attempt::Busy, |in_line| Attempt::Granted { in_line });
+        let attempt = queued.map_or(Attempt::Busy, |queued| Attempt::Granted { queued });
         (request.event(attempt, if is_held { Said::Yes } else { Said::No }), told)
     }
 

@@ -93,7 +93,7 @@ fn kind(machine: &Machine, event: &Event) -> &'static str {
         Event::GiveUp { .. } => "GiveUp",
         Event::Sent { .. } => "Sent",
         Event::NotSent { .. } => "NotSent",
-        Event::LineLeft { .. } => "LineLeft",
+        Event::WaitQueueLeft { .. } => "LineLeft",
         Event::HandoffAnswer { answer: Said::Yes, sent, .. } if is_late(sent) => {
             "HandoffAnswer: granted, late"
         }
@@ -147,7 +147,7 @@ fn events() -> Vec<Event> {
     let late = NOW.minus(RULES.lease);
     let asked = |sent, answer| Event::Answer { ticket, number: 32, sent, answer };
     let handed = |sent, answer| Event::HandoffAnswer { ticket, sent, answer };
-    let granted = Attempt::Granted { in_line: 0 };
+    let granted = Attempt::Granted { queued: 0 };
     let mut events = vec![want(1, false), want(3, false), want(3, true), Event::Look { ticket }];
     events.extend([asked(sent, granted), asked(late, granted), asked(sent, Attempt::Busy)]);
     events.extend([Attempt::Refused, Attempt::Unknown].map(|answer| asked(sent, answer)));
@@ -156,7 +156,7 @@ fn events() -> Vec<Event> {
     // The sample of a hold has one level, and two for the first of these.
     events.extend([false, false, true].map(|dropped| Event::End { number, dropped }));
     events.extend([Event::End { number: 17, dropped: false }, Event::GiveUp { ticket }]);
-    events.extend([Event::Sent { number }, Event::NotSent { number }, Event::LineLeft { ticket }]);
+    events.extend([Event::Sent { number }, Event::NotSent { number }, Event::WaitQueueLeft { ticket }]);
     events.extend([handed(sent, Said::Yes), handed(late, Said::Yes)]);
     events.extend([Said::No, Said::Refused, Said::Unknown].map(|answer| handed(sent, answer)));
     let released = [Said::Yes, Said::No, Said::Unknown];
@@ -186,7 +186,7 @@ fn sample(slot: usize, at: usize, event: &Event) -> Machine {
         unrecalled: Some(0),
         check_at: NOW,
     };
-    let waits_to_leave = matches!(event, Event::LineLeft { .. });
+    let waits_to_leave = matches!(event, Event::WaitQueueLeft { .. });
     let asks = matches!(event, Event::Answer { .. }).then_some(32);
     let waiter = Ticket {
         id: WAITER,

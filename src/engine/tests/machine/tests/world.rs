@@ -13,7 +13,7 @@ use crate::time::Moment;
 
 pub(super) const NOW: Moment = moment(64);
 pub(super) const TICK: Duration = Duration::from_nanos(1);
-/// The thread of a client that renews, checks and gives back.
+/// The thread of a client that renews, checks and releases.
 pub(super) const KEEPER: usize = 9;
 
 pub(super) const fn moment(nanos: u64) -> Moment {

@@ -70,7 +70,7 @@ fn replies_go_to_whom_they_are_for_whoever_reads() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_not_taken_for_the_next_reply() {
+fn an_unasked_message_is_no_reply() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     server.write_all(b":1\r\n:2\r\n").unwrap();
@@ -158,7 +158,7 @@ fn nobody_waits_for_a_connect_but_those_who_need_it() {
 }
 
 #[test]
-fn everyone_is_told_of_a_connections_end_before_there_is_another() {
+fn all_hear_of_an_end_before_a_new_connection() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, server) = first(&shared, &pool);
     let ((told, is_told), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
@@ -201,7 +201,7 @@ fn who_gives_up_late_leaves_the_next_connection_alone() {
 }
 
 #[test]
-fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
+fn a_write_to_an_old_connection_blocks_no_new() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, old) = first(&shared, &pool);
     let much = vec![b'x'; 8 << 20];
@@ -260,7 +260,7 @@ fn few_requests_are_left_to_the_reader_and_many_are_written() {
 }
 
 #[test]
-fn what_was_left_is_written_before_anybody_is_told_what_has_come() {
+fn queued_requests_precede_replies() {
     let (shared, pool) = (Arc::new(SharedConnection::new()), pool());
     let (_one, mut server) = first(&shared, &pool);
     let (told, is_told) = bounded(1);
@@ -316,7 +316,7 @@ fn what_came_in_time_counts_though_it_is_tended_late() {
 }
 
 #[test]
-fn what_was_left_to_a_reader_whose_time_is_over_is_written() {
+fn an_expired_readers_queued_requests_are_written() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     shared.out.lock().has_reader = true;
@@ -334,7 +334,7 @@ fn what_was_left_to_a_reader_whose_time_is_over_is_written() {
 /// Over TCP the first write after the end of a connection succeeds, so all are in doubt.
 #[cfg(unix)]
 #[test]
-fn a_write_that_fails_leaves_earlier_requests_in_doubt_and_one_alone_was_not_carried_out() {
+fn a_failed_write_leaves_earlier_requests_in_doubt() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, server) = first(&shared, &pool);
     drop(server);
@@ -363,7 +363,7 @@ fn nothing_is_left_to_a_reader_that_has_gone() {
 
 /// The limit that was set on the socket before is not that of the next one.
 #[test]
-fn a_silent_server_behind_one_that_hung_up_is_waited_for_as_long_as_was_asked() {
+fn a_silent_successor_is_waited_for() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let limit = Duration::from_secs(1);
     let within = |limit, connection| {

@@ -8,8 +8,8 @@ use redis::Value;
 
 use crate::ident::{ClientId, Owner, unbound_number};
 use crate::inspect::Location;
-use crate::seam::capabilities::{Keeping, KeptLook, Lines};
-use crate::seam::{Attempt, Claim, HoldNote, Kind, ListensFor, Others, Release, Sink, Store, Turn};
+use crate::seam::capabilities::{CachedCheck, HoldCaching, WaitQueues};
+use crate::seam::{Attempt, Claim, HoldNote, Kind, ListensFor, Others, QueueMode, Release, Sink, Store};
 use crate::stores::redis::script::ACQUIRE;
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
@@ -22,11 +22,11 @@ const NEXT: &str = "leasehold_lock_next:{k}";
 
 /// A waiter of a client of its own.
 fn waiter() -> Claim {
-    Claim { turn: Turn::Waits, ..claim(Kind::Mutex, "k", 30_000) }
+    Claim { queue_mode: QueueMode::Waits, ..claim(Kind::Mutex, "k", 30_000) }
 }
 
-fn by(claim: &Claim, turn: Turn) -> Claim {
-    Claim { turn, ..claim.clone() }
+fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
+    Claim { queue_mode, ..claim.clone() }
 }
 
 /// Places are told apart by tenths of a millisecond: the next is behind all that were taken before.
@@ -37,10 +37,10 @@ fn begin_place() {
     }
 }
 
-fn in_line(store: &RedisStore, claim: &Claim) -> (Duration, ListensFor) {
+fn queued(store: &RedisStore, claim: &Claim) -> (Duration, ListensFor) {
     begin_place();
     match store.attempt(claim, 1, soon()).done() {
-        Attempt::InLine { retry_after: Some(after), listens_for, .. } => (after, listens_for),
+        Attempt::InWaitQueue { retry_after: Some(after), listens_for, .. } => (after, listens_for),
         other => panic!("not in line but {other:?}"),
     }
 }
@@ -74,7 +74,7 @@ fn release(store: &RedisStore, claim: &Claim) -> Others {
     }
 }
 
-/// The clients in the line, the first one first.
+/// The clients in the wait queue, the first one first.
 fn line(server: &Server) -> Vec<String> {
     redis::from_redis_value(server.run(&["ZRANGE", LINE, "0", "-1"])).unwrap()
 }
@@ -88,14 +88,14 @@ fn message(to: &Claim, word: &str) -> (String, String) {
 }
 
 #[test]
-fn a_release_tells_the_first_in_line_and_keeps_the_lock_for_it() {
+fn a_release_notifies_and_reserves_for_the_first() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first, second, stranger) = (waiter(), waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
     assert_eq!(server.keys(), ["k"], "a lock that nobody waits for has no line");
     for claim in [&first, &second, &first] {
-        let (after, listens_for) = in_line(&store, claim);
+        let (after, listens_for) = queued(&store, claim);
         assert!(after > Duration::from_secs(15) && after <= Duration::from_millis(30_200), "{after:?}");
         assert_eq!(listens_for, ListensFor::OwnTurn);
     }
@@ -114,13 +114,13 @@ fn a_release_tells_the_first_in_line_and_keeps_the_lock_for_it() {
     // Kept, whoever asks; but not for one who only tries.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
     match kept(&stranger) {
-        Attempt::InLine { retry_after: Some(after), .. } => {
+        Attempt::InWaitQueue { retry_after: Some(after), .. } => {
             assert!(after <= Duration::from_millis(60), "{after:?}")
         }
         other => panic!("not in line but {other:?}"),
     }
-    assert!(matches!(kept(&by(&again(&stranger), Turn::Yields)), Attempt::Busy { .. }));
-    assert!(matches!(kept(&by(&first, Turn::IsNext)), Attempt::Granted { .. }));
+    assert!(matches!(kept(&by(&again(&stranger), QueueMode::Yields)), Attempt::Busy { .. }));
+    assert!(matches!(kept(&by(&first, QueueMode::IsNext)), Attempt::Granted { .. }));
     assert_eq!(server.text(&["GET", NEXT]), None, "kept no longer");
     assert_eq!(line(&server), [client(&second), client(&stranger)]);
     store.close();
@@ -128,11 +128,11 @@ fn a_release_tells_the_first_in_line_and_keeps_the_lock_for_it() {
 
 /// The message and the request of a distant client take longer than 10 ms.
 #[test]
-fn a_lock_is_reserved_for_as_long_as_the_link_of_the_next_client_takes() {
+fn a_reservation_lasts_as_the_link_needs() {
     let server = Server::start(&[]);
     let store = server.store();
-    let run = |claim: &Claim, turn: &str| {
-        let ask = ACQUIRE.on(&["k"]).arg(claim.owner).arg(1_u32).arg(30_000_u64).arg(turn);
+    let run = |claim: &Claim, queue_mode: &str| {
+        let ask = ACQUIRE.on(&["k"]).arg(claim.owner).arg(1_u32).arg(30_000_u64).arg(queue_mode);
         store.server.connections.call(&ask, soon()).unwrap()
     };
     // A busy machine reads the time that is left late, so no round shows more than there was.
@@ -159,16 +159,16 @@ fn a_lock_is_reserved_for_as_long_as_the_link_of_the_next_client_takes() {
 }
 
 #[test]
-fn one_who_only_tries_takes_a_free_lock_whomever_it_is_kept_for() {
+fn a_try_takes_a_reserved_lock() {
     let server = Server::start(&[]);
     let store = server.store();
-    let (next, trying) = (waiter(), by(&waiter(), Turn::Barges));
+    let (next, trying) = (waiter(), by(&waiter(), QueueMode::Barges));
     server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
     granted(store.attempt(&trying, 1, soon()));
     // Told, and found it taken: it comes before those who came since.
     let other = waiter();
-    in_line(&store, &other);
-    in_line(&store, &by(&next, Turn::IsNext));
+    queued(&store, &other);
+    queued(&store, &by(&next, QueueMode::IsNext));
     assert_eq!(line(&server), [client(&next), client(&other)]);
     store.close();
 }
@@ -187,23 +187,23 @@ fn a_lock_is_kept_for_nobody_for_long() {
 }
 
 #[test]
-fn a_grant_to_one_who_was_not_told_takes_its_client_out_of_the_line() {
+fn every_grant_leaves_the_wait_queue() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first, second) = (waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
-    in_line(&store, &first);
-    in_line(&store, &second);
+    queued(&store, &first);
+    queued(&store, &second);
     server.run(&["DEL", "k"]); // data lost, or a lease that ended
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
-    granted(store.attempt(&by(&first, Turn::StandsInLine), 1, soon()));
+    granted(store.attempt(&by(&first, QueueMode::InWaitQueue), 1, soon()));
     assert_eq!(line(&server), [client(&second)]);
     assert_eq!(messages.take(), [message(&second, "standby")], "the new first asks soon, in case");
     store.close();
 }
 
-/// Places in the line of clients that joined and last asked so many seconds ago. All take them at the same
-/// moment, whatever the machine does.
+/// Places in the wait queue of clients that joined and last asked so many seconds ago. All take them at the
+/// same moment, whatever the machine does.
 fn stand(server: &Server, places: &[(&String, i64, i64)]) {
     let script = "local now = redis.call('time')[1]
         for i = 1, #ARGV, 3 do
@@ -220,16 +220,16 @@ fn stand(server: &Server, places: &[(&String, i64, i64)]) {
 
 /// They died just now: no time says so yet.
 #[test]
-fn a_release_passes_over_a_thousand_clients_that_listen_no_more() {
+fn a_release_skips_a_thousand_deaf_clients() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, alive, behind) = (waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
     let dead: Vec<_> = (0..1_000).map(|_| client(&waiter())).collect();
     stand(&server, &dead.iter().map(|dead| (dead, 1, 1)).collect::<Vec<_>>());
-    in_line(&store, &alive);
-    in_line(&store, &waiter()); // dead, and the first behind the one that is told
-    in_line(&store, &behind);
+    queued(&store, &alive);
+    queued(&store, &waiter()); // dead, and the first behind the one that is told
+    queued(&store, &behind);
     let mut messages = Messages::of(&server, &message(&alive, "").0);
     let mut standbys = Messages::of(&server, &message(&behind, "").0);
     assert_eq!(release(&store, &holder), Others::Next);
@@ -241,12 +241,12 @@ fn a_release_passes_over_a_thousand_clients_that_listen_no_more() {
 
 /// Whether they listen or not: a host that lost its power leaves a subscription.
 #[test]
-fn clients_that_have_not_asked_for_five_seconds_stand_in_the_line_no_more() {
+fn silent_clients_leave_the_wait_queue() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, long, new) = (waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
-    in_line(&store, &long);
+    queued(&store, &long);
     let dead: Vec<_> = (0..40).map(|_| client(&waiter())).collect();
     let ages = [(0, 7), (3_600, 7), (3_600, 40)].into_iter().cycle();
     let lives = client(&waiter());
@@ -256,63 +256,63 @@ fn clients_that_have_not_asked_for_five_seconds_stand_in_the_line_no_more() {
     // Behind the dead: places of one second are in the order of the second in which their clients last asked.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
-    in_line(&store, &new);
+    queued(&store, &new);
     // In the order in which they came; whoever asks again keeps its place, and its time.
     assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     stand(&server, &places);
-    in_line(&store, &by(&long, Turn::StandsInLine));
+    queued(&store, &by(&long, QueueMode::InWaitQueue));
     assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     // The first clears up behind itself too.
     server.run(&["ZREM", LINE, &lives]);
     stand(&server, &[(&long_lives, 2, 2), (&dead[0], -1, 9), (&new_lives, -2, 1)]);
-    in_line(&store, &by(&long, Turn::StandsInLine));
+    queued(&store, &by(&long, QueueMode::InWaitQueue));
     assert_eq!(line(&server), [long_lives, new_lives]);
     store.close();
 }
 
 /// By its clock it asked five seconds from now: it is not taken for dead, although the clock is behind.
 #[test]
-fn a_client_that_stood_in_the_line_before_the_servers_clock_was_set_back_stays_in_it() {
+fn a_clock_set_back_removes_no_waiter() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, new) = (waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
     let ahead = client(&waiter());
     stand(&server, &[(&ahead, 3_600, -20)]);
-    in_line(&store, &new);
+    queued(&store, &new);
     assert_eq!(line(&server), [ahead, client(&new)]);
     store.close();
 }
 
 #[test]
-fn who_joins_a_line_keeps_its_end_and_who_asks_again_moves_it_on() {
+fn only_a_poll_extends_the_wait_queue() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first, second) = (waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
-    in_line(&store, &first);
+    queued(&store, &first);
     server.run(&["PEXPIRE", LINE, "20000"]);
-    in_line(&store, &second);
+    queued(&store, &second);
     assert!((1..=20_000).contains(&server.number(&["PTTL", LINE])));
     stand(&server, &[(&client(&second), 2, 2)]);
     server.run(&["PEXPIRE", LINE, "20000"]);
-    in_line(&store, &by(&second, Turn::StandsInLine));
+    queued(&store, &by(&second, QueueMode::InWaitQueue));
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
     // Of a line of the dead nobody else does.
     server.run(&["DEL", LINE]);
     stand(&server, &[(&client(&waiter()), 50, 30)]);
     server.run(&["PEXPIRE", LINE, "1000"]);
-    in_line(&store, &waiter());
+    queued(&store, &waiter());
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
     store.close();
 }
 
 #[test]
-fn the_first_in_the_line_is_its_lookout_under_a_holder_of_ours() {
-    let is_lookout = |store: &RedisStore, claim: &Claim| {
+fn the_first_waiter_watches_releases() {
+    let watches = |store: &RedisStore, claim: &Claim| {
         begin_place();
         match store.attempt(claim, 1, soon()).done() {
-            Attempt::InLine { is_lookout, .. } => is_lookout,
+            Attempt::InWaitQueue { watches, .. } => watches,
             other => panic!("not in line but {other:?}"),
         }
     };
@@ -320,15 +320,15 @@ fn the_first_in_the_line_is_its_lookout_under_a_holder_of_ours() {
     let store = server.store();
     let (holder, first, second) = (waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
-    assert!(is_lookout(&store, &first));
-    assert!(!is_lookout(&store, &second));
-    assert!(is_lookout(&store, &by(&first, Turn::StandsInLine)));
+    assert!(watches(&store, &first));
+    assert!(!watches(&store, &second));
+    assert!(watches(&store, &by(&first, QueueMode::InWaitQueue)));
     server.run(&["ZREM", LINE, &client(&first)]);
-    assert!(is_lookout(&store, &by(&second, Turn::StandsInLine)));
-    assert!(is_lookout(&store, &by(&first, Turn::IsNext)));
+    assert!(watches(&store, &by(&second, QueueMode::InWaitQueue)));
+    assert!(watches(&store, &by(&first, QueueMode::IsNext)));
     server.run(&["DEL", "k"]);
     server.run(&["HSET", "k", &format!("{}:7", uuid::Uuid::new_v4()), "1"]);
-    assert!(!is_lookout(&store, &by(&first, Turn::StandsInLine)), "all listen to releases then");
+    assert!(!watches(&store, &by(&first, QueueMode::InWaitQueue)), "all listen to releases then");
     store.close();
 }
 
@@ -337,14 +337,14 @@ fn the_line_of_an_election_has_three_places() {
     let server = Server::start(&[]);
     let store = server.store();
     granted(store.attempt(&waiter(), 1, soon()));
-    let full = |leads| in_line(&store, &Claim { leads, ..waiter() }).1 == ListensFor::Nothing;
+    let full = |leads| queued(&store, &Claim { leads, ..waiter() }).1 == ListensFor::Nothing;
     assert_eq!([true, true, true, true, false].map(full), [false, false, false, true, false]);
     assert_eq!(server.number(&["ZCARD", LINE]), 4);
     store.close();
 }
 
 #[test]
-fn a_holder_whose_id_is_no_uuid_is_none_of_ours_whatever_its_fifteenth_character() {
+fn a_holder_without_a_uuid_is_foreign() {
     let server = Server::start(&[]);
     let store = server.store();
     let ids =
@@ -353,24 +353,24 @@ fn a_holder_whose_id_is_no_uuid_is_none_of_ours_whatever_its_fifteenth_character
         server.run(&["DEL", "k"]);
         server.run(&["HSET", "k", id, "1"]);
         server.run(&["PEXPIRE", "k", "30000"]);
-        assert_eq!(in_line(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{id}");
+        assert_eq!(queued(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{id}");
     }
     store.close();
 }
 
 #[test]
-fn who_leaves_the_line_passes_on_what_is_kept_for_it() {
+fn a_leaving_client_passes_its_reservation_on() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first, second, third) = (waiter(), waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
     for claim in [&first, &second, &third] {
-        in_line(&store, claim);
+        queued(&store, claim);
     }
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     let leave = |claim: &Claim| {
         let gone = client(claim);
-        store.leave_line(claim, soon());
+        store.leave_wait_queue(claim, soon());
         eventually(|| {
             store.poll_completions();
             !line(&server).contains(&gone) && server.text(&["GET", NEXT]) != Some(gone.clone())
@@ -385,13 +385,13 @@ fn who_leaves_the_line_passes_on_what_is_kept_for_it() {
     leave(&second);
     assert_eq!(messages.take(), [message(&third, "next")]);
     assert_eq!(line(&server), [""; 0]);
-    // It is held by then: nobody is told that it is free.
-    granted(store.attempt(&by(&waiter(), Turn::Barges), 1, soon()));
-    in_line(&store, &first);
+    // It is held by then: nobody is notified that it is free.
+    granted(store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()));
+    queued(&store, &first);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&first, "standby")]);
-    // The client that was told that it is next is so still when another leaves.
+    // The client that was notified that it is next is so still when another leaves.
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&first);
     assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));
@@ -399,9 +399,9 @@ fn who_leaves_the_line_passes_on_what_is_kept_for_it() {
     store.close();
 }
 
-/// Redisson's ids, and those of versions of this crate that know no line, are UUIDs of version 4.
+/// Redisson's ids, and those of versions of this crate that know no wait queue, are UUIDs of version 4.
 #[test]
-fn under_a_holder_whose_release_tells_no_line_its_releases_are_listened_to_as_well() {
+fn waiters_listen_to_a_foreign_holders_releases() {
     let server = Server::start(&[]);
     let store = server.store();
     let redissons = uuid::Uuid::new_v4();
@@ -412,90 +412,90 @@ fn under_a_holder_whose_release_tells_no_line_its_releases_are_listened_to_as_we
         }
         server.run(&["HSET", "k", &format!("{redissons}:7"), "1"]);
         server.run(&["PEXPIRE", "k", "30000"]);
-        assert_eq!(in_line(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{about}");
+        assert_eq!(queued(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{about}");
         server.run(&["HSET", "k", "leasehold:about", "text"]);
         server.run(&["HDEL", "k", &format!("{redissons}:7")]);
         server.run(&["HSET", "k", &Owner::new(ClientId::random(), unbound_number()).to_string(), "1"]);
-        assert_eq!(in_line(&store, &waiter()).1, ListensFor::OwnTurn, "{about}");
+        assert_eq!(queued(&store, &waiter()).1, ListensFor::OwnTurn, "{about}");
     }
     store.close();
 }
 
 #[test]
-fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stays() {
+fn the_first_waiter_recalls_a_cached_lock() {
     let server = Server::start(&[]);
     let store = server.store();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
-    for keeps in [false, true] {
-        let holder = Claim { keeps, ..by(&waiter(), Turn::Barges) };
+    for caches in [false, true] {
+        let holder = Claim { caches, ..by(&waiter(), QueueMode::Barges) };
         granted(store.attempt(&holder, 1, soon()));
-        in_line(&store, &waiter());
-        in_line(&store, &waiter());
-        let recalls: Vec<_> = keeps.then(|| message(&holder, "recall")).into_iter().collect();
+        queued(&store, &waiter());
+        queued(&store, &waiter());
+        let recalls: Vec<_> = caches.then(|| message(&holder, "recall")).into_iter().collect();
         assert_eq!(messages.take(), recalls);
         server.run(&["DEL", LINE]);
         release(&store, &holder);
         assert_eq!(server.run(&["EXISTS", "k"]), Value::Int(0));
         messages.take();
     }
-    let holder = Claim { keeps: true, ..by(&waiter(), Turn::Barges) };
+    let holder = Claim { caches: true, ..by(&waiter(), QueueMode::Barges) };
     granted(store.attempt(&holder, 1, soon()));
-    let look = || store.look(std::slice::from_ref(&holder), soon()).pop().unwrap().done();
+    let look = || store.check_holds(std::slice::from_ref(&holder), soon()).pop().unwrap().done();
     server.run(&["PEXPIRE", "k", "9000"]);
-    assert_eq!(look(), KeptLook::Stays);
+    assert_eq!(look(), CachedCheck::Stays);
     assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "a look changes nothing");
     server.run(&["HDEL", "k", "leasehold:kept"]);
-    assert_eq!(look(), KeptLook::Wanted, "its recall was lost");
+    assert_eq!(look(), CachedCheck::Wanted, "its recall was lost");
     // To another owner here it is as any hold.
-    let next = by(&again(&holder), Turn::Barges);
+    let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:kept"]), Value::Int(0));
-    assert_eq!(look(), KeptLook::Lost);
+    assert_eq!(look(), CachedCheck::Lost);
     // Also to one of which something else is to be told.
     server.run(&["HSET", "k", "leasehold:kept", ""]);
     let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Location::here()) };
-    let noted = Claim { note: Some(note), ..by(&again(&holder), Turn::Barges) };
+    let noted = Claim { note: Some(note), ..by(&again(&holder), QueueMode::Barges) };
     store.hand_off(&next, &noted, soon()).unwrap().wait().done();
     let fields: BTreeSet<String> = redis::from_redis_value(server.run(&["HKEYS", "k"])).unwrap();
     assert_eq!(fields, BTreeSet::from([noted.owner.to_string(), "leasehold:about".to_owned()]));
     store.close();
 }
 
-/// Of those that wait each asks, also one that may not stand in the line; one that only tries does not.
+/// Of those that wait each asks, also one that may not stand in the wait queue; one that only tries does not.
 #[test]
-fn whoever_waits_for_what_a_client_keeps_recalls_it_whether_it_stands_in_line_or_not() {
+fn every_waiter_recalls_a_cached_lock() {
     let server = Server::start(&[]);
     let store = server.store();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
-    for (turn, waits, is_asked) in
-        [(Turn::Barges, false, false), (Turn::Barges, true, true), (Turn::Yields, true, true)]
+    for (queue_mode, waits, is_asked) in
+        [(QueueMode::Barges, false, false), (QueueMode::Barges, true, true), (QueueMode::Yields, true, true)]
     {
-        let holder = Claim { keeps: true, ..by(&waiter(), Turn::Barges) };
+        let holder = Claim { caches: true, ..by(&waiter(), QueueMode::Barges) };
         granted(store.attempt(&holder, 1, soon()));
-        let other = Claim { waits, ..by(&waiter(), turn) };
+        let other = Claim { waits, ..by(&waiter(), queue_mode) };
         let busy = store.attempt(&other, 1, soon());
         assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
         let recalls: Vec<_> = is_asked.then(|| message(&holder, "recall")).into_iter().collect();
-        assert_eq!(messages.take(), recalls, "{turn:?}");
+        assert_eq!(messages.take(), recalls, "{queue_mode:?}");
         release(&store, &holder);
     }
     store.close();
 }
 
 #[test]
-fn force_and_the_release_of_several_tell_the_line_and_several_are_not_taken_past_it() {
+fn group_requests_respect_the_wait_queue() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first, second) = (waiter(), waiter(), waiter());
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     granted(store.attempt(&holder, 1, soon()));
-    in_line(&store, &first);
+    queued(&store, &first);
     assert!(store.force(Kind::Mutex, &holder.name, soon()).done());
     assert_eq!(messages.take(), [message(&first, "next")]);
 
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     let batches = store.capabilities().batches.unwrap();
-    let all = [by(&holder, Turn::Barges)];
+    let all = [by(&holder, QueueMode::Barges)];
     assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), []);
     // As one who only tries takes one lock: see above.
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
@@ -503,16 +503,17 @@ fn force_and_the_release_of_several_tell_the_line_and_several_are_not_taken_past
     freed(&store, &all[0]);
     server.run(&["DEL", NEXT]);
     assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), [None]);
-    in_line(&store, &second);
+    queued(&store, &second);
     let released = batches.begin_releases(&all, soon()).wait().done();
     assert_eq!(released, [Release::Freed { others: Others::Next }]);
     assert_eq!(messages.take(), [message(&second, "next")]);
     store.close();
 }
 
-/// Nothing of the line can make a request fail: memory out, rights missing, a key that holds something else.
+/// Nothing of the wait queue can make a request fail: memory out, rights missing, a key that holds something
+/// else.
 #[test]
-fn where_the_line_cannot_be_kept_locks_are_acquired_and_released_without_it() {
+fn locks_work_without_a_wait_queue() {
     let no_rights: &[&str] = &["~k", "&redisson_*", "+@all"];
     let no_wake: &[&str] = &["~*", "&redisson_*", "+@all"];
     let no_commands: &[&str] = &["~*", "&*", "+@all", "-zadd", "-zpopmin", "-zrange"];
@@ -528,8 +529,9 @@ fn where_the_line_cannot_be_kept_locks_are_acquired_and_released_without_it() {
             assert!(is_busy(&store, &waits), "{what}");
             assert_eq!(server.keys(), ["k"], "{what}");
         }
-        // Another client, which may, stands in line; this one's release cannot tell it, and leaves it there.
-        in_line(&others, &waits);
+        // Another client, which may, stands in the wait queue; this one's release cannot tell it, and leaves
+        // it there.
+        queued(&others, &waits);
         let mut messages = Messages::of(&server, "redisson_lock__channel:{k}");
         freed(&store, &holder);
         assert_eq!(messages.payloads(), ["0"], "{what}");
@@ -556,17 +558,18 @@ fn where_the_line_cannot_be_kept_locks_are_acquired_and_released_without_it() {
     store.close();
 }
 
-/// Its user has the rights that versions before the line needed without fences, or lacks the time alone.
+/// Its user has the rights that versions before the wait queue needed without fences, or lacks the time
+/// alone.
 #[test]
-fn a_waiter_whose_user_may_not_ask_for_the_time_is_busy_and_not_refused() {
+fn a_waiter_without_time_is_busy() {
     let before_lines: &[&str] = &["~k", "&redisson_*", "+eval", "+evalsha", "+hexists", "+hset", "+hdel"];
     let before_lines = [before_lines, &["+pexpire", "+pttl", "+get", "+set", "+del", "+publish"]].concat();
     for rules in [&*before_lines, &["~*", "&*", "+@all", "-time"]] {
         let server = Server::start(&[]);
         let (store, holder) = (open(&as_user(&server, rules)), waiter());
         granted(server.store().attempt(&holder, 1, soon()));
-        for turn in [Turn::Waits, Turn::StandsInLine, Turn::IsNext] {
-            assert!(is_busy(&store, &by(&waiter(), turn)), "{rules:?}, {turn:?}");
+        for queue_mode in [QueueMode::Waits, QueueMode::InWaitQueue, QueueMode::IsNext] {
+            assert!(is_busy(&store, &by(&waiter(), queue_mode)), "{rules:?}, {queue_mode:?}");
         }
         assert_eq!(server.keys(), ["k"]);
         store.close();
@@ -580,9 +583,9 @@ fn as_user(server: &Server, rules: &[&str]) -> crate::config::ServerOptions {
 }
 
 /// By whichever request it is released: one that is waited for, or not, alone or with others. The grant has
-/// asked the line for nothing.
+/// asked the wait queue for nothing.
 #[test]
-fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
+fn a_release_reports_missing_queue_rights() {
     type Way = fn(&RedisStore, &Claim);
     let ways: [(&str, Way); 5] = [
         ("waited for", |store, claim| {
@@ -620,15 +623,15 @@ fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
         let options = as_user(&server, rules);
         for (way, release) in ways {
             let store = open(&options);
-            let holder = by(&waiter(), Turn::Barges);
+            let holder = by(&waiter(), QueueMode::Barges);
             granted(store.attempt(&holder, 1, soon()));
-            // A line without anybody does not show that only the message is refused.
+            // A wait queue without anybody does not show that only the message is refused.
             server.run(&["ZADD", LINE, "1", &client(&waiter())]);
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules:?}");
-            // After a while it goes by the line again, and the next release says so again.
-            store.server.line_rights.refused.forget();
+            // After a while it goes by the wait queue again, and the next release says so again.
+            store.server.queue_rights.refused.forget();
             granted(store.attempt(&holder, 1, soon()));
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
@@ -640,7 +643,7 @@ fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
 
 /// A key that holds something else is in nobody's way but this lock's.
 #[test]
-fn a_release_that_finds_no_line_where_one_should_be_says_nothing_of_rights() {
+fn a_missing_queue_shows_no_missing_right() {
     let server = Server::start(&[]);
     let store = server.store();
     let holder = waiter();
@@ -651,22 +654,22 @@ fn a_release_that_finds_no_line_where_one_should_be_says_nothing_of_rights() {
     store.close();
 }
 
-/// Its poll was on its way when it was told: that brings it back into the line.
+/// Its poll was on its way when it was told: that brings it back into the wait queue.
 #[test]
-fn one_that_was_told_and_is_granted_the_lock_stands_in_the_line_no_more() {
+fn a_notified_grant_leaves_the_wait_queue() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, first) = (waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
-    in_line(&store, &first);
+    queued(&store, &first);
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     assert_eq!(release(&store, &holder), Others::Next);
     assert_eq!(messages.take(), [message(&first, "next")]);
-    let fast = by(&waiter(), Turn::Barges);
+    let fast = by(&waiter(), QueueMode::Barges);
     granted(store.attempt(&fast, 1, soon()));
-    in_line(&store, &by(&first, Turn::StandsInLine));
+    queued(&store, &by(&first, QueueMode::InWaitQueue));
     server.run(&["DEL", "k"]);
-    granted(store.attempt(&by(&first, Turn::IsNext), 1, soon()));
+    granted(store.attempt(&by(&first, QueueMode::IsNext), 1, soon()));
     assert_eq!(line(&server), [""; 0]);
     store.close();
 }
@@ -691,13 +694,13 @@ fn a_clients_own_subscription_is_no_other_process_that_listens() {
 }
 
 #[test]
-fn a_lock_that_is_kept_for_a_client_is_that_clients_however_it_comes() {
+fn a_reservation_serves_its_client_in_any_way() {
     let server = Server::start(&[]);
     let store = server.store();
-    for turn in [Turn::Waits, Turn::Yields, Turn::StandsInLine, Turn::IsNext] {
-        let next = by(&waiter(), turn);
+    for queue_mode in [QueueMode::Waits, QueueMode::Yields, QueueMode::InWaitQueue, QueueMode::IsNext] {
+        let next = by(&waiter(), queue_mode);
         let outcome = while_kept_for(&next, &server, || store.attempt(&next, 1, soon()).done());
-        assert!(matches!(outcome, Attempt::Granted { .. }), "{turn:?}: {outcome:?}");
+        assert!(matches!(outcome, Attempt::Granted { .. }), "{queue_mode:?}: {outcome:?}");
         release(&store, &next);
     }
     store.close();

@@ -1,37 +1,37 @@
-//! The hold of a dropped guard in its client's turn: kept, taken again, and given back.
+//! The hold of a dropped guard in its client's turn: kept, taken again, and released.
 
 use super::*;
-use crate::engine::hold::LockEntry;
+use crate::engine::hold::LocalLock;
 
 const US: Duration = Duration::from_micros(1);
 
 /// A client whose turn it is at the lock, by a clock that stands still, and to which the thread has come back
 /// at once before. The guard that it has is the second.
-struct InTurn {
+struct InSlice {
     store: Arc<Odd>,
     clock: ManualClock,
     engine: Engine,
     name: Arc<LockName>,
     /// As a lock value has it: it lasts from one hold to the next.
-    entry: Arc<LockEntry>,
+    local: Arc<LocalLock>,
     guard: Granted,
 }
 
-impl InTurn {
-    fn begin() -> InTurn {
+impl InSlice {
+    fn begin() -> InSlice {
         let (store, clock) = (Arc::new(Odd::default()), ManualClock::new());
         let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-        let entry = engine.registry.entry(Kind::Mutex, &name);
+        let local = engine.registry.local(Kind::Mutex, &name);
         let again = || {
             let granted = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-            entry.state().caching.begin(48, clock.now());
+            local.state().caching.begin(48, clock.now());
             granted
         };
         let granted = again();
         engine.drop_level(&granted.hold, granted.level);
         assert_eq!(*store.holder.lock(), None, "it is not known yet that the thread comes back");
         let guard = again();
-        InTurn { store, clock, engine, name, entry, guard }
+        InSlice { store, clock, engine, name, local, guard }
     }
 
     fn drop_guard(&self) {
@@ -52,8 +52,8 @@ impl InTurn {
 }
 
 #[test]
-fn a_thread_that_comes_back_in_its_turn_has_the_lock_without_a_request() {
-    let turn = InTurn::begin();
+fn a_returning_thread_needs_no_request_in_its_slice() {
+    let turn = InSlice::begin();
     let (attempts, grants) = (turn.attempts(), turn.engine.stats().grants);
     turn.drop_guard();
     for _ in 0..5 {
@@ -72,16 +72,16 @@ fn a_thread_that_comes_back_in_its_turn_has_the_lock_without_a_request() {
 }
 
 #[test]
-fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
-    let turn = InTurn::begin();
+fn a_cached_hold_belongs_to_no_thread() {
+    let turn = InSlice::begin();
     turn.drop_guard();
-    assert!(turn.engine.own_hold(&turn.entry).is_none());
+    assert!(turn.engine.own_hold(&turn.local).is_none());
     assert_eq!((turn.engine.stats().holds, turn.engine.registry.uses(9, turn.clock.now()).0.len()), (0, 0));
     let error = unlock(&turn.engine, &turn.name).unwrap_err();
     assert!(error.not_held().is_some(), "{error}");
     turn.engine.shutdown().unwrap();
 
-    let turn = InTurn::begin();
+    let turn = InSlice::begin();
     turn.drop_guard();
     turn.clock.advance(hold::caching::IDLE - US);
     assert!(!turn.is_free());
@@ -92,8 +92,8 @@ fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
 }
 
 #[test]
-fn a_call_that_asks_for_something_else_gives_the_kept_hold_back_first() {
-    let turn = InTurn::begin();
+fn a_different_call_releases_the_cached_hold_first() {
+    let turn = InSlice::begin();
     turn.drop_guard();
     let attempts = turn.attempts();
     let again = turn.lock(Lease::Fixed(Duration::from_secs(5)));
@@ -107,14 +107,14 @@ fn a_call_that_asks_for_something_else_gives_the_kept_hold_back_first() {
 }
 
 #[test]
-fn a_question_about_the_lock_gives_the_kept_hold_back_first() {
-    let turn = InTurn::begin();
+fn a_question_releases_the_cached_hold_first() {
+    let turn = InSlice::begin();
     turn.drop_guard();
     turn.engine.inspect("is_locked", Kind::Mutex, &turn.name).unwrap();
     assert!(turn.is_free());
     turn.engine.shutdown().unwrap();
 
-    let turn = InTurn::begin();
+    let turn = InSlice::begin();
     turn.drop_guard();
     turn.engine.force("force_unlock", Kind::Mutex, &turn.name).unwrap();
     assert!(turn.is_free());
@@ -123,7 +123,7 @@ fn a_question_about_the_lock_gives_the_kept_hold_back_first() {
 
 #[test]
 fn the_end_of_a_client_gives_back_what_it_keeps() {
-    let turn = InTurn::begin();
+    let turn = InSlice::begin();
     turn.drop_guard();
     turn.engine.shutdown().unwrap();
     assert!(turn.is_free());
@@ -131,8 +131,8 @@ fn the_end_of_a_client_gives_back_what_it_keeps() {
 }
 
 #[test]
-fn a_hold_that_was_lost_while_it_was_kept_is_not_taken_again() {
-    let turn = InTurn::begin();
+fn a_hold_lost_while_cached_is_not_used_again() {
+    let turn = InSlice::begin();
     turn.drop_guard();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
     *turn.store.holder.lock() = None;
@@ -144,15 +144,15 @@ fn a_hold_that_was_lost_while_it_was_kept_is_not_taken_again() {
 }
 
 #[test]
-fn a_thread_whose_hold_another_gives_back_asks_under_another_number_and_keeps_its_own() {
-    let turn = InTurn::begin();
+fn a_release_by_another_thread_changes_the_number() {
+    let turn = InSlice::begin();
     turn.drop_guard();
-    let number = ThreadMark::current().number();
+    let number = ThreadMarker::current().number();
     // Taken out, and not on its way yet.
-    let leaving = turn.entry.take_kept(None).unwrap();
+    let leaving = turn.local.take_cached(None).unwrap();
     thread::scope(|scope| {
         let give_back = || {
-            comes_about("the owner's wait", || turn.entry.head().is_some_and(|head| head.is_open()));
+            comes_about("the owner's wait", || turn.local.head().is_some_and(|head| head.is_open()));
             turn.engine.core.give_back(
                 &leaving,
                 turn.engine.clock.now(),
@@ -165,17 +165,17 @@ fn a_thread_whose_hold_another_gives_back_asks_under_another_number_and_keeps_it
         assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
         turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
     });
-    assert_eq!(ThreadMark::current().number(), number, "what else it holds is under that");
+    assert_eq!(ThreadMarker::current().number(), number, "what else it holds is under that");
     turn.engine.shutdown().unwrap();
 }
 
 #[test]
-fn a_lost_hold_that_goes_leaves_the_kept_one_to_be_given_back() {
-    let turn = InTurn::begin();
+fn a_lost_hold_leaves_the_cached_one() {
+    let turn = InSlice::begin();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
     *turn.store.holder.lock() = None;
     let next = turn.lock(Lease::Renewed);
-    turn.entry.state().caching.begin(48, turn.clock.now());
+    turn.local.state().caching.begin(48, turn.clock.now());
     turn.engine.drop_level(&next.hold, next.level);
     turn.drop_guard();
     assert!(!turn.is_free());
@@ -185,8 +185,8 @@ fn a_lost_hold_that_goes_leaves_the_kept_one_to_be_given_back() {
 }
 
 #[test]
-fn a_caller_that_does_not_wait_finds_a_kept_hold_free_and_an_owned_guard_does_too() {
-    let turn = InTurn::begin();
+fn a_try_finds_a_cached_hold_free() {
+    let turn = InSlice::begin();
     turn.drop_guard();
     thread::scope(|scope| {
         let tries = || acquire(&turn.engine, &turn.name, WaitLimit::Once, Lease::Renewed).unwrap().is_some();
@@ -194,23 +194,23 @@ fn a_caller_that_does_not_wait_finds_a_kept_hold_free_and_an_owned_guard_does_to
     });
     turn.engine.shutdown().unwrap();
 
-    let turn = InTurn::begin();
+    let turn = InSlice::begin();
     turn.drop_guard();
-    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.entry), WaitLimit::Once);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.local), WaitLimit::Once);
     assert!(turn.engine.acquire(&call).unwrap().is_some());
     turn.engine.shutdown().unwrap();
 }
 
 #[test]
-fn a_thread_here_that_waits_gets_the_lock_when_the_one_that_had_it_stays_away() {
-    let turn = InTurn::begin();
+fn a_local_waiter_gets_an_unused_slice() {
+    let turn = InSlice::begin();
     thread::scope(|scope| {
         let wait = || {
             let theirs = turn.lock(Lease::Renewed);
             turn.engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || turn.entry.head().is_some_and(|head| head.is_open()));
+        comes_about("the other thread's sleep", || turn.local.head().is_some_and(|head| head.is_open()));
         turn.drop_guard();
         assert!(!turn.is_free(), "the thread that had it may be back");
         turn.clock.advance(hold::caching::IDLE);
@@ -222,14 +222,14 @@ fn a_thread_here_that_waits_gets_the_lock_when_the_one_that_had_it_stays_away() 
 
 #[test]
 fn a_lock_value_without_turns_keeps_nothing() {
-    let turn = InTurn::begin();
+    let turn = InSlice::begin();
     turn.drop_guard();
-    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.entry), FOREVER);
-    let terms = Terms { turns: false, ..Terms::default() };
+    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.local), FOREVER);
+    let config = LockConfig { time_slices: false, ..LockConfig::default() };
     let attempts = turn.attempts();
-    let granted = turn.engine.acquire(&AcquireCall { terms, by_thread: true, ..call }).unwrap().unwrap();
+    let granted = turn.engine.acquire(&AcquireCall { config, by_thread: true, ..call }).unwrap().unwrap();
     assert_eq!(turn.attempts(), attempts + 1);
-    turn.entry.state().caching.begin(48, turn.clock.now());
+    turn.local.state().caching.begin(48, turn.clock.now());
     turn.engine.drop_level(&granted.hold, granted.level);
     assert!(turn.is_free());
     turn.engine.shutdown().unwrap();
@@ -238,14 +238,14 @@ fn a_lock_value_without_turns_keeps_nothing() {
 /// To the store tasks of a thread are one owner, and to the client they are not.
 #[cfg(feature = "tokio")]
 #[test]
-fn another_task_of_the_thread_takes_a_lock_that_it_can_unlock() {
+fn another_task_gets_a_lock_of_its_own() {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-        let keeps = async {
-            let turn = InTurn::begin();
+        let caches = async {
+            let turn = InSlice::begin();
             turn.drop_guard();
             turn
         };
-        let turn = tokio::spawn(keeps).await.unwrap();
+        let turn = tokio::spawn(caches).await.unwrap();
         assert!(!turn.is_free());
         let attempts = turn.attempts();
         let theirs = turn.lock(Lease::Renewed);
@@ -260,17 +260,17 @@ fn another_task_of_the_thread_takes_a_lock_that_it_can_unlock() {
 /// The observers hear of the end of what was kept when its guard is dropped, and of all else when it is
 /// released.
 #[test]
-fn a_guard_that_is_dropped_when_the_turn_is_over_leaves_no_kept_hold() {
-    let turn = InTurn::begin();
+fn a_drop_after_the_slice_caches_nothing() {
+    let turn = InSlice::begin();
     turn.clock.advance(Duration::from_millis(3));
     turn.drop_guard();
-    assert!(turn.is_free() && !turn.guard.hold.is_kept());
+    assert!(turn.is_free() && !turn.guard.hold.is_cached());
     turn.engine.shutdown().unwrap();
 }
 
 #[test]
 fn a_client_that_is_ending_keeps_nothing() {
-    let turn = InTurn::begin();
+    let turn = InSlice::begin();
     turn.engine.calls.close();
     turn.drop_guard();
     assert!(turn.is_free());
@@ -278,9 +278,9 @@ fn a_client_that_is_ending_keeps_nothing() {
 }
 
 #[test]
-fn a_turn_is_over_with_a_true_release_although_others_here_want_the_lock() {
-    let turn = InTurn::begin();
-    let _spins = turn.entry.join(true);
+fn a_slice_ends_despite_local_waiters() {
+    let turn = InSlice::begin();
+    let _spins = turn.local.join(true);
     turn.engine.end_level("unlock", &turn.guard.hold, Some(turn.guard.level)).unwrap();
     let again = turn.lock(Lease::Renewed);
     turn.engine.drop_level(&again.hold, again.level);

@@ -18,16 +18,16 @@ pub(super) enum WokenBy {
 }
 
 impl Waiting<'_> {
-    pub(super) fn tell_asked(&self, op: &'static str, sent: Moment, error: Option<&Error>) {
+    pub(super) fn report_asked(&self, op: &'static str, sent: Moment, error: Option<&Error>) {
         let engine = self.engine;
-        engine.reporter.tell_request(op, sent, &engine.clock, error);
+        engine.reporter.report_request(op, sent, &engine.clock, error);
     }
 
     /// A call that is about to sleep for the first time.
-    pub(super) fn tell_waiting(&self) {
+    pub(super) fn report_waiting(&self) {
         if !self.is_waiting {
             let (name, kind) = (self.call.name.given(), self.call.kind.label());
-            self.engine.reporter.tell(|observer| observer.event(&Event::Waiting { name, kind }));
+            self.engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
         }
     }
 
@@ -57,13 +57,13 @@ impl Waiting<'_> {
         woken
     }
 
-    pub(super) fn tell_unknown(&self, error: &Error) {
+    pub(super) fn report_unknown(&self, error: &Error) {
         self.engine.reporter.counters.unknown_outcomes.add(1);
         let (name, kind) = (self.call.name.given(), self.call.kind.label());
-        self.engine.reporter.tell(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
+        self.engine.reporter.report(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
     }
 
-    pub(super) fn tell_given_up(&self, ended: &Result<Option<Granted>>) {
+    pub(super) fn report_given_up(&self, ended: &Result<Option<Granted>>) {
         let reason = match ended {
             Ok(Some(_)) => return,
             Ok(None) if self.call.limit == WaitLimit::Once => GaveUpReason::Busy,
@@ -77,7 +77,7 @@ impl Waiting<'_> {
             let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);
             let waited = self.engine.clock.now().since(self.begun);
             let event = Event::GaveUp { name, kind, waited, attempts, reason };
-            self.engine.reporter.tell(|observer| observer.event(&event));
+            self.engine.reporter.report(|observer| observer.event(&event));
         }
     }
 }

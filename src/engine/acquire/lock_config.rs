@@ -8,7 +8,7 @@ use crate::time::{checked_span, random_between};
 
 /// The options of a lock value, for each of its holds. A claim has those that concern the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct LockConfig {
     pub(crate) reentrant: bool,
     /// Whether each grant has a fence, for kinds that can go without.
     pub(crate) fenced: bool,
@@ -20,37 +20,37 @@ pub(crate) struct Terms {
     pub(crate) takes_again: bool,
     /// Whether the holder leads, for those who look.
     pub(crate) leads: bool,
-    /// Whether the client keeps it for a turn.
-    pub(crate) turns: bool,
-    /// Whether the client keeps it until others ask for it.
-    pub(crate) keep: bool,
+    /// Whether the client caches it for a time slice.
+    pub(crate) time_slices: bool,
+    /// Whether the client caches it until a recall.
+    pub(crate) cached: bool,
     /// `None`: woken by messages, with a safety poll.
     pub(crate) backoff: Option<Backoff>,
 }
 
-impl Default for Terms {
-    fn default() -> Terms {
-        Terms {
+impl Default for LockConfig {
+    fn default() -> LockConfig {
+        LockConfig {
             reentrant: true,
             fenced: false,
             writers_first: false,
             takes_again: false,
             leads: false,
-            turns: true,
-            keep: false,
+            time_slices: true,
+            cached: false,
             max_hold: None,
             backoff: None,
         }
     }
 }
 
-impl Terms {
+impl LockConfig {
     /// Refuses impossible options before any I/O.
-    pub(crate) fn checked(mut self, action: &'static str) -> Result<Terms> {
+    pub(crate) fn checked(mut self, action: &'static str) -> Result<LockConfig> {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
         }
-        if self.keep && (self.max_hold.is_some() || self.backoff.is_some()) {
+        if self.cached && (self.max_hold.is_some() || self.backoff.is_some()) {
             let words = "`cached` cannot be combined with `max_hold` or `spin`: leave one of them out";
             return Err(Error::invalid(action, words));
         }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_back_off_doubles_up_to_its_most_and_keeps_to_its_halves() {
+    fn a_back_off_doubles_up_to_its_maximum() {
         let ms = Duration::from_millis;
         let backoff = Backoff::exponential(ms(1), ms(128));
         for (attempts, most) in [(1, 1), (2, 2), (3, 4), (8, 128), (9, 128), (u32::MAX, 128)] {

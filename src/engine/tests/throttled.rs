@@ -1,4 +1,4 @@
-//! Waiters of what is shared, whom messages wake by the odds.
+//! Waiters of what is shared, whom messages wake with the wake probability.
 
 use super::*;
 
@@ -39,11 +39,11 @@ fn asks_at_a_message(queues_all: bool, after: Duration) -> bool {
 }
 
 #[test]
-fn a_timed_wait_that_is_about_to_end_asks_if_a_message_came() {
+fn an_ending_timed_wait_asks_after_a_message() {
     assert!(asks_at_a_message(false, LIMIT - ASK / 2));
 }
 
 #[test]
-fn a_message_in_a_queue_of_the_stores_is_for_the_one_who_gets_it_whatever_the_odds() {
+fn a_store_queues_message_is_never_throttled() {
     assert!(asks_at_a_message(true, Duration::ZERO));
 }

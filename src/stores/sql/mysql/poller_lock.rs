@@ -1,11 +1,12 @@
-//! The turnstile of a name: the one client that looks often whether its lock is free.
+//! The poller lock of a name: the one client that looks often whether its lock is free.
 //!
 //! Nothing wakes the waiters of these servers, so they poll each 50–100 ms. Of the clients that wait for a
-//! name, the one that has the name's turnstile, a lock by `GET_LOCK`, looks each few milliseconds besides,
+//! name, the one that has the name's poller lock, a lock by `GET_LOCK`, looks each few milliseconds besides,
 //! and wakes its waiter when the lock is free. One thread and one connection of the client do that for all
-//! names. The server takes the turnstile back when that connection ends, however it does.
+//! names. The server takes the poller lock back when that connection ends, however it does.
 //!
-//! The turnstile only ever adds a wake-up: grants depend on the row, and waiters poll as if there were none.
+//! The poller lock only ever adds a wake-up: grants depend on the row, and waiters poll as if there were
+//! none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,9 +30,9 @@ use crate::stores::sql::statement::{Args, Record, Statement};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
-/// How often the client that has a turnstile looks.
-const LOOKS_EVERY: Duration = Duration::from_millis(5);
-/// How long another waits until it tries the turnstile again: doubled from the first to the second.
+/// How often the client that has a poller lock looks.
+const CHECK_EVERY: Duration = Duration::from_millis(5);
+/// How long another waits until it tries the poller lock again: doubled from the first to the second.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
 /// The most names that are watched at a time; waiters of others only poll.
 const MOST_NAMES: usize = 64;
@@ -39,12 +40,12 @@ const MOST_NAMES: usize = 64;
 const LINGER: Duration = Duration::from_secs(5);
 /// The word that `look` returns beside the ids.
 const READ_ONLY: &str = "read-only";
-/// An answer that takes longer costs the connection, and with it the turnstiles.
+/// An answer that takes longer costs the connection, and with it the poller locks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The statements, for rows or for session locks.
-pub(super) struct TurnstileQueries {
-    /// Tries the turnstile of `:name`; also returns by which id `look` knows the name.
+pub(super) struct PollerLockQueries {
+    /// Tries the poller lock of `:name`; also returns by which id `look` knows the name.
     pub(super) enter: Statement,
     /// Gives it back.
     pub(super) leave: Statement,
@@ -57,31 +58,31 @@ pub(super) struct TurnstileQueries {
     pub(super) realm: String,
 }
 
-impl TurnstileQueries {
+impl PollerLockQueries {
     fn of(&self, name: &str) -> Args {
         Args::one("name", name.as_bytes()).and("realm", &*self.realm)
     }
 }
 
 /// The channels are the names that are waited for. None is ever up: no waiter relies on a message.
-pub(super) type TurnstileHub = Hub<Turnstiles>;
+pub(super) type TurnstileHub = Hub<PollerLocks>;
 
-pub(super) struct Turnstiles {
+pub(super) struct PollerLocks {
     opts: OptsBuilder,
     dial: Dial,
-    queries: TurnstileQueries,
+    queries: PollerLockQueries,
 }
 
 /// The thread's knowledge of a name.
 struct Watched {
     channel: Arc<Channel>,
-    /// By which `look` knows it, once its turnstile is this client's.
+    /// By which `look` knows it, once its poller lock is this client's.
     id: Option<String>,
     tries_at: Moment,
     pause: Duration,
 }
 
-impl WakeupProtocol for Turnstiles {
+impl WakeupProtocol for PollerLocks {
     type Note = ();
     type State = ();
 
@@ -96,15 +97,15 @@ impl WakeupProtocol for Turnstiles {
     }
 }
 
-pub(super) fn turnstiles(opts: OptsBuilder, dial: Dial, queries: TurnstileQueries) -> Arc<TurnstileHub> {
+pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<TurnstileHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
     // The server gives up as soon: one that is hung up on while it waits goes on to wait.
     let opts = opts.init(settings(READ_COMMITTED, ANSWERS_WITHIN.as_secs()));
-    Hub::new(Turnstiles { opts, dial, queries }, None, Duration::ZERO)
+    Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
 
 impl TurnstileHub {
-    /// Has `waker` woken when the lock looks free while the turnstile is this client's. `None`: the waiter
+    /// Has `waker` woken when the lock looks free while the poller lock is this client's. `None`: the waiter
     /// only polls.
     pub(super) fn listen_at(self: &Arc<Self>, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let is_full = {
@@ -115,7 +116,7 @@ impl TurnstileHub {
     }
 }
 
-impl Turnstiles {
+impl PollerLocks {
     /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
     /// client has ended. A server that takes no writes any more is not looked at: its locks are never freed,
     /// or seem free for ever.
@@ -166,13 +167,13 @@ impl Turnstiles {
 }
 
 /// Sleeps until there is something to do, and brings `watched` up to date: the names that nobody waits for
-/// any more and whose turnstile is still this client's. `None`: it is over.
+/// any more and whose poller lock is still this client's. `None`: it is over.
 fn next(hub: &TurnstileHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
     let mut state = hub.state.lock();
     let until = if watched.is_empty() {
         Clock::System.after(LINGER)
     } else if watched.values().any(|one| one.id.is_some()) {
-        Clock::System.after(LOOKS_EVERY)
+        Clock::System.after(CHECK_EVERY)
     } else {
         watched.values().map(|one| one.tries_at).min().unwrap_or(Moment::NEVER)
     };

@@ -4,7 +4,7 @@ use crate::time::Moment;
 
 /// Until when a waiter asks nothing, and why.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct PollPause {
     until: Until,
     /// While a hold of this process stands: when the store is asked all the same.
     next_poll: Option<Moment>,
@@ -20,7 +20,7 @@ enum Until {
     Firm(Moment),
 }
 
-impl Rest {
+impl PollPause {
     /// Sleeps on until then, or until something wakes it.
     pub(super) fn sleep_on(&mut self, until: Moment) {
         if !self.is_firm() {
@@ -65,27 +65,27 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_pause_lasts_whatever_wakes_and_a_sleep_that_goes_on_ends_with_the_next_word() {
+    fn only_a_pause_outlasts_a_wake_up() {
         let now = Moment::from_nanos(1);
         let later = now.plus(Duration::from_millis(20));
-        let mut rest = Rest::default();
-        assert_eq!(rest.take(now), None);
-        rest.sleep_on(later);
-        assert_eq!((rest.take(now), rest.take(now)), (Some(later), None));
-        rest.pause(later);
-        rest.sleep_on(now);
-        assert_eq!((rest.take(now), rest.take(now)), (Some(later), Some(later)));
-        assert_eq!((rest.take(later), rest.is_firm()), (None, false));
-        rest.sleep_on(now);
-        assert_eq!(rest.take(now), None, "that time has come");
+        let mut poll_pause = PollPause::default();
+        assert_eq!(poll_pause.take(now), None);
+        poll_pause.sleep_on(later);
+        assert_eq!((poll_pause.take(now), poll_pause.take(now)), (Some(later), None));
+        poll_pause.pause(later);
+        poll_pause.sleep_on(now);
+        assert_eq!((poll_pause.take(now), poll_pause.take(now)), (Some(later), Some(later)));
+        assert_eq!((poll_pause.take(later), poll_pause.is_firm()), (None, false));
+        poll_pause.sleep_on(now);
+        assert_eq!(poll_pause.take(now), None, "that time has come");
     }
 
     #[test]
-    fn a_poll_that_is_set_stays_until_the_store_is_asked() {
+    fn a_set_poll_stays_until_the_next_request() {
         let (first, second) = (Moment::from_nanos(1), Moment::from_nanos(2));
-        let mut rest = Rest::default();
-        assert_eq!((rest.poll_by(first), rest.poll_by(second)), (first, first));
-        rest.end_polls();
-        assert_eq!(rest.poll_by(second), second);
+        let mut poll_pause = PollPause::default();
+        assert_eq!((poll_pause.poll_by(first), poll_pause.poll_by(second)), (first, first));
+        poll_pause.end_polls();
+        assert_eq!(poll_pause.poll_by(second), second);
     }
 }

@@ -1,10 +1,10 @@
-//! The looks at holds that are kept until others ask for them.
+//! The checks of holds that are cached until a recall.
 
 use super::answers::in_doubt;
 use super::*;
 use crate::engine::calls::Calls;
 use crate::engine::core::Ended;
-use crate::engine::hold::LockEntry;
+use crate::engine::hold::LocalLock;
 use crate::engine::hold::caching::UNUSED;
 use crate::engine::registry::Registry;
 use crate::engine::renewals::CHUNK;
@@ -15,17 +15,17 @@ const MS: Duration = Duration::from_millis(1);
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
 /// Longer than it takes until the first look, and the first again.
-const LOOKED: Duration = Duration::from_millis(200);
+const CHECKED: Duration = Duration::from_millis(200);
 
-impl Keeping for Odd {
+impl HoldCaching for Odd {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         self.listen(claim, waker)
     }
 
-    fn look(&self, claims: &[Claim], _: Moment) -> Vec<Answer<KeptLook>> {
-        self.looks.fetch_add(claims.len(), Ordering::SeqCst);
+    fn check_holds(&self, claims: &[Claim], _: Moment) -> Vec<Answer<CachedCheck>> {
+        self.checks.fetch_add(claims.len(), Ordering::SeqCst);
         let scripted =
-            |_: &Claim| self.looking.lock().pop_front().map_or(Ok(KeptLook::Stays), |answer| answer());
+            |_: &Claim| self.checking.lock().pop_front().map_or(Ok(CachedCheck::Stays), |answer| answer());
         claims.iter().map(scripted).collect()
     }
 }
@@ -46,7 +46,7 @@ impl Keeps {
 
     fn with_lease(lease: Duration) -> Keeps {
         let channel = Some(Arc::new(Channel::new("a", true)));
-        let (store, clock) = (Arc::new(Odd { keeps: true, channel, ..Odd::default() }), ManualClock::new());
+        let (store, clock) = (Arc::new(Odd { caches: true, channel, ..Odd::default() }), ManualClock::new());
         let told = Arc::new(AtomicUsize::new(0));
         let tells = Arc::clone(&told);
         let observer = move |event: &Event<'_>| {
@@ -60,10 +60,10 @@ impl Keeps {
     }
 
     fn lock(&self, name: &Arc<LockName>) -> Granted {
-        let entry = self.engine.registry.entry(Kind::Mutex, name);
-        let call = AcquireCall::new("lock", Kind::Mutex, (name, &entry), FOREVER);
-        let terms = Terms { keep: true, ..Terms::default() };
-        let granted = self.engine.acquire(&AcquireCall { terms, by_thread: true, ..call });
+        let local = self.engine.registry.local(Kind::Mutex, name);
+        let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
+        let config = LockConfig { cached: true, ..LockConfig::default() };
+        let granted = self.engine.acquire(&AcquireCall { config, by_thread: true, ..call });
         granted.unwrap().unwrap()
     }
 
@@ -76,15 +76,15 @@ impl Keeps {
         let first = self.lock(name);
         self.unlock(&first); // from now on it listens for recalls
         let second = self.lock(name);
-        assert!(second.hold.is_until_asked());
+        assert!(second.hold.is_until_recall());
         second
     }
 
     /// As many locks that are kept and not in use. As lock values do, what is returned has to outlast them.
-    fn keep_many(&self, many: usize) -> Vec<Arc<LockEntry>> {
+    fn keep_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let name = |at| Arc::new(LockName::new(&"many".into(), format!("many {at}")).unwrap());
         let names: Vec<_> = (0..many).map(name).collect();
-        let entries = names.iter().map(|name| self.engine.registry.entry(Kind::Mutex, name)).collect();
+        let entries = names.iter().map(|name| self.engine.registry.local(Kind::Mutex, name)).collect();
         // All listen before the first is kept: this store's releases are messages for each.
         for _ in 0..2 {
             names.iter().for_each(|name| self.unlock(&self.lock(name)));
@@ -95,25 +95,25 @@ impl Keeps {
 }
 
 #[test]
-fn a_look_without_an_answer_leaves_the_hold_and_its_number_as_they_were() {
+fn an_unanswered_check_changes_nothing() {
     let client = Keeps::begin();
-    let (used, number) = (client.used(&name()), ThreadMark::current().number());
-    client.store.looking.lock().push_back(Box::new(in_doubt));
-    client.clock.advance(LOOKED);
-    assert!(client.store.looks.load(Ordering::SeqCst) > 0);
+    let (used, number) = (client.used(&name()), ThreadMarker::current().number());
+    client.store.checking.lock().push_back(Box::new(in_doubt));
+    client.clock.advance(CHECKED);
+    assert!(client.store.checks.load(Ordering::SeqCst) > 0);
     client.unlock(&used);
     assert!(client.store.holder.lock().is_some(), "it is kept");
     let next = client.lock(&name());
-    assert_eq!((Arc::ptr_eq(&next.hold, &used.hold), ThreadMark::current().number()), (true, number));
+    assert_eq!((Arc::ptr_eq(&next.hold, &used.hold), ThreadMarker::current().number()), (true, number));
     client.unlock(&next);
     client.engine.shutdown().unwrap();
 }
 
 #[test]
-fn what_nobody_has_used_for_half_a_second_is_given_back_though_no_look_is_answered() {
+fn an_idle_hold_is_released_without_check_answers() {
     let client = Keeps::begin();
     client.unlock(&client.used(&name()));
-    client.store.looking.lock().extend((0..100).map(|_| Box::new(in_doubt) as Script<KeptLook>));
+    client.store.checking.lock().extend((0..100).map(|_| Box::new(in_doubt) as Script<CachedCheck>));
     client.clock.advance(UNUSED - MS * 10);
     assert!(client.store.holder.lock().is_some());
     client.clock.advance(MS * 10);
@@ -123,7 +123,7 @@ fn what_nobody_has_used_for_half_a_second_is_given_back_though_no_look_is_answer
 
 /// Each renewal asks for the client's lease, whether it comes in a use or between two.
 #[test]
-fn a_kept_lock_that_is_used_again_has_the_clients_lease_before_it() {
+fn a_reused_lock_has_the_whole_lease() {
     let client = Keeps::with_lease(MS * 300);
     let mut last = client.used(&name());
     for _ in 0..4 {
@@ -137,7 +137,7 @@ fn a_kept_lock_that_is_used_again_has_the_clients_lease_before_it() {
 }
 
 #[test]
-fn a_renewal_that_fails_is_told_if_somebody_uses_the_hold_and_else_not() {
+fn failed_renewals_of_unused_holds_are_not_reported() {
     let client = Keeps::with_lease(MS * 600);
     let failures = |used: &Granted, is_used: bool| {
         if !is_used {
@@ -164,7 +164,7 @@ fn a_renewal_that_fails_is_told_if_somebody_uses_the_hold_and_else_not() {
 fn locks_that_are_remembered_are_gone_through_once_a_second() {
     let (registry, at) = (Registry::default(), |ms| Moment::from_nanos(0).plus(MS * ms));
     let named = |name: &str| Arc::new(LockName::new(&"a".into(), name.to_owned()).unwrap());
-    let remember = |name, now| registry.remember(&registry.entry(Kind::Mutex, &named(name)), at(now));
+    let remember = |name, now| registry.remember(&registry.local(Kind::Mutex, &named(name)), at(now));
     let is_known = |name| registry.found(Kind::Mutex, &named(name)).is_some();
     remember("first", 1);
     remember("second", 500);
@@ -182,28 +182,28 @@ fn locks_that_are_remembered_are_gone_through_once_a_second() {
 }
 
 #[test]
-fn a_look_that_finds_the_lock_gone_ends_the_hold_and_one_that_finds_others_gives_it_back() {
+fn a_check_may_end_or_release_the_hold() {
     let client = Keeps::begin();
     let used = client.used(&name());
     *client.store.holder.lock() = None;
-    client.store.looking.lock().push_back(Box::new(|| Ok(KeptLook::Lost)));
-    client.clock.advance(LOOKED);
+    client.store.checking.lock().push_back(Box::new(|| Ok(CachedCheck::Lost)));
+    client.clock.advance(CHECKED);
     let standing = used.hold.standing(client.clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Gone));
     let error = client.engine.end_level("unlock", &used.hold, Some(used.level)).unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::Expired));
-    // Of two looks each has its answer.
+    // Of two checks each has its answer.
     for wanted in [false, true] {
         let used = client.used(&name());
         client.unlock(&used);
         assert!(client.store.holder.lock().is_some());
-        let answer = if wanted { KeptLook::Wanted } else { KeptLook::Stays };
-        client.store.looking.lock().push_back(Box::new(move || Ok(answer)));
+        let answer = if wanted { CachedCheck::Wanted } else { CachedCheck::Stays };
+        client.store.checking.lock().push_back(Box::new(move || Ok(answer)));
         client.clock.advance(MS * 60);
         assert_eq!(client.store.holder.lock().is_none(), wanted);
         let again = client.lock(&name());
         client.engine.end_level("force", &again.hold, Some(again.level)).unwrap();
-        client.engine.give_back_kept(again.hold.entry());
+        client.engine.release_cached(again.hold.local());
         comes_about("the release", || client.store.holder.lock().is_none());
     }
     client.engine.shutdown().unwrap();
@@ -211,7 +211,7 @@ fn a_look_that_finds_the_lock_gone_ends_the_hold_and_one_that_finds_others_gives
 
 /// The release of each takes as long as the rest may wait for it.
 #[test]
-fn of_many_holds_that_are_given_back_slowly_none_is_left() {
+fn many_slow_releases_leave_no_hold() {
     const HOLDS: usize = 4;
     let client = Keeps::begin();
     let _values = client.keep_many(HOLDS);
@@ -223,18 +223,18 @@ fn of_many_holds_that_are_given_back_slowly_none_is_left() {
         })
     };
     client.store.releasing.lock().extend((0..HOLDS).map(slowly));
-    client.clock.advance(UNUSED + LOOKED * 10);
+    client.clock.advance(UNUSED + CHECKED * 10);
     assert_eq!(client.store.releasing.lock().len(), 0, "are kept for good");
     assert_eq!(client.engine.registry.holds().len(), 0);
     client.engine.shutdown().unwrap();
 }
 
 #[test]
-fn more_holds_than_go_into_one_request_are_looked_at_in_each_round() {
+fn each_round_checks_all_holds() {
     let client = Keeps::begin();
     let _values = client.keep_many(CHUNK + 1);
     client.clock.advance(MS * 60);
-    assert_eq!(client.store.looks.load(Ordering::SeqCst), CHUNK + 1);
+    assert_eq!(client.store.checks.load(Ordering::SeqCst), CHUNK + 1);
     assert_eq!(client.engine.registry.holds().len(), CHUNK + 1);
     client.engine.shutdown().unwrap();
 }
@@ -246,7 +246,7 @@ fn a_look_that_finds_the_lock_gone_is_no_recall() {
         let used = client.used(&name());
         client.unlock(&used);
         *client.store.holder.lock() = None;
-        client.store.looking.lock().push_back(Box::new(|| Ok(KeptLook::Lost)));
+        client.store.checking.lock().push_back(Box::new(|| Ok(CachedCheck::Lost)));
         client.clock.advance(MS * 60);
     }
     client.unlock(&client.used(&name()));
@@ -256,13 +256,13 @@ fn a_look_that_finds_the_lock_gone_is_no_recall() {
 // ---- ends of threads
 
 #[test]
-fn a_thread_that_ends_gives_back_what_it_keeps_and_nothing_of_others() {
+fn an_ending_thread_releases_its_own_cached_holds() {
     let client = Keeps::begin();
     let mine = client.used(&name());
     client.unlock(&mine);
     let other = Arc::new(LockName::new(&"b".into(), "b".to_owned()).unwrap());
     thread::scope(|scope| {
-        let kept = scope.spawn(|| {
+        let cached = scope.spawn(|| {
             let granted = || Box::new(|| Ok(Attempt::granted(None))) as Script<Attempt>;
             let freed = || Box::new(|| Ok(Release::Freed { others: Others::Nobody })) as Script<Release>;
             client.store.attempting.lock().extend([granted(), granted()]);
@@ -270,7 +270,7 @@ fn a_thread_that_ends_gives_back_what_it_keeps_and_nothing_of_others() {
             client.unlock(&client.used(&other));
             assert_eq!(client.engine.registry.holds().len(), 2);
         });
-        kept.join().unwrap();
+        cached.join().unwrap();
     });
     assert_eq!(client.store.releasing.lock().len(), 0, "it is left to its lease");
     assert_eq!(client.engine.registry.holds().len(), 1);
@@ -281,15 +281,15 @@ fn a_thread_that_ends_gives_back_what_it_keeps_and_nothing_of_others() {
 }
 
 #[test]
-fn of_several_threads_that_end_at_once_each_has_what_it_kept_given_back() {
+fn ending_threads_each_release_their_cached_holds() {
     let client = Keeps::begin();
     client.unlock(&client.used(&name()));
     let releases: Arc<Calls> = Arc::default();
-    for thread in [0, ThreadMark::current().id()] {
+    for thread in [0, ThreadMarker::current().id()] {
         let call = releases.begin().detached();
-        client.engine.keeper.ended.lock().push(Ended { thread: Some(thread), call });
+        client.engine.cache_thread.ended.lock().push(Ended { thread: Some(thread), call });
     }
-    drop(client.engine.core.end_kept(Some(0)));
+    drop(client.engine.core.end_cached(Some(0)));
     assert!(releases.wait(Clock::System.after(LONG), || false));
     assert!(client.store.holder.lock().is_none());
     client.engine.shutdown().unwrap();
@@ -300,6 +300,6 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
     let client = Keeps::begin();
     client.unlock(&client.used(&name()));
     client.engine.shutdown().unwrap();
-    let releases = client.engine.core.end_kept(None).unwrap();
+    let releases = client.engine.core.end_cached(None).unwrap();
     assert!(releases.wait(Clock::System.after(LONG), || false));
 }

@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
 
 /// The number of entries for which room is kept.
-const KEPT: usize = 4096;
+const MIN_CAPACITY: usize = 4096;
 
 /// A map that gives back the room that a crowd of entries needed once most of them are gone.
 ///
@@ -37,17 +37,17 @@ impl<K: Eq + Hash, V, S: BuildHasher> CrowdMap<K, V, S> {
     {
         self.most = self.most.max(self.map.len());
         let value = self.map.remove(key);
-        self.give_back_room();
+        self.shrink_if_sparse();
         value
     }
 
     pub(crate) fn retain(&mut self, is_kept: impl FnMut(&K, &mut V) -> bool) {
         self.most = self.most.max(self.map.len());
         self.map.retain(is_kept);
-        self.give_back_room();
+        self.shrink_if_sparse();
     }
 
-    fn give_back_room(&mut self) {
+    fn shrink_if_sparse(&mut self) {
         if is_mostly_empty(self.most, self.map.len()) {
             self.map.shrink_to(self.map.len() * 2);
             self.most = self.map.len() * 2;
@@ -71,15 +71,15 @@ impl<K, V, S> DerefMut for CrowdMap<K, V, S> {
 }
 
 /// A collection that keeps its room when it gets empty.
-pub(crate) trait Roomy {
+pub(crate) trait Shrink {
     /// Gives back room of which less than an eighth is used. To be called after something was removed: so
     /// much has to come or go before there is anything to do again that it costs each removal next to
     /// nothing.
-    fn give_back_room(&mut self);
+    fn shrink_if_sparse(&mut self);
 }
 
-impl<T> Roomy for Vec<T> {
-    fn give_back_room(&mut self) {
+impl<T> Shrink for Vec<T> {
+    fn shrink_if_sparse(&mut self) {
         if is_mostly_empty(self.capacity(), self.len()) {
             self.shrink_to(self.len() * 2);
         }
@@ -87,7 +87,7 @@ impl<T> Roomy for Vec<T> {
 }
 
 fn is_mostly_empty(room: usize, len: usize) -> bool {
-    room > KEPT && len < room / 8
+    room > MIN_CAPACITY && len < room / 8
 }
 
 /// Entries that end by themselves, without a message, are looked for this often at most.
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_given_back_when_most_of_it_is_empty_and_seldom() {
+    fn capacity_shrinks_seldom_and_when_sparse() {
         let mut map: CrowdMap<_, _> = CrowdMap::default();
         map.extend((0..100_000).map(|n| (n, n)));
         let mut times = 0;
@@ -123,16 +123,16 @@ mod tests {
             times += u32::from(map.most < most);
         }
         assert!(
-            map.capacity() <= KEPT && (1..=6).contains(&times),
+            map.capacity() <= MIN_CAPACITY && (1..=6).contains(&times),
             "{}, after {times} times",
             map.capacity()
         );
         let mut list: Vec<u32> = (0..100_000).collect();
         list.truncate(20_000);
-        list.give_back_room();
+        list.shrink_if_sparse();
         assert!(list.capacity() >= 100_000, "it may well be needed again");
         list.clear();
-        list.give_back_room();
+        list.shrink_if_sparse();
         assert_eq!(list.capacity(), 0);
     }
 }

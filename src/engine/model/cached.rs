@@ -1,13 +1,13 @@
-//! Holds that a client keeps after their last level: for a turn, and until others ask for them.
+//! Holds that a client caches after their last level: for a time slice, and until a recall.
 
 use super::*;
-use crate::engine::acquire::terms::Terms;
-use crate::engine::hold::LockEntry;
+use crate::engine::acquire::lock_config::LockConfig;
+use crate::engine::hold::LocalLock;
 
 /// Guards are dropped and taken again within turns, beside calls that ask for something else, questions, and
-/// time that passes: one has the lock at a time, and nobody is left behind when it is given back.
+/// time that passes: one has the lock at a time, and nobody is left behind when it is released.
 #[test]
-fn a_hold_that_is_kept_for_a_turn_has_one_owner_and_strands_nobody() {
+fn caching_for_a_slice_strands_nobody() {
     for (threads_each, trouble) in [(1, 0), (2, 1)] {
         check(move || turns(threads_each, trouble));
     }
@@ -15,7 +15,7 @@ fn a_hold_that_is_kept_for_a_turn_has_one_owner_and_strands_nobody() {
 
 fn turns(threads_each: usize, trouble: usize) {
     let crowd =
-        Crowd::start(threads_each, trouble, Exchange { has_line: true, ..Exchange::default() }, |client| {
+        Crowd::start(threads_each, trouble, Exchange { has_queue: true, ..Exchange::default() }, |client| {
             (0..2).for_each(|_| client.turn());
             // Gives back what is kept. Nobody else does, should time have stopped by now.
             drop(client.lock().is_locked());
@@ -31,7 +31,7 @@ struct Crowd {
     world: Arc<World>,
     ended: Arc<AtomicUsize>,
     stores: Vec<Arc<Far>>,
-    clients: Vec<(Client, Arc<LockEntry>)>,
+    clients: Vec<(Client, Arc<LocalLock>)>,
     threads: Vec<thread::JoinHandle<()>>,
     readers: Vec<thread::JoinHandle<()>>,
 }
@@ -49,8 +49,8 @@ impl Crowd {
         for store in &stores {
             let client = world.client_on(Arc::<Far>::clone(store));
             // As a lock value has it: it lasts from one hold to the next.
-            let entry = client.engine.registry.entry(Kind::Mutex, &name());
-            entry.state().caching.count_on_return();
+            let local = client.engine.registry.local(Kind::Mutex, &name());
+            local.state().caching.count_on_return();
             for _ in 0..each {
                 let (client, ended) = (client.clone(), Arc::clone(&ended));
                 threads.push(spawn(move || {
@@ -58,7 +58,7 @@ impl Crowd {
                     ended.fetch_add(1, Ordering::SeqCst);
                 }));
             }
-            clients.push((client, entry));
+            clients.push((client, local));
         }
         Crowd { world, ended, stores, clients, threads, readers }
     }
@@ -74,9 +74,9 @@ impl Crowd {
     fn end(self, had_trouble: bool) -> usize {
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
-        for (client, entry) in self.clients {
+        for (client, local) in self.clients {
             client.engine.shutdown().unwrap();
-            assert!(entry.take_kept(None).is_none());
+            assert!(local.take_cached(None).is_none());
         }
         let is_free = || !self.world.client().lock().is_locked().unwrap();
         assert!(had_trouble || is_free(), "it is left until its lease ends");
@@ -109,13 +109,13 @@ impl Client {
 /// A client keeps the lock after each use until the other asks for it: one has it at a time, and a recall
 /// alone gets it, while time stands still. With lost requests, answers and recalls time goes on.
 #[test]
-fn a_hold_that_is_kept_until_others_ask_has_one_owner_and_strands_nobody() {
+fn caching_until_a_recall_strands_nobody() {
     for (threads_each, trouble) in [(1, 0), (2, 0), (2, 1)] {
-        check(move || until_asked(threads_each, trouble));
+        check(move || until_recall(threads_each, trouble));
     }
 }
 
-fn until_asked(threads_each: usize, trouble: usize) {
+fn until_recall(threads_each: usize, trouble: usize) {
     let exchange = Exchange { loses_recalls: trouble > 0, ..Exchange::default() };
     let work = if threads_each == 1 { kept_cycles::<3> } else { kept_cycles::<2> };
     let crowd = Crowd::start(threads_each, trouble, exchange, work);
@@ -126,21 +126,21 @@ fn until_asked(threads_each: usize, trouble: usize) {
     assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
 }
 
-/// Nobody recalls what a thread of the own client keeps: one that comes to wait for it has it given back.
+/// Nobody recalls what a thread of the own client keeps: one that comes to wait for it has it released.
 #[test]
-fn a_thread_waits_for_no_hold_that_its_own_client_keeps() {
+fn no_thread_waits_for_its_clients_cached_hold() {
     check(|| {
         let crowd = Crowd::of(1, 2, 0, Exchange::default(), kept_cycles::<3>);
         assert_eq!(crowd.end(false), 6);
     });
 }
 
-/// The same where others stand in line, so that it is kept for turns too, also by `unlock`.
+/// The same where others stand in the wait queue, so that it is kept for turns too, also by `unlock`.
 #[test]
-fn a_hold_that_is_kept_for_a_turn_or_until_others_ask_has_one_owner_and_strands_nobody() {
+fn both_kinds_of_caching_strand_nobody() {
     for threads_each in [1, 2] {
         check(move || {
-            let exchange = Exchange { has_line: true, ..Exchange::default() };
+            let exchange = Exchange { has_queue: true, ..Exchange::default() };
             let crowd = Crowd::start(threads_each, 0, exchange, |client| {
                 (0..2).for_each(|_| client.kept_cycle());
                 drop(client.lock().is_locked());
@@ -159,7 +159,7 @@ impl Client {
     /// Takes the lock to keep it, mostly, and ends its use in one of several ways.
     fn kept_cycle(&self) {
         let keep = toss() || toss();
-        let lock = self.lock().on_terms(Terms { keep, ..Terms::default() });
+        let lock = self.lock().with_config(LockConfig { cached: keep, ..LockConfig::default() });
         let guard = lock.acquire().unwrap();
         self.work();
         if toss() && toss() {

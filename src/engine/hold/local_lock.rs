@@ -1,21 +1,21 @@
 //! The state of one lock in this process: its holds, and the threads that wait for it.
 //!
-//! One entry for each lock, however many values stand for it. Each value and each hold has it.
+//! One local lock for each lock, however many values stand for it. Each value and each hold has it.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::hold::caching::{Caching, Keeping, Reuse};
+use crate::engine::hold::caching::{CacheOutcome, Caching, Reuse};
 use crate::engine::hold::{Hold, State};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
-use crate::room::CrowdMap;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Family, Kind, Others};
+use crate::shrink::CrowdMap;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
@@ -47,14 +47,14 @@ impl Hash for LockKey {
 }
 
 /// By lock, found by the hash that each name has.
-pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefault<OwnHash>>>;
+pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LocalLock>, BuildHasherDefault<OwnHash>>>;
 
 #[derive(Debug)]
-pub(crate) struct LockEntry {
+pub(crate) struct LocalLock {
     pub(crate) key: LockKey,
     state: Mutex<LockState>,
     pub(crate) given_up: GivenUp,
-    /// The registry's map, which this entry leaves when it is dropped.
+    /// The registry's map, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
 
@@ -64,15 +64,15 @@ pub(crate) struct LockState {
     /// In the order of serial numbers.
     pub(crate) holds: Vec<Entered>,
     pub(crate) queue: Queue,
-    burst: Burst,
+    local_handoffs: LocalHandoffs,
     pub(crate) caching: Caching<Hold>,
     /// This client may be in the store's queue.
-    pub(crate) in_line: bool,
+    pub(crate) queued: bool,
     /// Since when the head has had only failures, and the last one. The waiters behind it share them.
     failure: Option<(Moment, Error)>,
     /// When this process last released the lock while others waited for it, and who was notified.
     pub(crate) contended: Option<(Moment, Others)>,
-    /// Until when the registry keeps the entry without any value.
+    /// Until when the registry keeps the local lock without any value.
     remembered_until: Option<Moment>,
 }
 
@@ -84,15 +84,15 @@ pub(crate) struct Entered {
 
 /// Hand-offs since the last true release, and when the first of them was.
 #[derive(Debug, Default)]
-struct Burst {
+struct LocalHandoffs {
     handed: u32,
     began: Option<Moment>,
 }
 
 /// The most hand-offs, and the longest time of them, before other processes get the lock. More makes the
 /// others wait longer; less costs more true releases.
-const BURST: u32 = 24;
-const BURST_TIME: Duration = Duration::from_millis(3);
+const MAX_LOCAL_HANDOFFS: u32 = 24;
+const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
 
 /// A lock counts as contended for this time after its last release here.
 const CONTENDED: Duration = Duration::from_secs(1);
@@ -123,7 +123,7 @@ pub(crate) struct LevelEnd {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
     /// It would cache the hold until a recall.
-    pub(crate) keeps: bool,
+    pub(crate) caches: bool,
     /// It asks at once if the lock is uncontended.
     pub(crate) asks: bool,
     /// It waits if the lock is busy.
@@ -148,14 +148,14 @@ pub(crate) enum Found {
     Leaving,
     /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
     /// the head of the queue if it would wait.
-    Calm(Option<QueuePlace>),
+    Uncontended(Option<QueuePlace>),
     /// Anything else.
     Used,
 }
 
-impl LockEntry {
-    pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LockEntry> {
-        Arc::new(LockEntry {
+impl LocalLock {
+    pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LocalLock> {
+        Arc::new(LocalLock {
             key,
             state: Mutex::default(),
             given_up: GivenUp::default(),
@@ -174,9 +174,9 @@ impl LockEntry {
     /// The state that a thread finds before it asks at `now`; `thread` is `None` where a guard is to be the
     /// owner. `may_use`: whether the call can use a cached hold again.
     pub(crate) fn find(
-        self: &Arc<LockEntry>,
+        self: &Arc<LocalLock>,
         thread: Option<u64>,
-        Wish { keeps, asks, waits }: Wish,
+        Wish { caches, asks, waits }: Wish,
         may_use: impl FnOnce(&Hold, Reuse) -> bool,
         now: Moment,
     ) -> Found {
@@ -186,25 +186,27 @@ impl LockEntry {
             if let Some(hold) = state.of_thread(thread) {
                 return Found::Own(hold);
             }
-            if let Some((hold, reuse)) = state.caching.reuse(|kept| kept.is_of_thread(thread), keeps, now) {
+            if let Some((hold, reuse)) =
+                state.caching.reuse(|cached| cached.is_of_thread(thread), caches, now)
+            {
                 let may_use = may_use(&hold, reuse) && hold.loss_at(now).is_none();
                 let own = state.state_of(&hold).filter(|_| may_use);
-                if let Some(level) = own.and_then(|own| hold.begin_again(own, now, keeps)) {
+                if let Some(level) = own.and_then(|own| hold.begin_again(own, now, caches)) {
                     return Found::Cached(hold, level);
                 }
                 state.caching.leave(&hold);
                 return Found::Stale(hold);
             }
-            // Under the mutex. Pairs with `take_kept` and `watch`: a thread finds its hold before they take
+            // Under the mutex. Pairs with `take_cached` and `watch`: a thread finds its hold before they take
             // it, or finds here that they have.
             if state.caching.is_leaving(|leaving| leaving.is_of_thread(thread)) {
                 return Found::Leaving;
             }
         }
-        if !asks || !state.is_calm(now) {
+        if !asks || !state.is_uncontended(now) {
             return Found::Used;
         }
-        Found::Calm(waits.then(|| self.place(state.queue.join(false))))
+        Found::Uncontended(waits.then(|| self.place(state.queue.join(false))))
     }
 
     /// Until when any hold of this process stands.
@@ -218,8 +220,8 @@ impl LockEntry {
     }
 
     /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
-    pub(crate) fn is_calm(&self, now: Moment) -> bool {
-        self.state().is_calm(now)
+    pub(crate) fn is_uncontended(&self, now: Moment) -> bool {
+        self.state().is_uncontended(now)
     }
 
     #[cfg(all(test, not(leasehold_shuttle)))]
@@ -244,26 +246,31 @@ impl LockEntry {
     }
 
     /// Caches a hold whose last level has ended, if the lock has it still: until a recall if that was asked
-    /// for, or, `by_turn`, for the rest of the time slice.
-    pub(crate) fn keep(&self, (hold, thread): (&Arc<Hold>, u64), by_turn: bool, now: Moment) -> Keeping {
+    /// for, or, `by_time_slice`, for the rest of the time slice.
+    pub(crate) fn cache(
+        &self,
+        (hold, thread): (&Arc<Hold>, u64),
+        by_time_slice: bool,
+        now: Moment,
+    ) -> CacheOutcome {
         let mut state = self.state();
         let waiting = state.queue.len();
         if state.state_of(hold).is_none() {
-            return Keeping::Ends;
+            return CacheOutcome::Ends;
         }
-        match state.caching.end_use((hold, thread), by_turn, waiting, now) {
-            Keeping::Ends => Keeping::Ends,
+        match state.caching.end_use((hold, thread), by_time_slice, waiting, now) {
+            CacheOutcome::Ends => CacheOutcome::Ends,
             keeping if hold.cache() => keeping,
             _lost => {
                 state.caching.forget(hold);
-                Keeping::Ends
+                CacheOutcome::Ends
             }
         }
     }
 
     /// Takes out the cached hold, of this thread or of any, to be released. Pairs with `find`.
-    pub(crate) fn take_kept(&self, thread: Option<u64>) -> Option<Arc<Hold>> {
-        let is_of = |kept: &Hold| thread.is_none_or(|thread| kept.is_of_thread(thread));
+    pub(crate) fn take_cached(&self, thread: Option<u64>) -> Option<Arc<Hold>> {
+        let is_of = |cached: &Hold| thread.is_none_or(|thread| cached.is_of_thread(thread));
         self.state().caching.take_to_leave(is_of)
     }
 
@@ -288,7 +295,7 @@ impl LockEntry {
         state.caching.take_idle(hold)
     }
 
-    /// Keeps the entry until then without any value; returns whether it was not kept yet.
+    /// Keeps the local lock until then without any value; returns whether it was not kept yet.
     pub(crate) fn remember(&self, until: Moment) -> bool {
         let mut state = self.state();
         let before = state.remembered_until;
@@ -311,13 +318,13 @@ impl LockEntry {
         self.state().queue.nudge();
     }
 
-    pub(crate) fn join(self: &Arc<LockEntry>, spins: bool) -> QueuePlace {
+    pub(crate) fn join(self: &Arc<LocalLock>, spins: bool) -> QueuePlace {
         let ticket = self.state().queue.join(spins);
         self.place(ticket)
     }
 
-    fn place(self: &Arc<LockEntry>, ticket: Arc<Ticket>) -> QueuePlace {
-        QueuePlace { entry: Arc::clone(self), ticket, has_left: false }
+    fn place(self: &Arc<LocalLock>, ticket: Arc<Ticket>) -> QueuePlace {
+        QueuePlace { local: Arc::clone(self), ticket, has_left: false }
     }
 
     #[cfg(leasehold_shuttle)]
@@ -334,10 +341,10 @@ impl LockEntry {
     }
 
     /// The last failure, if the head has had only failures for as long as `retry_timeout`.
-    pub(crate) fn spent_retry_budget(&self, patience: Duration, now: Moment) -> Option<Error> {
+    pub(crate) fn spent_retry_budget(&self, retry_timeout: Duration, now: Moment) -> Option<Error> {
         let state = self.state();
         let (since, error) = state.failure.as_ref()?;
-        (now.since(*since) >= patience).then(|| error.copy())
+        (now.since(*since) >= retry_timeout).then(|| error.copy())
     }
 }
 
@@ -357,7 +364,7 @@ impl LockState {
         holds.find(|hold| hold.is_of_thread(thread) && !self.caching.is_unused(hold)).cloned()
     }
 
-    fn is_calm(&self, now: Moment) -> bool {
+    fn is_uncontended(&self, now: Moment) -> bool {
         self.holds.is_empty() && self.queue.is_empty() && !self.is_contended(now)
     }
 
@@ -383,14 +390,17 @@ impl LockState {
 
     /// Promises the lock to the head of the queue, if it sleeps and other processes do not come first.
     pub(crate) fn promise(&mut self, now: Moment) -> Next {
-        let LockState { queue, burst, caching, .. } = self;
+        let LockState { queue, local_handoffs, caching, .. } = self;
         let Some(head) = queue.head() else { return Next::Nobody };
-        let began = *burst.began.get_or_insert(now);
-        if burst.handed >= BURST || now.since(began) >= BURST_TIME || caching.is_over(now) {
+        let began = *local_handoffs.began.get_or_insert(now);
+        if local_handoffs.handed >= MAX_LOCAL_HANDOFFS
+            || now.since(began) >= LOCAL_HANDOFF_TIME
+            || caching.is_over(now)
+        {
             return Next::Others;
         }
         let Some(claim) = head.promise() else { return Next::Nobody };
-        burst.handed += 1;
+        local_handoffs.handed += 1;
         caching.pass_on(now);
         Next::Local(Arc::clone(head), claim)
     }
@@ -402,7 +412,7 @@ impl LockState {
 
     /// A hold ended by a true release that notified `others`; whether that is to be remembered.
     pub(crate) fn note_released(&mut self, others: Others, now: Moment) -> bool {
-        self.burst = Burst::default();
+        self.local_handoffs = LocalHandoffs::default();
         self.contended = (others != Others::Nobody).then_some((now, others));
         self.contended.is_some()
     }
@@ -413,20 +423,20 @@ impl LockState {
             self.failure = None;
             if self.holds.is_empty() {
                 self.caching.end();
-                (self.burst, self.in_line) = (Burst::default(), false);
+                (self.local_handoffs, self.queued) = (LocalHandoffs::default(), false);
             }
         }
     }
 }
 
-impl Drop for LockEntry {
+impl Drop for LocalLock {
     fn drop(&mut self) {
         if is_forked() {
             return; // another thread of the parent may have had the mutex
         }
         let mut locks = self.locks.lock();
         // Another entry may have been made for the lock meanwhile.
-        if locks.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
+        if locks.get(&self.key).is_some_and(|local| local.strong_count() == 0) {
             locks.remove(&self.key);
         }
     }
@@ -435,7 +445,7 @@ impl Drop for LockEntry {
 /// A thread's place in a lock's queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuePlace {
-    entry: Arc<LockEntry>,
+    local: Arc<LocalLock>,
     ticket: Arc<Ticket>,
     has_left: bool,
 }
@@ -454,9 +464,9 @@ impl QueuePlace {
 
     /// Whether this waiter must give up the client's place in the store's queue: there is one, and no other
     /// thread here waits.
-    pub(crate) fn takes_line_place(&self) -> bool {
-        let mut state = self.entry.state();
-        state.queue.len() == 1 && std::mem::take(&mut state.in_line)
+    pub(crate) fn takes_queue_place(&self) -> bool {
+        let mut state = self.local.state();
+        state.queue.len() == 1 && std::mem::take(&mut state.queued)
     }
 }
 
@@ -465,7 +475,7 @@ impl Drop for QueuePlace {
         if self.has_left {
             return;
         }
-        let mut state = self.entry.state();
+        let mut state = self.local.state();
         state.queue.leave(&self.ticket);
         state.forget_if_unused();
     }
@@ -526,22 +536,22 @@ impl Hasher for OwnHash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::hold::caching::{KeepTerms, Watched};
+    use crate::engine::hold::caching::{CacheTerms, Watched};
     use crate::engine::hold::{Grant, Holder};
     use crate::ident::{ClientId, Owner};
     use crate::time::Lease;
 
-    fn entry() -> Arc<LockEntry> {
+    fn local() -> Arc<LocalLock> {
         let name = Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap());
-        LockEntry::new(LockKey::new(Kind::Mutex, &name), &Arc::default())
+        LocalLock::new(LockKey::new(Kind::Mutex, &name), &Arc::default())
     }
 
     /// A hold on the lock, asked for at the beginning.
-    fn entered(entry: &Arc<LockEntry>) -> Arc<Hold> {
+    fn entered(local: &Arc<LocalLock>) -> Arc<Hold> {
         let owner = Owner::new(ClientId::random(), 1);
         let lease = Duration::from_secs(30);
         let grant = Grant {
-            claim: Claim::new(Kind::Mutex, &entry.key.name, owner, lease),
+            claim: Claim::new(Kind::Mutex, &local.key.name, owner, lease),
             holder: Holder::Guard { taker: None },
             sent: at(0),
             lease: Lease::Renewed,
@@ -549,44 +559,44 @@ mod tests {
             ceiling: None,
             fence: None,
             bound: None,
-            may_be_kept: true,
-            asks_to_keep: false,
-            until_asked: false,
+            may_be_cached: true,
+            asks_to_cache: false,
+            until_recall: false,
             leads: false,
         };
-        let (hold, state, _level) = Hold::new(grant, entry);
+        let (hold, state, _level) = Hold::new(grant, local);
         let hold = Arc::new(hold);
-        entry.state().enter(&hold, state);
+        local.state().enter(&hold, state);
         hold
     }
 
     /// A lock in its time slice, to which its thread comes back at once.
-    fn in_turn() -> (Arc<LockEntry>, Arc<Hold>) {
-        let entry = entry();
-        let hold = entered(&entry);
-        entry.state().caching.end_use((&hold, 1), true, 0, at(0));
-        entry.state().caching.note_asked(1, at(0));
-        entry.state().caching.begin(2, at(0));
-        (entry, hold)
+    fn in_time_slice() -> (Arc<LocalLock>, Arc<Hold>) {
+        let local = local();
+        let hold = entered(&local);
+        local.state().caching.end_use((&hold, 1), true, 0, at(0));
+        local.state().caching.note_asked(1, at(0));
+        local.state().caching.begin(2, at(0));
+        (local, hold)
     }
 
     #[test]
-    fn what_may_be_kept_until_others_ask_goes_at_the_end_of_its_turn_where_they_have() {
+    fn a_recalled_hold_ends_with_its_slice() {
         let at = |us| Moment::from_nanos(0).plus(Duration::from_micros(us));
-        let (entry, hold) = in_turn();
-        let terms = KeepTerms { heard: 0, is_wanted: true };
-        assert_eq!(entry.state().caching.grant(&hold, terms, at(0)), (at(50_000), true));
+        let (local, hold) = in_time_slice();
+        let terms = CacheTerms { heard: 0, is_wanted: true };
+        assert_eq!(local.state().caching.grant(&hold, terms, at(0)), (at(50_000), true));
         assert!(
-            matches!(entry.state().caching.watch(at(10)), Watched::Until(next) if next == at(310)),
+            matches!(local.state().caching.watch(at(10)), Watched::Until(next) if next == at(310)),
             "it is in use"
         );
-        assert_eq!(entry.keep((&hold, 1), true, at(20)), Keeping::InTurn { is_new: false });
-        assert!(matches!(entry.state().caching.watch(at(30)), Watched::Until(next) if next == at(320)));
+        assert_eq!(local.cache((&hold, 1), true, at(20)), CacheOutcome::ForTimeSlice { is_new: false });
+        assert!(matches!(local.state().caching.watch(at(30)), Watched::Until(next) if next == at(320)));
         assert!(
-            matches!(entry.state().caching.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold))
+            matches!(local.state().caching.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold))
         );
         assert!(
-            matches!(entry.state().caching.watch(at(2_000)), Watched::Over),
+            matches!(local.state().caching.watch(at(2_000)), Watched::Over),
             "and with it what could be kept"
         );
     }
@@ -597,81 +607,81 @@ mod tests {
 
     #[test]
     fn a_hold_that_was_taken_out_meanwhile_is_not_kept() {
-        let (entry, hold) = in_turn();
-        entry.state().take_out(&hold);
-        assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
-        assert!(entry.take_kept(None).is_none());
+        let (local, hold) = in_time_slice();
+        local.state().take_out(&hold);
+        assert_eq!(local.cache((&hold, 1), true, at(0)), CacheOutcome::Ends);
+        assert!(local.take_cached(None).is_none());
     }
 
     #[test]
-    fn the_failure_of_waiters_that_have_left_ends_no_later_wait() {
-        let entry = entry();
+    fn earlier_waiters_failures_end_no_later_wait() {
+        let local = local();
         let failure = || Some((at(0), Error::new(crate::error::ErrorKind::Unreachable, "lock", "not there")));
-        let patience = Duration::from_millis(10);
-        let first = entry.join(false);
-        entry.note_failure(failure());
-        assert!(entry.spent_retry_budget(patience, at(10)).is_some());
-        entry.note_failure(None);
-        assert!(entry.spent_retry_budget(patience, at(10)).is_none(), "the store answers");
-        entry.note_failure(failure());
+        let retry_timeout = Duration::from_millis(10);
+        let first = local.join(false);
+        local.note_failure(failure());
+        assert!(local.spent_retry_budget(retry_timeout, at(10)).is_some());
+        local.note_failure(None);
+        assert!(local.spent_retry_budget(retry_timeout, at(10)).is_none(), "the store answers");
+        local.note_failure(failure());
         drop(first);
-        entry.note_failure(failure()); // of a caller that has left the queue
-        let _later = entry.join(false);
-        assert!(entry.spent_retry_budget(patience, at(10)).is_none());
+        local.note_failure(failure()); // of a caller that has left the queue
+        let _later = local.join(false);
+        assert!(local.spent_retry_budget(retry_timeout, at(10)).is_none());
     }
 
     #[test]
-    fn a_lock_is_contended_as_its_last_release_says_and_is_to_be_remembered_each_time_anew() {
-        let (entry, forgotten) = (entry(), 2 * u64::try_from(CONTENDED.as_millis()).unwrap());
+    fn the_last_release_decides_whether_a_lock_is_contended() {
+        let (local, forgotten) = (local(), 2 * u64::try_from(CONTENDED.as_millis()).unwrap());
         for begun in [0, forgotten] {
             assert!(
-                entry.state().note_released(Others::Listen(2), at(begun)),
+                local.state().note_released(Others::Listen(2), at(begun)),
                 "the entry is to be kept for it"
             );
-            assert!(entry.remember(at(begun).plus(REMEMBERED)));
-            assert!(!entry.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
-            assert!(!entry.is_forgotten(at(begun + 2)) && !entry.is_calm(at(begun + 2)));
-            assert!(entry.is_forgotten(at(begun + forgotten)));
+            assert!(local.remember(at(begun).plus(REMEMBERED)));
+            assert!(!local.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
+            assert!(!local.is_forgotten(at(begun + 2)) && !local.is_uncontended(at(begun + 2)));
+            assert!(local.is_forgotten(at(begun + forgotten)));
         }
-        entry.state().note_released(Others::Listen(2), at(forgotten * 3));
-        entry.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
-        assert!(entry.state().contended.is_none() && entry.is_calm(at(forgotten * 3 + 2)));
+        local.state().note_released(Others::Listen(2), at(forgotten * 3));
+        local.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
+        assert!(local.state().contended.is_none() && local.is_uncontended(at(forgotten * 3 + 2)));
     }
 
     #[test]
-    fn the_clients_place_in_the_line_is_given_up_once_and_by_no_later_waiter() {
-        let entry = entry();
-        entry.state().in_line = true;
-        let place = entry.join(false);
-        assert!(place.takes_line_place() && !place.takes_line_place());
-        entry.state().in_line = true;
-        let other = entry.join(false);
-        assert!(!place.takes_line_place(), "others here wait in it");
+    fn the_queue_place_is_left_once() {
+        let local = local();
+        local.state().queued = true;
+        let place = local.join(false);
+        assert!(place.takes_queue_place() && !place.takes_queue_place());
+        local.state().queued = true;
+        let other = local.join(false);
+        assert!(!place.takes_queue_place(), "others here wait in it");
         drop((place, other));
-        assert!(!entry.join(false).takes_line_place(), "it was left with the last of them");
+        assert!(!local.join(false).takes_queue_place(), "it was left with the last of them");
     }
 
     #[test]
-    fn a_turn_is_over_when_the_last_that_waited_has_left_and_nobody_holds() {
-        let (entry, hold) = in_turn();
-        entry.state().take_out(&hold);
-        drop(entry.join(false));
-        let hold = entered(&entry);
-        assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
+    fn a_slice_ends_without_waiters_and_holders() {
+        let (local, hold) = in_time_slice();
+        local.state().take_out(&hold);
+        drop(local.join(false));
+        let hold = entered(&local);
+        assert_eq!(local.cache((&hold, 1), true, at(0)), CacheOutcome::Ends);
     }
 
     #[test]
-    fn of_several_holds_the_others_stay_when_one_is_taken_out() {
-        let entry = entry();
-        let holds = [entered(&entry), entered(&entry)];
-        entry.state().take_out(&holds[0]);
-        assert!(entry.held_here(at(0)).is_some());
-        entry.state().take_out(&holds[1]);
-        assert!(entry.held_here(at(0)).is_none());
+    fn removing_a_hold_leaves_the_others() {
+        let local = local();
+        let holds = [entered(&local), entered(&local)];
+        local.state().take_out(&holds[0]);
+        assert!(local.held_here(at(0)).is_some());
+        local.state().take_out(&holds[1]);
+        assert!(local.held_here(at(0)).is_none());
     }
 
     #[test]
-    fn a_number_that_was_given_up_stays_so_however_many_follow() {
+    fn a_retired_number_stays_retired() {
         let given_up = GivenUp::default();
         [9, 7, 7].iter().for_each(|number| given_up.add(*number));
         assert_eq!([6, 7, 8, 9, 10].map(|number| given_up.has(number)), [false, true, false, true, false]);

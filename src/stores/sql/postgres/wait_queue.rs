@@ -1,10 +1,11 @@
 //! The line of the clients that wait for a lock: a table beside the locks', with a row for each of them.
 //!
-//! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line
-//! by the next. A client that writes to the line writes to the lock's row too. So of a release and a client
-//! that joins at the same time one sees the other: the release is made by two statements then, or the client
-//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. The
-//! client does without the line if the table is missing or of another shape, or the user may not use it.
+//! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the wait
+//! queue by the next. A client that writes to the wait queue writes to the lock's row too. So of a release
+//! and a client that joins at the same time one sees the other: the release is made by two statements then,
+//! or the client asks once more. The wait queue only refuses and wakes: whether a lock is free, its own row
+//! says. The client does without the wait queue if the table is missing or of another shape, or the user may
+//! not use it.
 //!
 //! Source: docs/decisions/0032.
 
@@ -13,8 +14,10 @@ use std::time::Duration;
 
 use crate::ident::{FencingToken, LockName};
 use crate::refused::Refused;
-use crate::seam::capabilities::KeptLook;
-use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
+use crate::seam::capabilities::CachedCheck;
+use crate::seam::{
+    AFTER_LEASE, AFTER_RESERVATION, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, QueueMode,
+};
 use crate::stores::sql::database::Link;
 use crate::stores::sql::hex;
 use crate::stores::sql::postgres::refusal::{is_of_locked_table, is_of_table, or_unheard};
@@ -33,15 +36,15 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 const LOCKED_LASTS: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-pub(super) struct LineUse {
+pub(super) struct QueueUse {
     /// The table is missing or of another shape, or the user lacks the rights. Tried anew after a while.
     pub(super) refused: Refused,
-    /// This client's last release found a client in line. Decides which statements are tried first.
+    /// This client's last release found a client in the wait queue. Decides which statements are tried first.
     awaited: AtomicBool,
     tidied: Mutex<Option<Moment>>,
 }
 
-impl LineUse {
+impl QueueUse {
     pub(super) fn is_refused(&self) -> bool {
         self.refused.stands(|| Clock::System.now())
     }
@@ -64,31 +67,31 @@ impl LineUse {
     }
 }
 
-/// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a
-/// line, and clients that may not use it, have version 4.
-fn tells_line(owner: &str) -> bool {
+/// The ids of clients whose releases tell the wait queue are UUIDs of version 8; versions of this crate
+/// without a wait queue, and clients that may not use it, have version 4.
+fn notifies_queue(owner: &str) -> bool {
     owner.as_bytes().get(14) == Some(&b'8')
 }
 
 impl Postgres {
-    pub(super) fn has_line(&self, kind: Kind) -> bool {
-        self.place.is_some() && kind.has_line() && !self.line.is_refused()
+    pub(super) fn has_queue(&self, kind: Kind) -> bool {
+        self.place.is_some() && kind.has_queue() && !self.line.is_refused()
     }
 
     pub(super) fn channels(&self, claim: &Claim) -> Vec<String> {
         let releases = || self.listener.channel(&claim.name);
-        let turn = || self.listener.turn_channel(&claim.name, claim.owner.client());
+        let queue_mode = || self.listener.turn_channel(&claim.name, claim.owner.client());
         match claim.listens_for {
-            _ if !self.has_line(claim.kind) => vec![releases()],
+            _ if !self.has_queue(claim.kind) => vec![releases()],
             ListensFor::Releases => vec![releases()],
-            ListensFor::OwnTurn => vec![turn()],
-            ListensFor::OwnTurnAndReleases => vec![turn(), releases()],
+            ListensFor::OwnTurn => vec![queue_mode()],
+            ListensFor::OwnTurnAndReleases => vec![queue_mode(), releases()],
             ListensFor::Nothing => Vec::new(),
         }
     }
 
-    /// Does without the line if the server refuses that, or another transaction has locked its table.
-    pub(super) fn or_without_line<T>(
+    /// Does without the wait queue if the server refuses that, or another transaction has locked its table.
+    pub(super) fn or_without_queue<T>(
         &self,
         link: &mut PostgresConnection,
         attempt: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
@@ -101,7 +104,7 @@ impl Postgres {
                 Ok(done)
             }
             // Noted only once the other table was found to be open: else it is the locks' own that is locked.
-            // Clients that go on without the line are woken by no release in it.
+            // Clients that go on without the wait queue are woken by no release in it.
             Err(Failure::Refused(error)) if is_of_locked_table(&error) => {
                 let done = without(link)?;
                 self.line.refused.note_for(Clock::System.now(), LOCKED_LASTS);
@@ -112,7 +115,7 @@ impl Postgres {
     }
 
     pub(super) fn acquire_in_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
-        self.or_without_line(
+        self.or_without_queue(
             link,
             |link| self.take_or_join(link, claim),
             |link| self.acquire_by_row(link, claim),
@@ -122,21 +125,21 @@ impl Postgres {
     fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
         // Most locks are free: the smaller statement does for those.
-        let stands_for_election = claim.turn == Turn::Waits && claim.leads;
-        if claim.turn == Turn::Yields
+        let stands_for_election = claim.queue_mode == QueueMode::Waits && claim.leads;
+        if claim.queue_mode == QueueMode::Yields
             || stands_for_election
-            || claim.turn == Turn::Waits && !self.line.was_awaited()
+            || claim.queue_mode == QueueMode::Waits && !self.line.was_awaited()
         {
-            let records = link.run(&self.queries.take_kept, &args)?;
+            let records = link.run(&self.queries.take_cached, &args)?;
             let taken = taken_of(&records)?;
-            if claim.turn != Turn::Waits {
+            if claim.queue_mode != QueueMode::Waits {
                 self.recall(link, claim, &taken);
             }
             let seen = match taken {
                 Change::Made(fence) => return Ok(granted(claim, fence)),
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
-            if claim.turn != Turn::Waits {
+            if claim.queue_mode != QueueMode::Waits {
                 return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&records)?).0) });
             }
             if stands_for_election {
@@ -145,7 +148,7 @@ impl Postgres {
                     let (left, spread, _) = retry(seen.as_ref(), kept(&records)?);
                     let retry_after = Some(left + random_between(spread));
                     let listens_for = ListensFor::Nothing;
-                    return Ok(Attempt::InLine { retry_after, listens_for, is_lookout: false });
+                    return Ok(Attempt::InWaitQueue { retry_after, listens_for, watches: false });
                 }
             }
         }
@@ -153,17 +156,17 @@ impl Postgres {
         let args = args.and("reserved_ms", link.reserved_ms());
         let mut has_asked_again = false;
         loop {
-            let records = link.run(&self.queries.take_in_line, &args)?;
+            let records = link.run(&self.queries.take_in_queue, &args)?;
             let taken = taken_of(&records)?;
-            // Behind the statement that joins the line: a look of the keeper's saw that, or this makes it
-            // give the lock back.
+            // Behind the statement that joins the wait queue: a look of the keeper's saw that, or this makes
+            // it give the lock back.
             self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
                 Change::Made(fence) => {
-                    let in_line = u32::try_from(column(9)?.unwrap_or(0)).unwrap_or(u32::MAX);
+                    let queued = u32::try_from(column(9)?.unwrap_or(0)).unwrap_or(u32::MAX);
                     let fence = claim.wants_fence.then(|| FencingToken::new(fence));
-                    return Ok(Attempt::Granted { fence, in_line });
+                    return Ok(Attempt::Granted { fence, queued });
                 }
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
@@ -173,12 +176,12 @@ impl Postgres {
                 continue;
             }
             if self.line.is_to_be_tidied(Clock::System.now()) {
-                link.run(&self.queries.tidy_line, &Args::none())?;
+                link.run(&self.queries.tidy_queue, &Args::none())?;
             }
             let (left, spread, listens_for) = retry(seen.as_ref(), kept(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
             // Nothing else wakes here: who deletes a row notifies nobody.
-            return Ok(Attempt::InLine { retry_after: Some(retry_after), listens_for, is_lookout: false });
+            return Ok(Attempt::InWaitQueue { retry_after: Some(retry_after), listens_for, watches: false });
         }
     }
 
@@ -195,26 +198,26 @@ impl Postgres {
         }
     }
 
-    /// Whether others than this client stand in each lock's line or have asked for it.
+    /// Whether others than this client stand in each lock's wait queue or have asked for it.
     pub(super) fn look_in_line(
         &self,
         link: &mut PostgresConnection,
         claims: &[Claim],
-    ) -> Vec<Answer<KeptLook>> {
+    ) -> Vec<Answer<CachedCheck>> {
         let list = |of: &dyn Fn(&Claim) -> String| claims.iter().map(of).collect::<Vec<_>>().join(",");
         let client = claims.first().map(|claim| claim.owner.client().to_string());
         let args = Args::one("names", list(&|claim| hex(claim.name.key().as_bytes())))
             .and("tokens", list(&|claim| claim.kind.is_token().to_string()))
             .and("owners", list(&|claim| claim.owner.to_string()))
             .and("client", client);
-        let looked = link.run(&self.queries.look_kept, &args).and_then(|records| {
+        let looked = link.run(&self.queries.check_cached, &args).and_then(|records| {
             let of_one = |record: &Record| Ok((record.int(0)?, record.flag(1)?));
             records.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
         });
         let look = |at: i64| match looked.as_ref().map(|wanted| wanted.get(&at)) {
-            Ok(Some(true)) => Ok(KeptLook::Wanted),
-            Ok(Some(false)) => Ok(KeptLook::Stays),
-            Ok(None) => Ok(KeptLook::Lost),
+            Ok(Some(true)) => Ok(CachedCheck::Wanted),
+            Ok(Some(false)) => Ok(CachedCheck::Stays),
+            Ok(None) => Ok(CachedCheck::Lost),
             Err(failure) => Err(failure.copy()),
         };
         (1..).zip(claims).map(|(at, _)| look(at)).collect()
@@ -233,7 +236,7 @@ impl Postgres {
         })
     }
 
-    pub(super) fn free_in_line(
+    pub(super) fn free_in_queue(
         &self,
         link: &mut PostgresConnection,
         claim: &Claim,
@@ -251,8 +254,8 @@ impl Postgres {
         self.change_and_tell(link, &self.queries.all.leave, &claim.name, args)
     }
 
-    /// Runs a statement that frees the lock, and tells its line. If the line does not work, at least those
-    /// who listen to releases are notified.
+    /// Runs a statement that frees the lock, and tells its wait queue. If the wait queue does not work, at
+    /// least those who listen to releases are notified.
     pub(super) fn change_and_tell(
         &self,
         link: &mut PostgresConnection,
@@ -283,10 +286,11 @@ impl Postgres {
         Ok(Change::Made(others))
     }
 
-    /// Takes the claim's client out of the line. If it was told that it is next, the one behind it is told.
+    /// Takes the claim's client out of the wait queue. If it was notified that it is next, the one behind it
+    /// is told.
     pub(super) fn leave_the_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
-        let gone = link.run(&self.queries.leave_line, &args)?;
+        let gone = link.run(&self.queries.leave_wait_queue, &args)?;
         if gone.first().map(|record| record.flag(0)).transpose()? == Some(true) {
             let args = args.and("listeners", self.listener.channel(&claim.name));
             link.run(&self.queries.tell, &args)?;
@@ -307,11 +311,11 @@ fn kept(records: &[Record]) -> Answer<Option<Duration>> {
 /// When a waiter asks again, with the bounds of a random part; and the messages that it listens for.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), ListensFor) {
     match (seen, kept) {
-        (Some(row), _) if !tells_line(&row.owner) => {
+        (Some(row), _) if !notifies_queue(&row.owner) => {
             (row.remaining(), AFTER_LEASE, ListensFor::OwnTurnAndReleases)
         }
         (Some(row), _) => (row.remaining(), AFTER_LEASE, ListensFor::OwnTurn),
-        (None, Some(kept)) => (kept, AFTER_KEPT, ListensFor::OwnTurn),
+        (None, Some(kept)) => (kept, AFTER_RESERVATION, ListensFor::OwnTurn),
         // Another was quicker, and gone again from what this statement saw.
         (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), ListensFor::OwnTurn),
     }
@@ -323,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_line_is_tidied_once_a_minute() {
-        let (line, begun) = (LineUse::default(), Moment::from_nanos(0));
+        let (line, begun) = (QueueUse::default(), Moment::from_nanos(0));
         let at = |seconds| line.is_to_be_tidied(begun.plus(Duration::from_secs(seconds)));
         assert_eq!(
             [at(0), at(59), at(60), at(61), at(119), at(120)],
