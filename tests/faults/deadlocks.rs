@@ -294,7 +294,7 @@ fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
         })
     };
     // Others see this wait with the id by which they rely on it. An entry without the id is written first.
-    let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("PublishedWait"));
+    let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("WaitRecord"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();
     survivor.get_lock("dead's").acquire().unwrap().unlock().unwrap();
