@@ -40,7 +40,7 @@ pub const SUITES: &[Suite] = &[
         "faults",
         "--skip=cuts_under_load:: --skip=heap:: --skip=line_processes:: --skip=wakeups::",
     ),
-    suite("faults", "faults", "wakeups::a_thousand wakeups::a_subscriber wakeups::many wakeups::without"),
+    suite("faults", "faults", "wakeups::a_thousand wakeups::an_unread wakeups::waiters"),
     suite("faults", "faults", "heap::"),
     suite("faults", "histories", "no_two_processes_ever_hold_a_lock_at_once"),
     suite("interop", "interop", ""),
@@ -58,7 +58,11 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "postgres::"),
     suite("stores", "stores", "postgres_keep:: postgres_line:: postgres_settings::"),
     suite("stores", "stores", "silence::"),
-    suite("stores", "stores", "turnstile:: --skip=::a_release --skip=::a_turnstile_is_taken_again"),
+    suite(
+        "stores",
+        "stores",
+        "turnstile:: --skip=::the_poller_finds_a_release --skip=::the_poller_lock_is_retaken",
+    ),
     suite("stores", "stores", "roles::"),
     suite("stores", "stores", "zookeeper::"),
     suite("redis", "stores", "inspect::"),
@@ -70,12 +74,8 @@ pub const SUITES: &[Suite] = &[
     suite("demo", "meta", "examples::"),
     suite("docs", "meta", "rendered::"),
     suite("timed", "faults", "line_processes::"),
-    suite(
-        "timed",
-        "faults",
-        "wakeups:: --skip=::a_thousand --skip=::a_subscriber --skip=::many --skip=::without",
-    ),
-    suite("timed", "stores", "turnstile::a_release turnstile::a_turnstile_is_taken_again"),
+    suite("timed", "faults", "wakeups:: --skip=::a_thousand --skip=::an_unread --skip=::waiters"),
+    suite("timed", "stores", "turnstile::the_poller_finds_a_release turnstile::the_poller_lock_is_retaken"),
 ];
 
 /// A test program, an example, or the unit tests of the library or a program.

@@ -218,7 +218,7 @@ impl NodeMonitorShared {
     /// being made.
     pub(super) fn take_arrivals(&self) {
         let Some(arrivals) = self.arrivals.1.try_lock() else { return };
-        for (at, opened) in arrivals.try_iter() {
+        while let Ok((at, opened)) = arrivals.try_recv() {
             let Some(node) = self.nodes.get(at) else { continue };
             let opened = opened.and_then(|member| match self.twin_of(at, &member) {
                 Some(twin) => {
