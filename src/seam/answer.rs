@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::FencingToken;
-use crate::seam::claim::{Claim, ListensFor};
-use crate::seam::failure::{Answer, named};
+use crate::seam::claim::ListensFor;
+use crate::seam::failure::Answer;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attempt {
@@ -91,13 +91,14 @@ pub(crate) enum Handoff {
 }
 
 /// Adds the lock's name to each answer.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite", feature = "etcd"))]
 pub(crate) fn named_each<T>(
-    claims: &[Claim],
+    claims: &[crate::seam::claim::Claim],
     answers: impl IntoIterator<Item = Answer<T>>,
     action: &'static str,
 ) -> Vec<Answer<T>> {
     let answers = claims.iter().zip(answers);
-    answers.map(|(claim, answer)| named(answer, action, claim.name.given())).collect()
+    answers.map(|(claim, answer)| crate::seam::failure::named(answer, action, claim.name.given())).collect()
 }
 
 /// A request on its way, whose answer is to be read.

@@ -26,9 +26,9 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-pub(crate) use crate::seam::answer::{
-    Answered, Attempt, Handoff, Others, Pending, Release, Releasing, Sink, named_each,
-};
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite", feature = "etcd"))]
+pub(crate) use crate::seam::answer::named_each;
+pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending, Release, Releasing, Sink};
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{
     AFTER_LEASE, AFTER_RESERVATION, Bound, Claim, HoldNote, ListensFor, QueueMode,
