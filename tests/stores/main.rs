@@ -69,6 +69,14 @@ mod tls;
 mod tracing;
 #[cfg(feature = "mysql")]
 mod turnstile;
+#[cfg(all(
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "etcd",
+    feature = "zookeeper"
+))]
+mod versions;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 

@@ -148,6 +148,24 @@ pub fn fleet(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/fleet.sh").args([program]).without_limit()).good
 }
 
+/// The last commit before stores carried the number of their format.
+const OLD: &str = "b6063721ed9ad58e9d60c308bc03ac3c2cd145b8";
+
+/// A client of that commit, which is built in a folder of its own, beside one of today.
+pub fn versions(job: &Job<'_>) -> bool {
+    let Ok(folder) = std::path::absolute(job.gate.target.join("old")) else { return false };
+    let unpack = format!("mkdir -p \"$0\" && git archive {OLD} | tar x -C \"$0\"");
+    let unpack =
+        Run::new("bash").args(["-o", "pipefail", "-c", &unpack]).args([folder.display().to_string()]);
+    if !job.run(&unpack).good {
+        return job.skipped("the client of the past, whose commit is not here");
+    }
+    let build = Run::cargo("build --locked --package leasehold-cli --target-dir target").within(&folder);
+    let program = folder.join("target/debug/leasehold").display().to_string();
+    job.also().with_limit(3600).run(&build).good
+        && of_part(&job.also().with("LEASEHOLD_OLD_PROGRAM", program), "versions", &["--show-output"])
+}
+
 /// The program leasehold, a crate of its own, with its tests as processes on a server of their own.
 pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])

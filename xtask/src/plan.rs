@@ -66,6 +66,7 @@ pub const EXTRA: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
+    "versions",
     "release",
     "windows",
 ];
@@ -87,6 +88,7 @@ pub const SOAK: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
+    "versions",
     "release",
     "windows",
 ];
@@ -136,6 +138,7 @@ const PARTS: &[(&str, Work)] = &[
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
     ("fleet", parts::fleet),
+    ("versions", parts::versions),
     ("release", parts::release),
     ("windows", elsewhere::windows),
 ];
@@ -156,7 +159,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether the part runs test programs, which are built first.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet"].contains(&part)
+        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet", "versions"].contains(&part)
 }
 
 #[cfg(test)]

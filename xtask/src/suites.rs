@@ -76,6 +76,7 @@ pub const SUITES: &[Suite] = &[
     suite("timed", "faults", "line_processes::"),
     suite("timed", "faults", "wakeups:: --skip=::a_thousand --skip=::an_unread --skip=::waiters"),
     suite("timed", "stores", "turnstile::the_poller_finds_a_release turnstile::the_poller_lock_is_retaken"),
+    suite("versions", "stores", "versions::"),
 ];
 
 /// A test program, an example, or the unit tests of the library or a program.
