@@ -57,7 +57,7 @@ impl Credentials {
         (self.username.or(username), Some(self.password))
     }
 
-    /// What no server lets in, and what could end a field of a protocol before its time.
+    /// Refuses credentials that no server lets in, and those that could end a field of a protocol early.
     pub(crate) fn check(&self) -> std::result::Result<(), &'static str> {
         let texts = || self.username.iter().chain([&self.password]);
         match () {

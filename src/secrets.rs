@@ -1,4 +1,4 @@
-//! What a client proves itself by, which may change while the client runs: credentials, as a provider gives
+//! The proofs of a client's identity, which may change while the client runs: credentials, as a provider gives
 //! them, URLs in files, and certificates.
 
 use std::collections::HashMap;
@@ -113,7 +113,8 @@ fn behind_label(word: &str) -> &str {
 /// A store's own form of its options, for each connection.
 ///
 /// The sources of credentials are asked when a connection is made. After a login or a handshake was refused,
-/// all sources are asked again, certificates too, and the connection is tried once more if one has changed.
+/// all sources are asked again, certificates too, and the connection is tried again if one has changed: at most
+/// [`MOST_TRIES`] times in all.
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
@@ -181,7 +182,7 @@ impl<T> Renewable<T> {
         let last = self.last(address);
         match last {
             Some(last) if self.options.credentials.is_none() && self.options.url_files.is_empty() => Ok(last),
-            // What was known before may still be let in.
+            // The credentials of before may still be let in.
             last => self.ask(address, self.fresh, deadline).or_else(|error| last.ok_or(error)),
         }
     }
@@ -248,19 +249,14 @@ impl<T> Renewable<T> {
         connect: impl Fn(&T, Option<Moment>) -> Result<R>,
     ) -> Result<R> {
         let mut tried = self.current(address, deadline)?;
+        let mut connected = connect(&tried.form, tried.of.ends);
         for _ in 1..MOST_TRIES {
-            match connect(&tried.form, tried.of.ends) {
-                Ok(connected) => {
-                    self.accepted();
-                    return Ok(connected);
-                }
-                Err(error) => match self.after(&error, &tried, address, deadline)? {
-                    Some(newer) => tried = newer,
-                    None => return Err(error),
-                },
-            }
+            let Err(error) = &connected else { break };
+            let Some(newer) = self.after(error, &tried, address, deadline)? else { break };
+            tried = newer;
+            connected = connect(&tried.form, tried.of.ends);
         }
-        connect(&tried.form, tried.of.ends)
+        connected.inspect(|_| self.accepted())
     }
 
     /// A server let this client in.

@@ -22,7 +22,7 @@ pub(crate) struct PendingHandoff {
     pub(crate) releaser: Releaser,
 }
 
-/// What the outcome of a hand-off does for the thread that handed the lock off, until that knows it.
+/// The effect of a hand-off's outcome on the thread that handed the lock off, until that thread knows it.
 pub(crate) struct Releaser(Option<Box<dyn FnOnce(ReleaseOutcome) + Send>>);
 
 /// How a releaser's hold ended.

@@ -14,10 +14,15 @@ fn run(server: &RedisServer, words: &[&str]) -> Value {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
 }
 
-fn micros_per_call(server: &RedisServer, command: &str) -> f64 {
+/// Whether the median of these calls took the server no longer than `micros`, by its log of slow commands. Its clock
+/// includes interruptions by the system, so an average would show how busy the machine is.
+fn median_is_within(server: &RedisServer, slow: &[(String, i64)], command: &str, micros: i64) -> bool {
     let said: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
-    let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap();
-    line.split(',').find_map(|part| part.strip_prefix("usec_per_call=")).unwrap().parse().unwrap()
+    let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls="))).unwrap();
+    let calls: usize = line.split(',').next().unwrap().parse().unwrap();
+    let slower = slow.iter().filter(|(name, took)| name == command && *took > micros).count();
+    println!("{command}: {slower} of {calls} took more than {micros} us");
+    2 * slower < calls
 }
 
 #[test]
@@ -30,8 +35,8 @@ fn listing_many_locks_does_not_block_the_server() {
     for chunk in (0..LOCKS).step_by(1_000) {
         run(&server, &["EVAL", script, "0", &chunk.to_string(), &(chunk + 999).to_string()]);
     }
-    run(&server, &["CONFIG", "SET", "slowlog-log-slower-than", "5000"]);
-    run(&server, &["CONFIG", "SET", "slowlog-max-len", "100000"]);
+    run(&server, &["CONFIG", "SET", "slowlog-log-slower-than", "100"]);
+    run(&server, &["CONFIG", "SET", "slowlog-max-len", "200000"]);
     run(&server, &["SLOWLOG", "RESET"]);
     watch_for_stalls();
     run(&server, &["CONFIG", "RESETSTAT"]);
@@ -72,25 +77,20 @@ fn listing_many_locks_does_not_block_the_server() {
     // rest of a page. A server that grows its table names some keys twice.
     let (locks, pages) = (u64::from(LOCKS), 2 * u64::from(LOCKS) / 500);
     assert!((locks..2 * locks).contains(&cost.keys) && cost.requests < 3 * pages + locks / 50, "{cost:?}");
-    let Value::Array(slow) = run(&server, &["SLOWLOG", "GET", "100000"]) else { panic!("no slow log") };
-    let micros = |entry: &Value| match entry {
-        Value::Array(parts) => match parts[2] {
-            Value::Int(micros) => micros,
-            _ => panic!("{parts:?}"),
-        },
-        other => panic!("{other:?}"),
-    };
-    let slowest = slow.iter().map(micros).max().unwrap_or(0);
-    let (scan, look) = (micros_per_call(&server, "scan"), micros_per_call(&server, "evalsha"));
+    type Slow = (i64, i64, i64, Vec<String>, String, String);
+    let slow: Vec<Slow> = redis::cmd("SLOWLOG").arg(&["GET", "200000"]).query(&mut server.admin()).unwrap();
+    let slow: Vec<(String, i64)> =
+        slow.into_iter().map(|(_, _, took, words, ..)| (words[0].to_lowercase(), took)).collect();
+    let slowest = slow.iter().map(|(_, took)| *took).max().unwrap_or(0);
     println!(
-        "{took:?} for {LOCKS} locks, {cost:?}; scan {scan} us, look {look} us, {} slower than 5 ms, the slowest {slowest} us; \
-         {} pings, median {median:?}, with the machine's stalls {with_stalls:?}",
-        slow.len(),
+        "{took:?} for {LOCKS} locks, {cost:?}; the slowest {slowest} us; {} pings, median {median:?}, \
+         with the machine's stalls {with_stalls:?}",
         waited.len(),
     );
-    // The server serves others after at most 5 ms, as promised: the median page of 50 locks. Its clock includes
-    // interruptions by the system, so an average would show how busy the machine is.
-    assert!(slow.len() < (LOCKS / 100) as usize, "{slow:?}");
+    // 5 ms are promised before the server serves others: for a SCAN, and for 50 looks at locks.
+    assert!(median_is_within(&server, &slow, "scan", 2_500));
+    assert!(median_is_within(&server, &slow, "evalsha", 100));
+    assert!(slow.iter().filter(|(_, took)| *took > 5_000).count() < (LOCKS / 100) as usize, "{slow:?}");
     assert!(median < Duration::from_millis(5), "{median:?}");
 }
 

@@ -249,7 +249,7 @@ pub(super) trait Rows: Database {
         Ok(())
     }
 
-    /// Whether others want locks that their client keeps until they ask. What cannot be seen is wanted.
+    /// Whether others want locks that their client keeps until they ask. A lock that cannot be seen counts as wanted.
     fn check_cached(&self, _link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
         claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect()
     }

@@ -1,4 +1,4 @@
-//! What URLs of database servers say of TLS.
+//! TLS in the URLs of database servers.
 
 use std::net::IpAddr;
 

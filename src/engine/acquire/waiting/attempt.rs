@@ -14,7 +14,7 @@ use crate::observe::{Loss, LossReason};
 use crate::seam::{Answer, Attempt, Claim, Failure, Handoff, Kind, ListensFor, granted_too_late};
 use crate::time::{Moment, random_between};
 
-/// What was asked, for observers: an attempt of this caller, or a hand-off to it.
+/// The request, as observers hear of it: an attempt of this caller, or a hand-off to it.
 const ATTEMPT: &str = "acquire";
 const HANDOFF: &str = "hand_off";
 

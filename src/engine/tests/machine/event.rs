@@ -43,7 +43,7 @@ pub(crate) enum Attempt {
     Unknown,
 }
 
-/// What the store says of a number: it held the lock, it did not, nothing changed, or nothing came.
+/// The store's answer about a number: it held the lock, it did not, nothing changed, or nothing came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Said {
     Yes,

@@ -1,4 +1,4 @@
-//! What is counted: semaphores, with and without leases, latches, and conditions.
+//! Kinds that are counted: semaphores, with and without leases, latches, and conditions.
 //!
 //! A number is in a string key, as Redisson keeps it. It cannot be set to what it shall be, as a hold count can,
 //! so each change is made under the id of its request and is not made again for [`REQUEST_LASTS`].

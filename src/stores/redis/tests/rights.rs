@@ -7,7 +7,7 @@ use crate::error::ErrorKind;
 use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, QueueMode, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 
-/// What the page of rights names for plain and fenced locks.
+/// The rights that the page on permissions names for plain and fenced locks.
 const MUTEX: &[&str] = &[
     "~app:*",
     "resetchannels",

@@ -26,7 +26,7 @@ pub(super) struct Place {
     comment: String,
 }
 
-/// What `seen.sql` shows.
+/// A row of `seen.sql`.
 pub(super) struct Seen {
     pub(super) backend: String,
     /// Zero: it did not say.
