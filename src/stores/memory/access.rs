@@ -1,4 +1,4 @@
-//! One client's access to a store in this process: each request is put to its kind of lock.
+//! One client's access to a store in this process, which passes each request to its kind of lock.
 
 use std::collections::hash_map;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// One client's access to a shared store. Closing it leaves the store open.
+/// Closing it leaves the shared store open.
 pub(crate) struct MemoryAccess {
     pub(super) shared: Arc<MemoryShared>,
-    /// Identifies this client's faults.
+    /// Identifies the client whose requests a test makes fail.
     pub(super) id: Arc<()>,
     closed: AtomicBool,
 }
@@ -46,7 +46,8 @@ impl MemoryAccess {
         Arc::ptr_eq(&self.shared, &store.shared)
     }
 
-    /// Carries out one request, or not. `ask` is called at most once, as one round trip.
+    /// Carries out a request unless a fault prevents it. `ask` is called at most once, and counts as one
+    /// round trip.
     pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let (fault, delay) = self.shared.faults.lock().of(&self.id);
         match fault {
@@ -59,7 +60,7 @@ impl MemoryAccess {
             None if delay.is_zero() => return ask(),
             None => {}
         }
-        // The store carries the request out at once; only the answer takes time.
+        // The store acts at once; only the answer is delayed.
         let answer = ask();
         let clock = &self.shared.clock;
         let left = deadline.since(clock.now());
@@ -90,7 +91,6 @@ impl MemoryAccess {
         Ok(())
     }
 
-    /// Carries out one request, unless a fault prevents it.
     fn ask_for<T>(
         &self,
         (kind, name): (Kind, &LockName),
@@ -100,7 +100,7 @@ impl MemoryAccess {
         self.ask(deadline, || self.with(kind, name, request))
     }
 
-    /// Runs one request on the lock of `name`, after expired leases were removed.
+    /// Runs a request on a lock, after removing expired leases.
     fn with<T>(
         &self,
         kind: Kind,

@@ -12,7 +12,7 @@ pub(super) struct Counted {
     /// `None`: never set up.
     count: Option<i64>,
     ends: Option<Moment>,
-    /// Permits by request. A released one stays here, so that it is not released twice.
+    /// Whether each permit is still taken, by request. Released ones stay, so that none is released twice.
     taken: HashMap<Owner, bool>,
     /// Permits with leases, by id.
     out: HashMap<[u8; 16], Moment>,
@@ -34,7 +34,7 @@ pub(super) enum CountedKind {
 }
 
 impl CountedKind {
-    /// In the order in which `inspect` looks under a name.
+    /// In the order in which `inspect` searches.
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 
@@ -60,7 +60,7 @@ pub(super) enum WokenWaiters {
 }
 
 impl Counted {
-    /// Brings back permits whose leases are over; whether there were any.
+    /// Returns expired permits; whether there were any.
     pub(super) fn expire(&mut self, now: Moment) -> bool {
         if self.ends.is_some_and(|ends| ends <= now) {
             (self.count, self.ends) = (None, None);
@@ -72,14 +72,14 @@ impl Counted {
         back > 0
     }
 
-    /// A count that was deleted stays so.
+    /// A deleted count stays deleted.
     fn give_back(&mut self, amount: i64) {
         if self.count.is_some() {
             self.add(amount);
         }
     }
 
-    /// The count and its expiry; `None`: never set up.
+    /// Count and expiry; `None`: never set up.
     pub(super) fn shown(&self, now: Moment) -> Option<(i64, Option<Moment>)> {
         let back = self.out.values().filter(|until| **until <= now).count();
         let count = self.count.filter(|_| self.ends.is_none_or(|ends| ends > now))?;
@@ -197,7 +197,7 @@ impl Counted {
         (if all { FREED } else { Release::NotHeld { holder: None } }, WokenWaiters::All)
     }
 
-    /// Takes a waiter out; a notification that it did not read goes to the next.
+    /// Removes a waiter; a notification that it did not read passes to the next.
     pub(super) fn leave(&mut self, owner: Owner, now: Moment) -> WokenWaiters {
         self.queue.retain(|(other, _)| *other != owner);
         let passed_on = self.notified.remove(&owner).and_then(|_| self.notify(now));
@@ -238,7 +238,7 @@ impl Counted {
             Counting::SetUp { to, lease } => match self.count {
                 Some(_) => (0, WokenWaiters::Nobody),
                 None => {
-                    // A latch without a count is open, as one that was never set up.
+                    // Without a count a latch is open.
                     self.count = Some(i64::from(*to)).filter(|to| *to > 0 || kind != CountedKind::Latch);
                     self.ends = lease.map(|lease| now.plus(lease));
                     (1, WokenWaiters::All)

@@ -33,7 +33,7 @@ enum HeldKind {
 }
 
 impl HeldKind {
-    /// Notifies all waiters, or the first where they queue.
+    /// Notifies all waiters, or the first of a wait queue.
     fn publish(self, access: &mut Access<'_>, name: &LockName) {
         match self {
             HeldKind::Plain => access.notify(name.key()),
@@ -84,7 +84,7 @@ impl MemoryKind for HeldKind {
                 let left = held.until.since(now);
                 return Ok(self.busy(access, claim, left));
             }
-            // A message wakes this waiter, or the death of the waiters before it.
+            // A message wakes this waiter, or the end of the waiters in front.
             None if others_first => return Ok(self.busy(access, claim, PLACE_LASTS)),
             None => drop(access.state.locks.insert(key.into(), HeldLock::new(claim, count, now))),
         }
@@ -148,7 +148,7 @@ impl MemoryKind for HeldKind {
     }
 }
 
-/// Runs one request on the read-write lock of `name`, after expired leases were removed.
+/// Runs a request on a read-write lock, after removing expired leases.
 fn with_parties<T>(
     access: &mut Access<'_>,
     name: &LockName,
@@ -163,7 +163,7 @@ fn with_parties<T>(
     result
 }
 
-/// A half of a read-write lock.
+/// One half of a read-write lock.
 struct RwKind(Mode);
 
 impl MemoryKind for RwKind {
@@ -212,7 +212,7 @@ fn channel_of_one(kind: CountedKind, key: &str, owner: Owner) -> String {
     format!("{}:{owner}", kind.channel(key))
 }
 
-/// Runs one request on a counted object, and wakes the waiters that it concerns.
+/// Runs a request on a counted object, and wakes the waiters concerned.
 fn with_counted<T>(
     kind: CountedKind,
     access: &mut Access<'_>,

@@ -1,7 +1,7 @@
-//! The reference store: in this process, for tests and examples.
+//! The reference store, within this process, for tests and examples.
 //!
-//! Clients share a `store`, and each has an `access`; its faults make requests fail. `state` is the data, and
-//! `kinds` has the kinds of lock on it.
+//! Clients share a `store`, and each has an `access`, which can make its requests fail. `state` has the
+//! data, `kinds` the kinds of lock.
 
 mod access;
 mod counted;

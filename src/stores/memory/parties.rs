@@ -1,11 +1,11 @@
-//! Read-write locks in this process: who reads, who writes, each until when.
+//! Read-write locks in this process.
 
 use crate::ident::Owner;
 use crate::inspect::{Holder, Mode};
 use crate::seam::{Attempt, Claim, Others, PLACE_LASTS, Release};
 use crate::time::Moment;
 
-/// All holds of one read-write lock, and the waiting writers that go before readers.
+/// All holds of one lock, and the waiting writers, which go before readers.
 #[derive(Default)]
 pub(super) struct Parties {
     holds: Vec<Party>,
@@ -20,7 +20,7 @@ struct Party {
 }
 
 impl Parties {
-    /// As on Redis, a writer's own read hold does not end before its write hold.
+    /// As on Redis, a writer's own read hold outlasts its write hold.
     pub(super) fn expire(&mut self, now: Moment) {
         let writer = self.holds.iter().find(|party| party.half == Mode::Write && party.until > now);
         let writer = writer.map(|party| party.owner);
@@ -32,7 +32,7 @@ impl Parties {
         self.holds.is_empty() && self.waiting.is_empty()
     }
 
-    /// `Ok`: granted, without a fencing token yet.
+    /// `Ok`: granted; the fencing token is added later.
     pub(super) fn attempt(
         &mut self,
         half: Mode,
@@ -59,7 +59,7 @@ impl Parties {
             if half == Mode::Write && claim.writers_first && claim.waits {
                 self.waiting.push((claim.owner, now.plus(PLACE_LASTS)));
             }
-            // A reader waits for the write hold only, not for the writer's own read hold.
+            // Readers wait for another's write hold, not for that writer's own read hold.
             let in_its_way = |party: &&Party| half == Mode::Write || party.half == Mode::Write;
             let holds = self.holds.iter().filter(in_its_way).map(|party| party.until);
             let longest = holds.chain(self.waiting.iter().map(|(_, until)| *until)).max();
@@ -74,7 +74,7 @@ impl Parties {
         self.waiting.iter().any(|(_, until)| *until > now)
     }
 
-    /// Removes a waiting writer; whether readers may enter now.
+    /// Removes a waiting writer; returns whether readers may enter now.
     pub(super) fn stop_waiting(&mut self, half: Mode, claim: &Claim) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|(owner, _)| half != Mode::Write || *owner != claim.owner);
@@ -95,13 +95,13 @@ impl Parties {
         }
     }
 
-    /// Makes the hold end at `until`, or not before it.
+    /// Moves the hold's end to `until`, if later.
     pub(super) fn prolong(&mut self, half: Mode, claim: &Claim, until: Moment) -> bool {
         let own = self.own(half, claim);
         own.map(|own| own.until = own.until.max(until)).is_some()
     }
 
-    /// The mode, the holders and the end; `None`: free.
+    /// Mode, holders and end; `None`: free.
     pub(super) fn shown(&self, now: Moment) -> Option<(Mode, Vec<Holder>, Moment)> {
         let writer = self.holds.iter().find(|party| party.half == Mode::Write && party.until > now);
         let mode = if writer.is_some() { Mode::Write } else { Mode::Read };
