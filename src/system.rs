@@ -1,5 +1,5 @@
-//! The system below, under the same names on Unix and on Windows. The two files beside this one are the only
-//! places of the ground that know which of them it is.
+//! The operating system, under the same names on Unix and Windows. Only the two files beside this one know
+//! which it is.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |
@@ -38,7 +38,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
     const SHORT: Duration = Duration::from_millis(1);
 
-    /// A socket, and the other end.
+    /// A socket and its peer.
     fn pair() -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -66,14 +66,14 @@ mod tests {
         assert_eq!(seen, (0..=255).collect::<Vec<u8>>(), "{late} reads were late");
     }
 
-    /// The other end gets as much as a full socket has taken.
+    /// The peer receives everything that a full socket took.
     #[test]
     fn a_write_says_how_much_it_has_written_also_when_its_time_is_over() {
         let (ours, mut theirs) = pair();
         ours.set_write_timeout(Some(SHORT)).unwrap();
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
         let mut sent = Vec::new();
-        // Until nothing goes in for a while; a part of what is given may.
+        // Until nothing fits for a while; a write may be partial.
         for _ in 0..1_000 {
             match (&ours).write(&bytes) {
                 Ok(written) => sent.extend_from_slice(&bytes[..written]),

@@ -1,7 +1,7 @@
-//! The record of a job's last run: an entry in the directory, under an id derived from the job's name.
+//! The record of a job's last run: a directory entry under an id derived from the job's name.
 //!
-//! So a record needs no place of its own in a store, and no other rights than a client's entry. Its age
-//! follows from what is left of its time. A list of clients skips it, since it has no `lease_ms`.
+//! So a record needs neither its own place in a store nor further rights. Its age follows from the time that
+//! remains to it. Lists of clients skip it, since it has no `lease_ms`.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::{LONGEST_KEY, shown};
 use crate::ident::ClientId;
 use crate::time::millis;
 
-/// How long a record is kept: a monthly job always has one.
+/// How long a record is kept: longer than a month, for monthly jobs.
 pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 
-/// The last run of a job: the answer of [`LockClient::last_run`](crate::LockClient::last_run).
+/// A job's last run; the answer of [`LockClient::last_run`](crate::LockClient::last_run).
 ///
 /// # Examples
 /// ```
@@ -34,8 +34,8 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// The owner under which the job ran. While the lock has this holder the job is over, and kept from
-    /// running again; with another holder it is running.
+    /// The owner under which the job ran. While this owner holds the lock, the job is over and kept from
+    /// running again; another holder means that the job is running.
     pub owner: String,
     /// 0 is a success.
     pub exit_code: u8,
@@ -68,7 +68,7 @@ impl LastRun {
         lines.into_text()
     }
 
-    /// `None`: the text is no record of this job.
+    /// `None`: not a record of this job.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
         let entry = Fields::of(text);
         let job = entry.text("job")?;
@@ -82,7 +82,7 @@ impl LastRun {
             exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended_ago: ended,
-            // A record of the greatest age is dropped: else it would stay for ever.
+            // Records of the greatest age are dropped; otherwise they would stay for ever.
             succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })

@@ -1,9 +1,9 @@
-//! The thread that waits on behalf of another process's hold: an entry in the directory, under an id derived
-//! from the hold's owner.
+//! The thread that waits on behalf of another process's hold: a directory entry under an id derived from the
+//! hold's owner.
 //!
-//! A command under `leasehold run` keeps that program's lock while the command waits for another; the two are
-//! different clients. The waiting client learns the owner from `LEASEHOLD_UNDER` and writes this entry, so
-//! that the search for deadlocks can go on from the owner to the waiting thread. A list of clients skips it,
+//! The program `leasehold run` keeps its lock while its command waits for another one, as a different
+//! client. The command's client learns the program's owner from `LEASEHOLD_UNDER` and writes this entry,
+//! which leads the search for deadlocks from the owner to the waiting thread. Lists of clients skip it,
 //! since it has no `lease_ms`.
 
 use super::lines::{Fields, Lines};
@@ -21,7 +21,7 @@ pub(crate) fn written(owner: Owner, client: ClientId, thread: u64) -> String {
     lines.into_text()
 }
 
-/// `None`: the text is no such entry of this owner.
+/// `None`: not such an entry of this owner.
 pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
     let entry = Fields::of(text);
     let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());

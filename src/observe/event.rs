@@ -1,4 +1,4 @@
-//! The events of which an observer is notified.
+//! The events that observers receive.
 
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ pub enum Event<'a> {
         /// The number of requests that it sent to the store.
         attempts: u32,
     },
-    /// The lock that was just acquired came from a thread that released it, by a message of the store or
-    /// within the process.
+    /// The lock just acquired was passed on by a thread that released it, through a message or within the
+    /// process.
     #[non_exhaustive]
     HandedOff {
         /// The lock.
@@ -74,7 +74,7 @@ pub enum Event<'a> {
         owner: Owner,
         /// Whether a thread of this client released it.
         is_local: bool,
-        /// The time to the grant: from the release request, or from the message of another process.
+        /// Time to the grant: from the release request, or from another process's message.
         took: Duration,
     },
     /// A call ended without the lock.
@@ -91,7 +91,7 @@ pub enum Event<'a> {
         /// The reason.
         reason: GaveUpReason<'a>,
     },
-    /// The store confirmed renewals: one event a request, with up to some hundred holds.
+    /// The store confirmed renewals: one event for a request, with up to some hundred holds.
     #[non_exhaustive]
     Renewed {
         /// The number of renewed holds.
@@ -112,8 +112,8 @@ pub enum Event<'a> {
         /// Why there was no good answer. With an unknown outcome, the request may have been carried out.
         error: Option<&'a Error>,
     },
-    /// A renewal failed, and is repeated. Reported for each hold at its first failure, and then less and less
-    /// often.
+    /// A renewal failed, and is repeated. Reported for each hold at its first failure, then at growing
+    /// intervals.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -139,9 +139,9 @@ pub enum Event<'a> {
         /// How long it was held.
         held: Duration,
     },
-    /// A release failed that no caller hears of: a dropped guard's, or that of
-    /// [`with_lock`](crate::AcquireOptions::with_lock), which returns the result of its work. The client
-    /// repeats the release until it is answered or the lease is over.
+    /// A release failed without a caller to tell: of a dropped guard, or of
+    /// [`with_lock`](crate::AcquireOptions::with_lock), which returns its work's result. The client repeats
+    /// the release until it is answered or the lease is over.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock; empty for those of a client that ended.
@@ -173,7 +173,7 @@ pub enum Event<'a> {
         /// The holder.
         owner: Owner,
     },
-    /// An acquire may or may not have been carried out. The client undoes it; the call goes on if it has
+    /// An acquire may or may not have been carried out. The client undoes it; the call continues if it has
     /// time.
     #[non_exhaustive]
     UnknownOutcome {
@@ -184,8 +184,8 @@ pub enum Event<'a> {
         /// The reason.
         error: &'a Error,
     },
-    /// Threads wait for each other in a cycle, one of this client's among them; once a cycle. `DeadlockOver`
-    /// follows.
+    /// Threads wait for each other in a cycle, one of this client's among them. Reported once;
+    /// `DeadlockOver` follows.
     #[non_exhaustive]
     Deadlock {
         /// The cycle.
@@ -216,8 +216,8 @@ pub enum Event<'a> {
         /// The number of dropped reports.
         dropped: u64,
     },
-    /// Something about the servers, or about how the program uses its clients, weakens what is promised;
-    /// nothing fails because of it.
+    /// Something about the servers, or about the program's use of its clients, weakens a promise; nothing
+    /// fails because of it.
     #[non_exhaustive]
     Warning {
         /// The finding, in words.

@@ -69,13 +69,13 @@ impl Claim {
         }
     }
 
-    /// The same, listening for its client's turn in the queue.
+    /// The claim, listening for its client's turn in the queue.
     pub(crate) fn by_own_turn(&self) -> Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have more of the hold than its owner, which a request for several locks does not
-    /// remove.
+    /// Whether the store may have more of the hold than its owner's key, which a request for several locks
+    /// would leave behind.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches
     }
@@ -105,7 +105,7 @@ pub(crate) enum QueueMode {
     Yields,
     /// Leaves a reserved lock alone, and joins the queue.
     Waits,
-    /// The same; the client may be in the queue already.
+    /// As `Waits`; the client may be in the queue already.
     InWaitQueue,
     /// The client was notified that it is next. If another has the lock, the client is first in the queue
     /// again.
@@ -114,7 +114,7 @@ pub(crate) enum QueueMode {
 
 /// A waiter asks at a random time between these after the holder's lease ends, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// The same after the end of a reservation.
+/// As [`AFTER_LEASE`], after the end of a reservation.
 pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(20));
 

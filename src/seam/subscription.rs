@@ -1,7 +1,7 @@
-//! Wake-ups by name: the waiters that listen to each channel, and the messages that it got.
+//! Wake-ups by name: the waiters that listen to a channel, and its messages.
 //!
 //! A store that can wake keeps `Channel`s; a waiter has a `Subscription`. A message only counts and signals,
-//! so any number of messages costs a waiter at most one look.
+//! so any number of messages costs a waiter at most one check.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::time::random_between;
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// Of those, messages that say: this client is next.
+    /// Of those, the messages that this client is next.
     turn_count: AtomicU64,
-    /// Messages that say: this client may be next soon. Not counted above.
+    /// Messages that this client may be next soon; not counted above.
     standby_count: AtomicU64,
     up: AtomicBool,
     /// The server refused the subscription.
@@ -25,8 +25,7 @@ pub(crate) struct Channel {
     wakers: Mutex<Vec<Listener>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
-    /// About how many of [`ALL`] messages make this client ask, where a release frees something that many
-    /// share.
+    /// How many of [`ALL`] messages make this client ask, where a release frees something shared.
     share: AtomicU32,
     /// The recent duration of such an attempt, in microseconds.
     ask_micros: AtomicU64,
@@ -36,7 +35,7 @@ pub(crate) struct Channel {
 struct Listener {
     id: u64,
     waker: Waker,
-    /// Looks by itself before long, so that not every message need wake it.
+    /// Whether it polls soon anyway, so that not every message need wake it.
     polls_soon: Arc<AtomicBool>,
 }
 
@@ -55,8 +54,8 @@ const IS_NEXT: &[u8] = b"next";
 /// Sent to the client behind it.
 const STANDBY: &[u8] = b"standby";
 
-/// Channels begin to count this far apart. A channel that is made anew must not show a count of the old one:
-/// a waiter that compares the two would believe that it missed nothing.
+/// Distance between the first counts of channels: a recreated channel must not show an old channel's count,
+/// or a waiter that compares the two would miss messages.
 const APART: u64 = 1 << 40;
 
 impl Channel {
@@ -81,7 +80,7 @@ impl Channel {
         &self.channel
     }
 
-    /// Takes a message of a release, or one for a client in the queue.
+    /// Takes a message about a release or to a client in the queue.
     pub(crate) fn take(&self, message: &[u8]) {
         match message {
             IS_NEXT => {
@@ -102,10 +101,10 @@ impl Channel {
         }
     }
 
-    /// The same, but a listener that looks soon is woken only with probability 1/odds.
+    /// As [`notify`](Self::notify), but a listener that polls soon is woken only with the wake probability.
     fn notify_throttled(&self) {
-        // Counts first and looks at the listener second; the listener does the opposite. So this wakes the
-        // listener, or the listener sees the count. Pairs with `Subscription::polls_soon`.
+        // Counts first and checks the listener second; races with `Subscription::polls_soon`, which does the
+        // opposite. So this wakes the listener, or the listener sees the count.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         let one_in = self.one_in();
         for listener in self.wakers.lock().iter() {
@@ -117,14 +116,14 @@ impl Channel {
 
     /// The lock may be free.
     pub(crate) fn notify(&self) {
-        // Counts first and wakes second: a waiter that has read the old count is signalled later, and looks
-        // again. Pairs with the waiting loop, which reads the count before its attempt.
+        // Counts first and wakes second: a waiter that has read the old count is signalled later, and checks
+        // again. Races with the waiting loop, which reads the count before its attempt.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
 
-    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter looks again:
-    /// a release before the confirmation may have passed unheard.
+    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter polls: a
+    /// release before the confirmation may not have been heard.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
             self.refused.store(false, Ordering::SeqCst);
@@ -137,7 +136,7 @@ impl Channel {
         self.up.load(Ordering::SeqCst)
     }
 
-    /// The server refused the subscription: waiters look for another.
+    /// The server refused the subscription: waiters choose another.
     pub(crate) fn set_refused(&self) {
         self.refused.store(true, Ordering::SeqCst);
         self.notify();
@@ -162,12 +161,12 @@ impl Channel {
         self.share.store(next, Ordering::Relaxed);
     }
 
-    /// The recent duration of an attempt: over a slow link a freed lock changes hands as slowly.
+    /// Recent duration of an attempt: over a slow link a freed lock changes hands as slowly.
     fn ask_time(&self) -> Duration {
         Duration::from_micros(self.ask_micros.load(Ordering::Relaxed))
     }
 
-    /// About one of so many messages makes the client ask.
+    /// One of how many messages makes the client ask.
     fn one_in(&self) -> u32 {
         ALL / self.share.load(Ordering::Relaxed).max(LEAST_SHARE)
     }
@@ -187,10 +186,10 @@ pub(crate) trait ChannelSource: Send + Sync {
     fn left(&self, channel: &Arc<Channel>);
 }
 
-/// A waiter's places at a channel, or at several, which may be on several servers. Dropping it ends them.
+/// A waiter's places at one or several channels, perhaps on several servers. Dropping it ends them.
 pub(crate) struct Subscription {
     places: Vec<ChannelPlace>,
-    /// It is up when so many of the channels are.
+    /// How many channels must be up.
     enough: usize,
 }
 
@@ -202,8 +201,8 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener before returning: a source that holds its own mutex around this call and around
-    /// its sweep never ends a channel that has just been joined.
+    /// Counts the listener before returning: a source that holds its own mutex here and in its sweep never
+    /// ends a channel just joined.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +241,7 @@ impl Subscription {
         self.channels().map(|channel| channel.standby_count.load(Ordering::SeqCst)).sum()
     }
 
-    /// About one of so many messages makes the client ask.
+    /// One of how many messages makes the client ask.
     pub(crate) fn one_in(&self) -> u32 {
         self.channels().map(Channel::one_in).max().unwrap_or(1)
     }
@@ -252,13 +251,13 @@ impl Subscription {
         self.channels().map(Channel::ask_time).max().unwrap_or_default()
     }
 
-    /// Whether to ask after this message, with the wake probability.
+    /// Whether to ask after this message, by the wake probability.
     pub(crate) fn draws(&self) -> bool {
         is_drawn(self.one_in())
     }
 
-    /// Says whether the waiter looks at the counts soon, woken or not. After it has said `false` it must look
-    /// once more.
+    /// Says whether the waiter reads the counts soon, woken or not. After `false` it must read them once
+    /// more.
     pub(crate) fn polls_soon(&self, looks: bool) {
         self.places.iter().for_each(|place| place.polls_soon.store(looks, Ordering::SeqCst));
     }
@@ -278,13 +277,12 @@ impl Subscription {
     }
 }
 
-/// One count for several channels: changes when a message comes, and when a subscription comes up or goes
-/// down.
+/// One count for several channels; changes with a message, and when a subscription comes up or goes down.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }
 
-/// The same where all must be up; `None`: there are none.
+/// As [`count_of_several`], where all must be up; `None`: there are none.
 pub(crate) fn count_of_all(counts: Vec<u64>) -> Option<u64> {
     (!counts.is_empty()).then(|| count_of_several(counts.into_iter()))
 }

@@ -32,7 +32,7 @@ pub(super) trait Database: Send + Sync + 'static {
         true
     }
 
-    /// A connection for requests that have as little time as this one, which ends by `deadline`.
+    /// Opens a connection, by `deadline`, for requests with little time.
     fn connect_briefly(&self, deadline: Moment) -> Result<Self::Link> {
         self.connect(deadline)
     }

@@ -1,4 +1,4 @@
-//! The decisions of a majority, on servers that answer as a test has it.
+//! The decisions of a majority, on simulated servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -192,7 +192,7 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
-    // The request in doubt may yet happen at the third: that is to be looked at again.
+    // The request in doubt may yet happen at the third.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
     redlock.close();
 }
@@ -212,7 +212,7 @@ fn a_clean_up_goes_on_until_the_request_can_do_no_harm_or_has_been_undone() {
 fn a_server_that_was_away_is_looked_at_for_requests_that_were_on_their_way() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
-    // Away for longer than the lease and the time-out of a node.
+    // Away for longer than the lease and the node's time-out.
     *third.silent_until.lock() = Some(Clock::System.after(Duration::from_millis(300)));
     third.attempts.lock().push_back(Err(Failure::Unknown(silence().with_unknown_outcome())));
     drop(redlock.attempt(&brief, 1, soon()));
@@ -257,7 +257,7 @@ fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_
 
 // ---- what a server lost is given back
 
-/// Renews a hold that only these do not have.
+/// Renews a hold that only `lacking` lack.
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
     lacking.iter().for_each(|server| server.renewals.lock().push_back(Ok(false)));
     redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()
@@ -268,12 +268,12 @@ fn attempts_of(server: &Scripted, claim: &Claim) -> Vec<u32> {
     attempted.iter().filter(|(owner, ..)| *owner == claim.owner).map(|(_, count, _)| *count).collect()
 }
 
-/// Whether the server has it again, and the monitor has read its answer.
+/// Whether the server has the hold again, and the monitor has read its answer.
 fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
     redlock.shared.restores.is_given_back(node, claim)
 }
 
-/// Has the third of the servers lose a hold and be given it again.
+/// Makes the third server lose a hold and get it back.
 fn given_back(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
     let hold = claim(LONG);
     assert!(matches!(renew(redlock, &hold, &[third]), Ok(true)));
@@ -300,7 +300,7 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
     second.renewals.lock().push_back(Err(Failure::Refused(busy())));
     assert!(renew(&redlock, &doubtful, &[&third]).is_err());
-    // All that is due is given back in one go: after this one, the others would have been.
+    // All due holds are given back together, so the others would be back too.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());
@@ -311,7 +311,7 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
 #[test]
 fn a_hold_given_back_counts_only_after_a_majority_has_confirmed_without_it() {
     let (redlock, [_, second, third]) = redlock();
-    // Between the loss at one and at the other another owner may have had both.
+    // Between the losses at the two, another owner may have had both.
     let hold = given_back(&redlock, &third);
     assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));
@@ -436,7 +436,7 @@ fn a_server_whose_grant_is_about_to_be_taken_away_does_not_count() {
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
     assert!(matches!(redlock.attempt(&hold, 1, soon()), Ok(Attempt::Granted { .. })));
-    // It was granted there, late, and the clean-up comes next.
+    // Granted there, late; the clean-up follows.
     second.renewals.lock().push_back(Err(Failure::Refused(busy())));
     assert!(renew(&redlock, &hold, &[]).is_err());
     redlock.close();

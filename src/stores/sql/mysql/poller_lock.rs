@@ -71,7 +71,7 @@ pub(super) struct PollerLocks {
     queries: PollerLockQueries,
 }
 
-/// What the thread knows about a name.
+/// The thread's knowledge of a name.
 struct Watched {
     channel: Arc<Channel>,
     /// The name's id for `look`, while this client has the poller lock.
