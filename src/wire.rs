@@ -195,7 +195,7 @@ fn remaining(deadline: Moment) -> io::Result<Duration> {
     if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
 }
 
-/// Reads and writes that all end at one moment.
+/// Reads and writes with a common deadline.
 pub(crate) struct Timed<'a> {
     wire: &'a Wire,
     deadline: Moment,
