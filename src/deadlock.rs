@@ -28,8 +28,8 @@ use crate::inspect::Location;
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether the whole cycle existed at one moment. `false` if it may be a deadlock, since another thread
-    /// may release one of its locks: an owned guard's, or that of a command of `leasehold run`.
+    /// Whether the whole cycle existed at one moment. `false` if it only may be a deadlock, since another
+    /// thread may release one of its locks: an owned guard's, or that of a command of `leasehold run`.
     pub is_certain: bool,
 }
 
@@ -69,7 +69,6 @@ pub struct DeadlockStep {
     pub is_youngest: bool,
 }
 
-/// Seconds with one digit.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {

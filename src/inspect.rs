@@ -53,7 +53,7 @@ pub struct Inspection {
     pub permits: Vec<PermitInfo>,
     /// The number of all permits that are out.
     pub permits_out: u64,
-    /// A waiting writer keeps readers out that use the agreement.
+    /// Whether a waiting writer keeps readers out that use the agreement.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) writers_wait: bool,
 }
@@ -82,7 +82,7 @@ pub enum ObjectKind {
     Absent,
     /// The reentrant lock; also as spin lock or non-reentrant.
     Lock,
-    /// The same, with a fencing token for each grant.
+    /// A lock with a fencing token for each grant.
     FencedLock,
     /// The lock that serves waiters in order.
     FairLock,
@@ -327,12 +327,12 @@ impl Inspection {
         !self.holders.is_empty()
     }
 
-    /// Marks what is this client's.
+    /// Marks this client's entries.
     pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
         let (prefix, unlined) = (format!("{client}:"), format!("{}:", client.unlined()));
         let id = client.to_string();
         let is_own = |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&unlined) || owner == id;
-        // Owners' permits begin with so much of their client's id.
+        // A permit's id begins with this part of its client's id.
         let id: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
         self.holders.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
         self.waiters.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
@@ -390,7 +390,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// The number of entries left out of a list.
+/// The entries left out of a list.
 fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize, how: &str) -> fmt::Result {
     match all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX)) {
         0 if how.is_empty() => Ok(()),
@@ -466,7 +466,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// How long something lasts, in words.
+/// A remaining time in words.
 struct RemainingText(Duration);
 
 impl fmt::Display for RemainingText {
@@ -479,7 +479,7 @@ impl fmt::Display for RemainingText {
     }
 }
 
-/// A time as people say it: no more than they care for.
+/// A rounded time in words.
 struct DurationText(Duration);
 
 impl fmt::Display for DurationText {

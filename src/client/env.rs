@@ -1,4 +1,4 @@
-//! A builder from the process's environment.
+//! A builder from environment variables.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
 
-/// The variables that may hold a secret: each may also name a file, as `NAME_FILE`.
+/// Variables that may hold a secret: each may also name a file, as `NAME_FILE`.
 const SECRETS: [&str; 6] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_REDLOCK",
@@ -25,7 +25,7 @@ const SECRETS: [&str; 6] = [
 ];
 const FILE: &str = "_FILE";
 
-/// Sets an option from its variable's text, or returns why the text cannot be used.
+/// Sets an option from a variable's text, or returns why the text cannot be used.
 type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'static str>;
 
 macro_rules! setters {
@@ -66,25 +66,23 @@ impl ClientBuilder {
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
     #[doc = client_options!(rows)]
     ///
-    /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`, `500ms`,
-    /// `1h30m`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have spaces
-    /// or line ends between. `leasehold run` sets `LEASEHOLD_UNDER`. A server of a ring may have its
-    /// [label](crate::RingNode::label), `*` and its [weight](crate::RingNode::weight), or both, and `=`
-    /// before its URL. A program sets by its code an observer, a mapping of names, and whether it connects
-    /// lazily.
+    /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d` in sequence: `30`, `500ms`, `1h30m`.
+    /// Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Spaces or line ends
+    /// separate the items of lists. A server of a ring may have its [label](crate::RingNode::label), `*` and
+    /// its [weight](crate::RingNode::weight), or both, and `=` before its URL. `leasehold run` sets
+    /// `LEASEHOLD_UNDER`. Only code can set an observer, a mapping of names, and connecting lazily.
     ///
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
-    /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
-    /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines
-    /// that begin with `#` do not count; of passwords, line ends at the end. These files are read
-    /// again for new connections and when a server refuses the login, and those of `LEASEHOLD_TLS_*` when a
-    /// handshake is refused.
+    /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. The same name with `_FILE` (`LEASEHOLD_URL_FILE`)
+    /// names a file with the value. In files of URLs, spaces around lines and lines that begin with `#` are
+    /// ignored; in files of passwords, final line ends. The files are read again for new connections and
+    /// after a refused login; those of `LEASEHOLD_TLS_*` after a refused handshake.
     ///
     /// # Errors
-    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that
-    /// cannot be read, and two variables that say the same or need each other. The text names the variable
-    /// and never repeats the value, which may be a secret. Of kind
-    /// [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
+    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for an unusable value, an unreadable file,
+    /// and variables that conflict or need each other. The text names the variable and never repeats the
+    /// value, which may be secret. Of kind [`Unsupported`](crate::ErrorKind::Unsupported), for
+    /// `LEASEHOLD_TLS_*` without the feature `tls`.
     ///
     /// # Examples
     /// ```no_run
@@ -139,7 +137,7 @@ struct Variables<G> {
 }
 
 impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
-    /// The value of a variable that is set, or of the file that is named in its place.
+    /// The value of a variable, or of the file named in its place.
     fn text(&self, name: &str) -> Result<Option<String>> {
         let value = self.value(name)?;
         if !SECRETS.contains(&name) {
@@ -229,10 +227,10 @@ fn servers(
     Ok(builder)
 }
 
-/// Servers, each with an optional label and weight: `label*2=redis://host`.
+/// Servers with optional labels and weights: `label*2=redis://host`.
 fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     let node = |word: &str| {
-        // A scheme has no such character; the text behind the scheme may have any.
+        // A scheme has no such character; the text after it may have any.
         let scheme = word.find("://").unwrap_or(word.len());
         let (before, url) = match word.get(..scheme).and_then(|before| before.rfind('=')) {
             Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..).unwrap_or_default()),
@@ -264,7 +262,7 @@ fn secured(
         .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
 }
 
-/// A build without the feature refuses the variable instead of ignoring it.
+/// Refused rather than ignored without the feature.
 #[cfg(not(feature = "tls"))]
 fn secured(
     builder: ClientBuilder,
@@ -355,7 +353,7 @@ mod tests {
         assert_eq!(server.connect_timeout, seconds(2));
     }
 
-    /// The other variables: tests of the command-line program use each on a server.
+    /// Tests of the command-line program use the other variables on a server.
     #[test]
     fn each_option_has_a_variable() {
         let set = with(&[

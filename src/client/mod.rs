@@ -1,4 +1,4 @@
-//! The client: what a program makes once, clones, and takes its locks from.
+//! The client, which a program makes once, clones, and takes its locks from.
 
 mod builder;
 mod env;

@@ -10,8 +10,8 @@ use crate::locks::run_once::run_once;
 use crate::seam::Kind;
 
 impl LockClient {
-    /// As [`run_once`](Self::run_once), with the [fenced](Self::get_fenced_lock) lock of the name: a resource
-    /// refuses by the guard's fencing token what a run writes that took longer than `at_most`.
+    /// As [`run_once`](Self::run_once), with the [fenced](Self::get_fenced_lock) lock of the name: by the
+    /// guard's token, a resource refuses writes of a run that took longer than `at_most`.
     ///
     /// # Blocking
     /// As [`run_once`](Self::run_once).
@@ -44,9 +44,9 @@ impl LockClient {
         run_once(&self.engine, (Kind::Fenced, lock.checked("run_once")?), at_least, at_most, job)
     }
 
-    /// Records how a run ended, for [`last_run`](Self::last_run). The job calls this itself, at its end, with
-    /// its guard. A `code` of 0 is a success. The record is kept for 40 days beside the directory's entries,
-    /// and needs the same rights.
+    /// Records how a run ended, for [`last_run`](Self::last_run). The job calls this at its end, with its
+    /// guard. A `code` of 0 is a success. The record stays for 40 days beside the directory's entries, and
+    /// needs the same rights.
     ///
     /// # Blocking
     /// One round trip, two for another code than 0: up to a command time-out (default 3 s) each.

@@ -1,4 +1,4 @@
-//! One leader among many processes: whoever holds the fenced lock of a name, for as long as it does.
+//! One leader among many processes: the holder of the fenced lock of a name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::time::{Moment, random_between};
 ///
 /// The candidate's thread waits for the fenced lock of the name, holds it while it can, and reports each
 /// change on [`events`](Self::events). Dropping the candidate, or shutting the client down, releases the
-/// leadership, so that the next candidate has it after one message and not after a lease.
+/// leadership, so that the next candidate leads after one message, not after a lease.
 ///
 /// # Guarantees
 /// At most one leader at a time, within the limits of a lease lock; terms only grow. A leader's writes should
@@ -49,7 +49,7 @@ pub struct Leader {
     shared: Arc<LeaderShared>,
     orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
-    /// The channel of a forked child: the events come from its parent's thread.
+    /// For a forked child: the events come from its parent's thread.
     no_events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -98,15 +98,15 @@ struct LeaderShared {
 }
 
 enum LeaderCommand {
-    /// Only from this term on.
+    /// Only for this term or a later one.
     StepDown(FencingToken),
     Withdraw,
 }
 
-/// The pause after an election that failed, unless a rival won: a random part of this.
+/// The pause after a failed election, unless a rival won: a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
-/// Waiters ask within this after their poll is due.
+/// Waiters ask within this time after their poll is due.
 const REACTION: Duration = Duration::from_millis(250);
 
 impl Leader {
@@ -138,29 +138,29 @@ impl Leader {
         office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
-    /// The candidate's events, in order. It is disconnected when the candidate stands no more, and in a
-    /// forked child.
+    /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked
+    /// child.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
         if is_forked() { &self.no_events } else { &self.events }
     }
 
-    /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
+    /// Gives up the leadership, if this candidate has it, and stands again behind those who wait.
     ///
-    /// In a store that keeps no order of waiters, it stands back first, for a quarter of a second longer than
-    /// the others may go without asking: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on Redis and
-    /// PostgreSQL. So a candidate that is alone leads again after that.
+    /// In a store that keeps no order of waiters, the candidate first pauses for a quarter of a second
+    /// longer than the others' polls are apart: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on
+    /// Redis and PostgreSQL. A candidate without rivals leads again after that.
     pub fn step_down(&self) {
         if let Some(term) = self.term() {
-            drop(self.orders.send(LeaderCommand::StepDown(term))); // gone only with its thread
+            drop(self.orders.send(LeaderCommand::StepDown(term))); // only the ended thread has no receiver
         }
     }
 
-    /// Stands no more: gives the leadership up, if this candidate has it, and ends its thread.
+    /// Withdraws: gives up the leadership, if this candidate has it, and ends its thread.
     ///
     /// # Blocking
-    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. From
-    /// an observer on the candidate's own thread, not: that thread ends after the observer.
+    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. An
+    /// observer on the candidate's own thread does not wait: that thread ends after it.
     ///
     /// # Errors
     /// The release failed; the leadership ends with its lease.
@@ -176,7 +176,7 @@ impl Leader {
         self.shared.stop.interrupt();
         drop(self.orders.send(LeaderCommand::Withdraw));
         if thread.thread().id() == thread::current().id() {
-            return Ok(()); // an observer that the candidate's thread tells has it: that thread ends after this
+            return Ok(()); // an observer on the candidate's thread has it: that thread ends after this
         }
         let ended = thread.join();
         ended.unwrap_or_else(|_panic| {
@@ -189,7 +189,7 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // Drops nothing inherited, which the parent's thread may have been using. See `Engine`'s `Drop`.
+            // Drops nothing inherited, which the parent's thread may have been using; see `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;
@@ -242,7 +242,7 @@ impl LeaderShared {
         self.stop.is_interrupted() || self.engine.usable("leader").is_err()
     }
 
-    /// Waits for the leadership; returns its term, and the channel that reports its loss.
+    /// Waits for the leadership; returns its term, and the channel for its loss.
     fn elected(&self) -> Result<(FencingToken, Receiver<Loss>)> {
         let local = self.engine.registry.local(Kind::Fenced, &self.name);
         let unending = WaitLimit::Deadline(Moment::NEVER);
@@ -259,7 +259,8 @@ impl LeaderShared {
         Ok((term, lost))
     }
 
-    /// Leads until the hold is lost or given up; says by what it was lost, and how its release went.
+    /// Leads until the hold is lost or given up; returns the reason of a loss, and the outcome of the
+    /// release.
     fn lead(
         &self,
         term: FencingToken,
@@ -275,7 +276,7 @@ impl LeaderShared {
                 },
             }
         };
-        // `term` says no from here on; only then may the next candidate be elected.
+        // Ends `term` first; only then may the next candidate be elected.
         let guard = self.office.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),
