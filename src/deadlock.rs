@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadlock_is_read_as_who_holds_what_and_waits_for_what() {
+    fn a_deadlocks_text_names_each_thread_and_lock() {
         let step = |owner: &str, holds: &str, waits_for: &str| DeadlockStep {
             owner: owner.to_owned(),
             wait_id: 7,

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_names_action_lock_and_reason_but_not_the_cause() {
+    fn an_errors_text_leaves_out_the_cause() {
         let cause = std::io::Error::other("the cause");
         let error = Error::new(ErrorKind::Unreachable, "unlock", "the connection broke")
             .on("orders")

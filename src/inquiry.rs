@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_hangs_is_waited_for_no_longer_than_there_is_time_and_few_are_asked_at_once() {
+    fn a_hanging_question_respects_the_deadline_and_the_limit() {
         let (inquiry, _never, begun) = held();
         for _ in 0..3 {
             assert!(inquiry.answer("hangs", FRESH, soon(20)).is_none());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_used_again_while_it_is_fresh_and_later_only_if_there_is_no_newer_one() {
+    fn an_old_answer_serves_only_without_a_newer_one() {
         let (inquiry, sender, begun) = held();
         sender.send(Ok(1)).unwrap();
         for _ in 0..3 {

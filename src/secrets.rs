@@ -291,7 +291,7 @@ mod tests {
     use ErrorKind::Authentication;
 
     #[test]
-    fn a_url_in_a_file_is_followed_unless_it_leads_elsewhere() {
+    fn a_url_in_a_file_may_not_change_the_server() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let url = "redis://u:1@host/2".to_owned();
         let options = ServerOptions {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_is_asked_for_a_connection_and_once_more_after_a_refusal() {
+    fn a_refusal_asks_the_provider_once_more() {
         let answers = Arc::new(Mutex::new(vec!["old"]));
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (said, heard) = (Arc::clone(&answers), Arc::clone(&asked));
@@ -360,7 +360,7 @@ mod tests {
 
     /// A question sent before the refusal may have the old answer.
     #[test]
-    fn the_answer_after_a_refusal_is_to_a_question_after_it() {
+    fn a_refusal_needs_an_answer_to_a_later_question() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();
         let credentials = provider(move |_: &str| answers.recv().map(Credentials::new));
         let renewable =

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_whose_time_is_over_loses_no_byte_that_comes_later() {
+    fn a_timed_out_read_loses_no_later_byte() {
         let (ours, mut theirs) = pair();
         ours.set_read_timeout(Some(SHORT)).unwrap();
         let writing = move || (0..=255).for_each(|byte| theirs.write_all(&[byte]).unwrap());
@@ -68,7 +68,7 @@ mod tests {
 
     /// The peer receives everything that a full socket took.
     #[test]
-    fn a_write_says_how_much_it_has_written_also_when_its_time_is_over() {
+    fn a_timed_out_write_reports_the_written_bytes() {
         let (ours, mut theirs) = pair();
         ours.set_write_timeout(Some(SHORT)).unwrap();
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_reads_is_woken_by_a_shutdown_of_another_handle() {
+    fn a_shutdown_of_another_handle_wakes_the_reader() {
         let (ours, _theirs) = pair();
         ours.set_read_timeout(Some(LONG)).unwrap();
         let other = ours.try_clone().unwrap();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_of_zero_is_refused_and_this_machine_has_a_name() {
+    fn a_time_out_of_zero_is_refused() {
         let (ours, _theirs) = pair();
         assert!(ours.set_read_timeout(Some(Duration::ZERO)).is_err());
         assert!(ours.set_write_timeout(Some(Duration::ZERO)).is_err());
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "sqlite")]
-    fn files_are_told_apart_also_when_one_takes_the_others_place() {
+    fn a_replaced_file_has_another_id() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (folder.path().join("one"), folder.path().join("two"));
         for path in [&one, &two] {

@@ -348,7 +348,7 @@ mod tests {
     /// In a time namespace the machine has slept for a day.
     #[cfg(all(target_os = "linux", not(leasehold_shuttle)))]
     #[test]
-    fn leases_are_counted_by_a_clock_that_runs_on_while_the_machine_sleeps() {
+    fn the_clock_runs_on_while_the_machine_sleeps() {
         use rustix::time::{ClockId, clock_gettime};
         const INSIDE: &str = "LEASEHOLD_TEST_SLEPT_FOR_A_DAY";
         let seconds = |clock| clock_gettime(clock).tv_sec;

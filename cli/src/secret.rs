@@ -101,7 +101,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_password_is_the_first_line_that_a_command_prints_and_no_other_word_of_it_is_shown() {
+    fn a_commands_first_line_is_the_password() {
         let said = |command: &str| printed_by(command, "host:1");
         let shown = format!("{:?}", said("printf '%s\\nmore\\n' S3CR3T").unwrap());
         assert!(!shown.contains("S3CR3T"), "{shown}");

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_has_grown_older() {
+    fn a_record_is_read_back_with_its_age() {
         let second = Duration::from_secs(1);
         let run = LastRun {
             owner: "0f0c:1".to_owned(),

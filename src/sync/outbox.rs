@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_full_keeps_nobody_and_the_rest_is_written_later() {
+    fn a_full_socket_blocks_no_writer() {
         let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
         let state = state(&socket, b"abc");
         flush(&state).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_comes_during_a_write_is_not_held_up_and_its_bytes_are_written_by_the_other() {
+    fn the_writing_thread_takes_a_newcomers_bytes() {
         let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
         let state = state(&socket, b"a");
         let shared = Arc::clone(&state);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_writes_to_a_connection_that_has_ended_leaves_the_next_ones_bytes_alone() {
+    fn a_late_writer_leaves_the_next_connection_alone() {
         for results in [&[][..], &[io::ErrorKind::BrokenPipe]] {
             let (old, new) = (Socket::new(results), Socket::new(&[]));
             let state = state(&old, b"a");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_socket_empties_the_outbox_and_is_returned() {
+    fn a_socket_error_empties_the_outbox() {
         let socket = Socket::new(&[io::ErrorKind::BrokenPipe]);
         let state = state(&socket, b"abc");
         assert_eq!(flush(&state).unwrap_err().kind(), io::ErrorKind::BrokenPipe);

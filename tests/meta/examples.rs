@@ -99,7 +99,7 @@ fn transfers_in_all_directions_at_once_lose_nothing() {
 }
 
 #[test]
-fn a_path_is_locked_with_all_below_it_and_nothing_beside_it() {
+fn a_path_lock_covers_everything_below_only() {
     for output in outputs("path_locks", &[]) {
         says(&output, &["library/east/shelf/box: locked", "library/east: locked", "library: locked"]);
         says(&output, &["library/east/desk: free", "library/west: free", "and the box within: true"]);

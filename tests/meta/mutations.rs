@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[path = "../sabotage/src/hooks.rs"]
 mod hooks;
@@ -110,4 +110,62 @@ fn a_misplaced_mutation_is_reported() {
         said,
         ["a.rs: \"Two\": its text is there 2 times", "a.rs: \"Three\": its text is there 0 times"]
     );
+}
+
+/// Whether a program of these sources has a module or a test whose path a filter begins.
+fn has(root: &Path, filter: &str) -> bool {
+    let mut names = filter.split("::").peekable();
+    let mut place = root.to_owned();
+    while let Some(next) = names
+        .peek()
+        .map(|name| place.join(name))
+        .filter(|next| next.is_dir() || next.with_extension("rs").is_file())
+    {
+        place = next;
+        names.next();
+    }
+    let text = sources(&place) + &fs::read_to_string(place.with_extension("rs")).unwrap_or_default();
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let words: Vec<&str> =
+        code.flat_map(|line| line.split(|of: char| !of.is_alphanumeric() && of != '_')).collect();
+    // Macros make the modules of the stores.
+    let is_store =
+        |name: &str| place.starts_with("tests/contract") && name.chars().all(char::is_alphanumeric);
+    names.all(|name| is_store(name) || words.iter().any(|word| word.starts_with(name)))
+}
+
+/// All Rust code below a folder, one file behind the other.
+fn sources(folder: &Path) -> String {
+    let Ok(entries) = fs::read_dir(folder) else { return String::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let read = |path: PathBuf| match path.extension() {
+        Some(end) if end == "rs" => fs::read_to_string(path).unwrap(),
+        _ => sources(&path),
+    };
+    paths.map(read).collect()
+}
+
+/// A filter whose test was renamed runs nothing.
+#[test]
+fn each_filter_of_a_suite_names_a_test() {
+    let mutations = fs::read_dir("tests/sabotage/mutations").unwrap().map(|entry| entry.unwrap().path());
+    let lists: String = mutations.map(|list| fs::read_to_string(list).unwrap()).collect();
+    let of_mutations = lists.lines().filter_map(|line| line.strip_prefix("suite: ")?.split_once(' '));
+    let gate = fs::read_to_string("xtask/src/suites.rs").unwrap();
+    let of_gate = gate.split(" suite(").skip(1).map(|suite| {
+        let mut quoted = suite.split('"').skip(3).step_by(2);
+        (quoted.next().unwrap(), quoted.next().unwrap())
+    });
+    let stale = of_mutations.chain(of_gate).flat_map(|(program, filters)| {
+        let root = match program {
+            "lib" => "src".to_owned(),
+            "program" => "cli/src".to_owned(),
+            "cli" | "anywhere" => format!("cli/tests/{program}"),
+            other => format!("tests/{other}"),
+        };
+        let filters =
+            filters.split_whitespace().map(|filter| filter.strip_prefix("--skip=").unwrap_or(filter));
+        filters.filter(move |filter| !has(Path::new(&root), filter)).map(move |filter| (program, filter))
+    });
+    assert_eq!(stale.collect::<Vec<_>>(), [], "no test of the program begins so");
 }

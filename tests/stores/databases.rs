@@ -375,8 +375,8 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
     assert!(waiting.unwrap(), "the waiter of that time acquires it");
 }
 
-/// Another transaction has the row, and the pool is in use: calls end typed and in time, and a hold on
-/// another name is renewed over its own connection.
+/// Another transaction has the row, and the pool is in use: calls end with typed errors and in time, and a
+/// hold on another name is renewed over its own connection.
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;

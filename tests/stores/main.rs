@@ -80,7 +80,7 @@ mod versions;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-/// A statement of a database as it runs: with its parts in the places of their names.
+/// A database's statement with its parts filled in.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn statement(database: &str, name: &str) -> String {
     let folder = format!("{}/src/stores/sql/query/{database}", env!("CARGO_MANIFEST_DIR"));

@@ -48,7 +48,7 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
 
-/// Waits until a look that began from now on was answered and heeded: one may be under way, and the next begins behind it.
+/// Waits for a check that begins from now on: one may be under way, and the next follows it.
 fn await_looks(admin: &mut Client) {
     let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Looks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
@@ -58,7 +58,7 @@ fn await_looks(admin: &mut Client) {
     }
 }
 
-/// Has a client stand in line that sends no recall.
+/// Adds a client to the queue that sends no recall.
 fn stand(name: &str, client: &str, asked_ago: &str, admin: &mut Client) {
     let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
         VALUES (sha256($1), $2, 'nobody', now(), clock_timestamp() - $3::text::interval, false)";
@@ -152,9 +152,9 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     assert_eq!(version(&mut admin), before, "a look writes");
     let used = now();
     lock.unlock().unwrap();
-    // What nobody uses for half a second is free.
+    // A lock that nobody uses for half a second is free.
     assert!(!is_free(&lock, &mut admin) || used.elapsed() >= LOOK, "it was given back to nobody");
-    // Its message was lost.
+    // The recall's message was lost.
     lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();

@@ -15,7 +15,7 @@ use crate::support::{
     LONG, eventually, fresh, let_pass, median, ms, now, stalled_since, start, watch_for_stalls,
 };
 
-/// An owner of a client that tells the line: its client's id is a UUID of version 8.
+/// An owner of a client whose releases notify the queue: its id is a UUID of version 8.
 const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
 /// A message takes no time; polls are a second apart.
@@ -418,14 +418,14 @@ fn a_freed_lock_is_reserved_briefly() {
 
 /// The client knows its link to the server.
 #[test]
-fn a_freed_lock_is_reserved_for_as_long_as_the_first_in_line_asked_for() {
+fn a_reservation_lasts_as_long_as_its_client_asked() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = (fresh("reserved"), server.admin());
     assert!(ask(&mut admin, &name, "a").0);
     assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));
     let mut time =
         |text: &str| -> SystemTime { admin.query_one(&text.replace("NAME", &name), &[]).unwrap().get(0) };
-    // On a busy machine it counts as gone before it is told.
+    // On a busy machine it counts as gone before it is notified.
     time(
         "UPDATE leasehold_locks_line SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
         RETURNING seen",

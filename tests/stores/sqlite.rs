@@ -502,7 +502,7 @@ fn a_deleted_log_makes_no_two_holders() {
         let wait = if deleted == index { ms(500) } else { LONG };
         let rival = (!is_elsewhere).then(|| file.client());
         let is_taken = match &rival {
-            // Another thread: a loss that is noticed meanwhile gives this one's number up.
+            // Another thread: a loss noticed meanwhile retires this one's number.
             Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(wait).unwrap()),
             None => {
                 let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
@@ -739,7 +739,7 @@ fn a_restored_backup_is_a_loss_to_holders() {
 
 const TEN_DAYS_MS: i64 = 864_000_000;
 
-/// A clock set by this much since the rows were written looks as if their times had been set the other way.
+/// A clock moved by this much looks as if the rows' times had been moved the other way.
 fn set_clock(file: &File, by_ms: i64) {
     let set = "UPDATE leasehold_locks SET expires_at = expires_at - ?1, since = since - ?1";
     assert!(file.raw().execute(set, [by_ms]).unwrap() > 0);

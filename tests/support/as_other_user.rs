@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-/// The words before a command that run it as the first of these users that there is; none if this is not
+/// The words before a command that run it as the first existing one of these users; empty unless this is
 /// root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
@@ -13,8 +13,8 @@ pub fn prefix(users: &[&str]) -> Vec<String> {
     ["setpriv", "--reuid", user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).into()
 }
 
-/// Makes `folder/data` as the installer of a server does. The first test of a build runs the installer, which takes seconds
-/// of processor time; the others copy what that one made.
+/// Creates `folder/data` as a server's installer does. The first test of a build runs the installer, which
+/// takes seconds; the others copy its result.
 pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     let built = fs::metadata(program).and_then(|file| file.modified()).unwrap();
     let name = program.to_str().unwrap().replace('/', "-");

@@ -4,8 +4,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Builds an example with the features of this test and says where it is; takes the one in
-/// `LEASEHOLD_EXAMPLES`, if `./check` has built all of them.
+/// The path of an example, built with this test's features, or taken from `LEASEHOLD_EXAMPLES`, where
+/// `./check` has built all.
 pub fn example(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("LEASEHOLD_EXAMPLES") {
         let program = PathBuf::from(folder).join(name);
@@ -18,7 +18,7 @@ pub fn example(name: &str) -> PathBuf {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    // The same as the test's, or the library would be built once more.
+    // With the test's features, or the library would be built again.
     let features = [
         ("tls", cfg!(feature = "tls")),
         ("tracing", cfg!(feature = "tracing")),

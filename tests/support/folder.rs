@@ -4,8 +4,8 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-/// A folder in memory, where there is one: a disk that other programs keep busy takes seconds for a commit,
-/// and the stall meter knows nothing of it. Else an ordinary temporary one.
+/// A folder in memory where possible: a disk that other programs use takes seconds for a commit, unknown to
+/// the stall meter. Otherwise a temporary one.
 pub fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir()

@@ -1,4 +1,4 @@
-//! An observer that remembers its calls.
+//! An observer that records its calls.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::{LONG, eventually, now};
 
-/// A call of an observer, with every error as all its texts.
+/// A call of an observer, with every error as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Acquired(String),
@@ -68,7 +68,7 @@ impl Observer for Seen {
     }
 }
 
-/// An observer that sends what `pick` makes of events, and where that arrives.
+/// An observer that sends what `pick` returns, and the receiver.
 pub fn told<T: Send + 'static>(
     pick: impl Fn(&leasehold::Event<'_>) -> Option<T> + Send + Sync + 'static,
 ) -> (impl Observer, Receiver<T>) {
@@ -81,7 +81,7 @@ pub fn told<T: Send + 'static>(
     (observer, told)
 }
 
-/// Everything an error says: its text, its debug text, and those of all its causes.
+/// An error's text, its debug text, and those of all causes.
 pub fn texts(error: &Error) -> String {
     let mut texts = format!("{error} | {error:?}");
     let mut cause = error.source();

@@ -63,7 +63,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_window_that_ends_before_the_longest_hold_is_a_loss() {
+    fn a_window_shorter_than_the_longest_hold_is_lost() {
         let start = Moment::from_nanos(7);
         let ceiling = start.plus(10 * SECOND);
         assert!(is_set_by(ceiling, ceiling, 10 * SECOND));
@@ -74,7 +74,7 @@ mod tests {
 
     /// The promise of docs/command-line.md.
     #[test]
-    fn a_store_may_be_away_for_nearly_half_of_the_lease() {
+    fn an_outage_may_last_nearly_half_the_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();
         assert_eq!([2, 10, 30, 60].map(millis), [917, 5_076, 16_230, 33_900]);
         assert!((2..120).all(|lease| outlasts(lease * SECOND, None) > (lease * SECOND).mul_f64(0.45)));

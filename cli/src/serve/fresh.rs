@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_asks_sees_how_far_the_next_value_has_got() {
+    fn a_caller_sees_the_progress_of_the_next_value() {
         let (go, may_go) = bounded::<()>(0);
         let make = move |progress: Progress<'_>| {
             progress(7);

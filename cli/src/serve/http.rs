@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_could_be_read_in_two_ways_is_refused() {
+    fn an_ambiguous_request_is_refused() {
         for bad in [
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",

@@ -116,7 +116,7 @@ fn clients_that_hold_are_listed_with_their_host_and_process() {
 }
 
 #[test]
-fn a_change_is_a_line_of_watch_which_ends_by_itself() {
+fn watch_prints_a_line_for_each_change() {
     for world in worlds() {
         let name = fresh("watched");
         let mut watch = Killed(

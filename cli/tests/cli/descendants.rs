@@ -216,7 +216,7 @@ fn a_signal_ends_a_run_that_connects_at_once() {
 
 /// Also one that comes after the command's end and before the run knows of that, which no command hears.
 #[test]
-fn a_signal_ends_a_release_that_the_server_does_not_answer() {
+fn a_signal_ends_an_unanswered_release() {
     let run = &["run", "-q", "--lease", "120s", "hung"][..];
     let once = &["once", "-q", "--at-least", "1ms", "--at-most", "120s", "hung"][..];
     for (words, is_known) in [(run, true), (run, false), (once, true), (once, false)] {

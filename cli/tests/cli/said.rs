@@ -26,7 +26,7 @@ fn lines_until(run: &mut Run, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_waiter_names_the_holder_and_says_how_long_it_took() {
+fn a_waiter_names_the_holder_and_the_wait() {
     let server = Server::start();
     let holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
     let mut waiter = Run::start(server.leasehold(&["-v", "run", "job", "--", "true"]).stderr(Stdio::piped()));
@@ -142,7 +142,7 @@ fn ls_has_columns_and_true_counts() {
 }
 
 #[test]
-fn a_quiet_show_says_by_its_code_whether_all_are_held() {
+fn a_quiet_shows_code_says_whether_all_are_held() {
     let server = Server::start();
     let _holder = holding(&server, &["run", "-q", "job", "--", "sleep", "60"], "job");
     server.ask(&["SET", "cart", "eggs"]);

@@ -54,7 +54,7 @@ fn a_signal_ends_the_wait_and_leaves_nothing() {
 }
 
 #[test]
-fn a_signal_is_passed_on_to_the_command_and_its_group() {
+fn a_signal_reaches_the_commands_whole_group() {
     let server = Server::start();
     for (sent, number) in SIGNALS {
         let mut run = server.begin(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]);
@@ -89,7 +89,7 @@ fn a_signal_at_any_time_ends_the_run() {
 }
 
 #[test]
-fn a_command_may_catch_a_signal_and_end_as_it_likes() {
+fn a_command_may_catch_its_signal() {
     let server = Server::start();
     let script = "trap 'exit 7' TERM; echo 1 > \"$0\"; while :; do sleep 0.01; done";
     let file = server.path("ready");
@@ -143,7 +143,7 @@ fn without_its_helper_a_command_ends() {
 
 /// Also before it has said that the command runs.
 #[test]
-fn no_command_outlives_a_helper_that_is_killed_at_any_time() {
+fn no_command_outlives_a_killed_helper() {
     let server = Server::start();
     for at in 0..40_u32 {
         // Found by its argument.

@@ -196,7 +196,7 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
 }
 
 #[test]
-fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
+fn a_command_in_a_pipeline_gets_the_terminal() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     shell.types("$run one -- cat | tr a-z A-Z\n");

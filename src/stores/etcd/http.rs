@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_without_an_end_is_given_up_and_not_kept() {
+    fn an_endless_head_is_refused() {
         let line = vec![b'x'; LONGEST_HEAD + PIECE].leak();
         let headers = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(MOST_HEADERS + 1)).leak();
         for answer in [&*line, headers.as_bytes()] {

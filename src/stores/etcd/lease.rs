@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_to_be_free_does_not_serve_again() {
+    fn a_lease_in_doubt_is_not_reused() {
         let leases = Leases::default();
         let now = Clock::System.now();
         assert!(!leases.returned(1), "a lease of which nothing is known");

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_say_that_nothing_happened_is_of_unknown_outcome() {
+    fn an_ambiguous_refusal_has_an_unknown_outcome() {
         let cases = [
             (503, r#"{"error":"etcdserver: request timed out","code":14}"#, ErrorKind::TimedOut),
             (503, r#"{"error":"transport is closing","code":14}"#, ErrorKind::Unreachable),

@@ -394,7 +394,7 @@ mod fuzz {
     }
 
     #[test]
-    fn any_name_in_a_key_is_read_as_it_was_written() {
+    fn any_name_survives_its_key() {
         each(crate::fuzz::nearly_text(&[b"a/b%c", b"%clients", b"%25%2F", b"plain"]), String::len, |name| {
             let written = KeyLine::new("", name).0;
             let read = name_of(written.strip_suffix(OWNERS).unwrap());

@@ -550,7 +550,7 @@ mod tests {
     /// Hanging up frees it, so another may have it at any moment: the release is neither refused nor
     /// forgotten.
     #[test]
-    fn a_release_that_had_to_hang_up_is_of_unknown_outcome() {
+    fn a_release_by_hanging_up_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
         for (is_silent, failure) in [(false, in_doubt()), (true, None)] {
             let (server, store, claim) = held_twice();
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_that_was_renewed_is_known_beyond_its_first_lease() {
+    fn a_renewed_hold_is_known_beyond_its_first_lease() {
         let server = Arc::new(Server::default());
         let first = server.connect(soon()).unwrap();
         let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first));

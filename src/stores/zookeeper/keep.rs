@@ -107,7 +107,7 @@ mod tests {
 
     /// The holds would be lost with the session although other servers serve it.
     #[test]
-    fn a_server_that_is_silent_for_a_quarter_of_the_session_is_left_for_the_next() {
+    fn a_quarter_session_of_silence_changes_the_server() {
         let server = Server::start(SESSION, |_| Reply::Never);
         let options = ServerOptions { connect_timeout: LONG, ..server.options.clone() };
         let session = Session::open(&options, SESSION, Arc::new(Reporter::new(None))).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_removal_was_not_answered_is_taken_away_over_the_next_connection() {
+    fn an_unanswered_removal_is_repeated_on_the_next_connection() {
         let (asked, removals) = unbounded();
         let mut is_lost = true;
         let server = Server::start(SESSION, move |request| match request.operation {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_alone_is_no_sign_that_the_leader_has_heard_of_the_session() {
+    fn an_answer_alone_proves_no_sign_of_life() {
         let life = life();
         life.connected(at(0), at(0));
         life.answered(at(20), at(20));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_when_a_ping_has_passed_and_the_leader_answered_once_more() {
+    fn a_request_counts_after_a_ping_and_another_answer() {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 2);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn while_all_is_well_more_than_half_a_session_is_always_left() {
+    fn steady_requests_keep_half_a_session_left() {
         let life = life();
         life.connected(at(0), at(0));
         for second in (2..200).step_by(2) {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_stood_still_counts_on_what_was_handed_in_before() {
+    fn a_stalled_holder_counts_on_earlier_signs_of_life() {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..41, Duration::ZERO);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_has_closed_stays_so_and_the_session_goes_on_with_another() {
+    fn a_closed_window_stays_closed() {
         let life = life();
         life.connected(at(0), at(0));
         let window = life.window();

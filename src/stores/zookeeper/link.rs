@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_too_long_is_an_error_of_its_own_and_the_next_is_read() {
+    fn the_reply_after_a_too_long_one_is_read() {
         let header = |error: i32| {
             let fields = [&7_i32.to_be_bytes()[..], &9_i64.to_be_bytes(), &error.to_be_bytes()];
             fields.concat()
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_drips_has_no_more_time_than_one_that_is_silent() {
+    fn a_dripping_server_gets_no_more_time() {
         let options = ServerOptions { url: "zk://127.0.0.1".to_owned(), ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();
         let asked = AskedFor { life: None, last_transaction: 0, timeout: Duration::from_secs(30) };

@@ -225,7 +225,7 @@ mod tests {
     use crate::ident::ClientId;
 
     #[test]
-    fn a_name_that_is_a_path_is_taken_as_it_is_and_any_other_is_one_node() {
+    fn a_path_is_kept_and_another_name_is_encoded() {
         let of = |key: &str| of_lock("/app", key).unwrap();
         assert_eq!(of("/locks/a"), "/app/locks/a");
         assert_eq!(of("orders"), "/app/leasehold/orders");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_looks_below_the_part_of_a_path_that_is_no_pattern() {
+    fn a_list_reads_below_the_literal_part() {
         let of = |prefix: &str, pattern: &str| {
             let wanted = Wanted { prefix: prefix.to_owned(), pattern: pattern.to_owned() };
             let place = listed("/app", &wanted);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_stand_in_the_order_of_their_numbers_whatever_else_lies_there() {
+    fn waiters_queue_by_number_among_other_nodes() {
         let line = line(&[
             "_c_b-lock-0000000010",
             "sub",
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_whole_form_is_no_locks_and_any_other_is_in_doubt() {
+    fn only_incomplete_names_are_in_doubt() {
         let own = "_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001";
         for name in [own, &format!("/a/{own}"), &format!("/{own}/a"), &own.replace("lock-", "__WRIT__")] {
             assert_eq!(of_lock("", name).unwrap_err().kind(), crate::ErrorKind::InvalidInput, "{name}");
@@ -365,7 +365,7 @@ mod fuzz {
     use crate::fuzz::{each, nearly_text};
 
     #[test]
-    fn any_name_is_a_path_that_is_read_back_or_refused() {
+    fn any_name_is_read_back_or_refused() {
         each(nearly_text(&[b"orders", b"/jobs/night", b"a/b%c", b".", b"/zookeeper"]), String::len, |name| {
             match of_lock("", name) {
                 Ok(path) if !name.starts_with('/') => {

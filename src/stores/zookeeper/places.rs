@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_for_recalls_is_there_as_long_as_somebody_listens_to_it() {
+    fn a_recall_channel_ends_with_its_last_listener() {
         let places = NodePlaces::default();
         let hear = || places.hear("/a", Arc::new(Nobody), &Waker::default());
         let (one, other) = (hear(), hear());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_an_old_node_is_nothing_to_the_next_of_the_same_owner() {
+    fn news_of_an_old_node_leave_the_next_alone() {
         let (places, key, life) = held("old", at(10));
         places.set_doubt(&key);
         places.set_node(&key, Some(node("new", &life)));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_whose_time_is_over_is_taken_away_once_and_again_if_that_failed() {
+    fn an_expired_hold_is_deleted_and_retried_after_failure() {
         let (places, key, _life) = held("n", at(10));
         let ended = |now| places.take_ended(at(now)).0.len();
         assert_eq!((ended(9), places.take_ended(at(9)).1), (0, at(10)));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_went_with_its_session_holds_nothing_and_needs_no_taking_away() {
+    fn a_node_of_an_ended_session_needs_no_deletion() {
         let (places, key, life) = held("n", at(10));
         life.end();
         assert!(places.holding(&key).is_none());
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_hold_a_lock_each_has_its_own_end() {
+    fn each_holder_has_its_own_end() {
         let (places, key, life) = held("n", at(10));
         for (name, until) in [("m", 20), ("o", 30)] {
             let other = PlaceKey { owner: Owner::new(key.owner.client(), until), ..key.clone() };

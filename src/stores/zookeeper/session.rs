@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_reads_nothing_holds_up_nobody_and_gets_everything_once_it_reads() {
+    fn a_server_that_reads_late_gets_everything() {
         const REQUESTS: usize = 300;
         let (tell, go) = bounded(1);
         let options =

@@ -88,7 +88,7 @@ fn clean_up(store: &ZooKeeperStore, claim: &Claim) -> Release {
 }
 
 #[test]
-fn a_node_whose_making_was_not_answered_is_taken_away_by_the_first_clean_up() {
+fn a_clean_up_deletes_an_unanswered_creation() {
     let (store, claim, nodes) = in_doubt();
     let another = path::prefix(Owner::new(ClientId::random(), 1), Family::Lock) + "0000000007";
     nodes.lock().names.push(another.clone());
@@ -99,7 +99,7 @@ fn a_node_whose_making_was_not_answered_is_taken_away_by_the_first_clean_up() {
 
 /// The node came into being after the first look.
 #[test]
-fn a_node_that_comes_to_be_after_a_clean_up_is_taken_away_by_the_next() {
+fn the_next_clean_up_deletes_a_late_node() {
     let (store, claim, nodes) = in_doubt();
     let late = nodes.lock().names.pop().unwrap();
     assert_eq!(clean_up(&store, &claim), Release::NotHeld { holder: None });
@@ -122,7 +122,7 @@ fn an_attempt_after_one_in_doubt_leaves_one_node() {
 
 /// As today's servers do: they repeat the last number.
 #[test]
-fn of_a_lock_whose_numbers_are_used_up_nobody_gets_the_last_one() {
+fn nobody_gets_the_last_number_of_a_lock() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
     let server = Server::start(SESSION, {
         let nodes = Arc::clone(&nodes);

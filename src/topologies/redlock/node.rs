@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outage_begins_with_its_first_failure_and_ends_with_the_return() {
+    fn an_outage_lasts_from_first_failure_to_return() {
         let open = |_| Err(silence());
         let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
         let store = || Voter {

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_began_before_a_hold_was_given_back_does_not_make_it_count() {
+    fn an_earlier_round_makes_no_restored_hold_count() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_after_the_end_of_a_hold_and_nothing_is_kept_of_it() {
+    fn an_ended_hold_is_forgotten_and_restored_nowhere() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
@@ -254,7 +254,7 @@ mod tests {
 
     /// A late grant after `over` would stay, for nobody.
     #[test]
-    fn a_server_that_is_being_asked_is_owed_a_clean_up_whatever_later_rounds_find() {
+    fn a_pending_restore_is_cleaned_up_despite_later_rounds() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_beyond_the_most_at_a_time_is_asked_for_next() {
+    fn orders_beyond_the_limit_follow_in_the_next_round() {
         let restores = Restores::default();
         let now = Clock::System.now();
         for _ in 0..=AT_A_TIME {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_be_asked_is_asked_when_a_renewal_finds_the_lack_again() {
+    fn an_unreachable_server_is_restored_by_a_later_renewal() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         for is_ready in [false, true] {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_has_lost_again_what_it_was_given_is_given_it_again() {
+    fn a_hold_lost_twice_is_restored_twice() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         let later = |ms| begun.plus(Duration::from_millis(ms));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_up_stands_whatever_else_is_heard_of_the_hold_and_ends_nothing_else() {
+    fn a_clean_up_outlasts_news_about_its_hold() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         restores.doubt(1, &hold);

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_is_more_than_half_and_a_veto_leaves_none() {
+    fn a_veto_leaves_no_majority() {
         for (nodes, most, veto) in [(3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 4, 3), (7, 4, 4)] {
             let votes = Votes((0..nodes).map(|_| failed::<bool>(ErrorKind::Busy)).collect());
             assert_eq!((votes.majority(), votes.veto()), (most, veto), "{nodes}");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_lock_can_be_had_when_as_many_leases_have_ended_as_are_missing() {
+    fn the_retry_follows_the_leases_missing_for_a_majority() {
         let votes = Votes(vec![busy(50), busy(10), busy(30), busy(20), busy(40)]);
         assert_eq!(votes.retry_after(), Some(MS * 30));
         let votes = Votes(vec![granted(1), busy(10), busy(30), granted(1), busy(40)]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_answers_are_known_or_unknown_and_of_the_kind_that_counts() {
+    fn too_few_answers_yield_the_deciding_kind_of_error() {
         let places = ["a", "b", "c"];
         let say = |held: &bool| held.to_string();
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_do_not_answer_may_still_hold_for_whom_the_others_name() {
+    fn silent_servers_count_for_the_named_holder() {
         let silent = || failed(ErrorKind::TimedOut);
         let votes = Votes(vec![seen("me", 1, 50), seen("me", 1, 30), free(), silent(), silent()]);
         assert_eq!(votes.view().map(|view| view.count), Some(1));

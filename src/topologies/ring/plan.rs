@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_epoch_takes_over_only_from_the_nodes_it_says_it_moves_from() {
+    fn a_higher_epoch_replaces_only_the_rings_it_names() {
         let one = Ring::new(TWO);
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         mark(&moving).may_replace(&mark(&one).to_string()).unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_that_begins_before_the_last_has_ended_must_name_both_lists() {
+    fn overlapping_moves_must_name_both_lists() {
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_epoch_is_stale_and_an_equal_one_must_be_the_same() {
+    fn an_equal_epoch_must_be_the_same_ring() {
         let (one, two) = (Ring::new(TWO), Ring::new(THREE).epoch(2).moving_from(TWO));
         let error = refusal(&one, &two);
         assert_eq!(error.kind(), ErrorKind::StaleRing);
@@ -523,7 +523,7 @@ mod circle_tests {
     }
 
     #[test]
-    fn a_node_that_comes_takes_its_share_and_nothing_else_moves() {
+    fn a_new_node_moves_only_its_own_share() {
         for nodes in [2_usize, 4, 8] {
             let (before, after) = (circle(&labels(nodes), POINTS), circle(&labels(nodes + 1), POINTS));
             let names: Vec<String> = (0..10_000).map(|name| format!("name-{name}")).collect();

@@ -44,7 +44,7 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
 /// A claim names the home at which its hold is renewed and released. A grant elsewhere would be lost, and
 /// keep others out for a lease.
 #[test]
-fn a_claim_from_before_its_name_moved_is_refused_and_granted_by_no_node() {
+fn a_claim_on_a_former_home_is_refused() {
     let (ring, nodes) = ring_of_two();
     let claims: Vec<Claim> = (0..100).map(|name| claim(&format!("name-{name}"), 0, LONG)).collect();
     let claims: Vec<Claim> =
@@ -64,7 +64,7 @@ fn a_claim_from_before_its_name_moved_is_refused_and_granted_by_no_node() {
 }
 
 #[test]
-fn a_node_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
+fn a_hanging_node_delays_no_other_renewal() {
     let (ring, [_, hanging, _]) = ring_of_two();
     let (end, ended) = bounded::<()>(0);
     let hangs = move || assert!(ended.recv_timeout(HANGS).is_err(), "nothing is sent");
