@@ -33,7 +33,7 @@ serve: leasehold serve --job nightly-report
 completions: leasehold completions bash >/etc/bash_completion.d/leasehold
 man: leasehold man run | man -l -";
 
-/// As the table of docs/command-line.md has them.
+/// As in the table of docs/command-line.md.
 const STATUS: &str = "\
 the command's: The command ended by itself.
 0: All went well.

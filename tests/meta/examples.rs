@@ -158,7 +158,7 @@ fn producers_and_consumers_meet() {
 
 /// One job a tick is promised for timers less than `at_least` apart. A busy machine may exceed that, so each
 /// job reports its delay. A tick without a job found the lock of an earlier tick; a second job of a tick
-/// began after the first one's `at_least`. the `at_least` of the first was over.
+/// began after the first one's `at_least`.
 #[test]
 fn the_job_example_runs_one_job_a_tick() {
     const TICK: i64 = 500;

@@ -1,4 +1,4 @@
-//! The process that holds the lock: tells its helper until when, passes signals on, and says how it all ended.
+//! The process that holds the lock: tells its helper until when, forwards signals, and reports the end.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, stdin};
@@ -29,7 +29,7 @@ use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store;
 
-/// How long a release is waited for after a signal: one that is answered at all takes less.
+/// How long a release is awaited after a signal: an answer usually comes sooner.
 pub(super) const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Task<'a> {
@@ -45,7 +45,7 @@ pub(crate) struct Task<'a> {
 
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // Its drop releases what may be left. The code is the same whether the store answers or not.
+        // Dropping it releases what may remain. The exit code is the same whether the store answers or not.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -89,7 +89,7 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
 }
 
 fn under(guard: &OwnedGuard) -> String {
-    /// A command far down leaves the outermost out.
+    /// A deeply nested command leaves the outermost out.
     const MOST: usize = 16;
     let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];
@@ -124,11 +124,11 @@ impl Helper {
             Some(fence) => command.env("LEASEHOLD_FENCE", fence.get().to_string()),
             None => command.env_remove("LEASEHOLD_FENCE"),
         };
-        // A group of its own: what the terminal sends to this process's group does not reach it.
+        // Its own group, which the terminal's signals to this process's group do not reach.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
-        drop(command); // it has the other end of the socket
+        drop(command); // has the socket's other end
         send_input(&stream)?;
-        // A helper that does not read may not keep this process from ending the command itself.
+        // A helper that does not read must not keep this process from ending the command itself.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
         let (sender, reports) = unbounded();
         let reading = stream.try_clone()?;
@@ -154,7 +154,7 @@ enum Ended {
     Exited(i32),
     Signaled(i32),
     Not(Exit),
-    /// Nobody can tell: the helper is gone, and so is the command.
+    /// Unknown: the helper is gone, and so is the command.
     Unknown,
 }
 
@@ -167,10 +167,10 @@ struct Supervisor<'a> {
     say: Say,
     terminal: Terminal,
     group: Option<Pid>,
-    /// Signals that the command cannot hear: it does not run yet, or has ended.
+    /// Signals that the command cannot receive: not running yet, or ended.
     unheard: Vec<i32>,
     until: Moment,
-    /// The command is being ended, because the lock cannot be kept or may not.
+    /// The command is being ended, because the lock cannot or must not be kept.
     is_ending: bool,
     is_lost: bool,
     is_gone: bool,
@@ -199,7 +199,7 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(parts::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise it sees that the window is over
                     }
                 },
                 default(self.times.tick) => {}
@@ -209,11 +209,11 @@ impl Supervisor<'_> {
     }
 
     fn beat(&mut self) {
-        // The clock first: the instant may be earlier than the window's end, never later.
+        // The clock first, so that the instant is never later than the window's end.
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
-            // One that is not sent is made up for by the next.
+            // The next order makes up for a lost one.
             if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
@@ -221,7 +221,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// It leads until the helper begins to end the command, and until it kills it at the latest: before another can lead.
+    /// It leads until the helper begins to end the command, and at the latest until it kills it: before
+    /// another can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -234,7 +235,7 @@ impl Supervisor<'_> {
         });
     }
 
-    /// Ends the command when the helper should have and has not: it may have been stopped again and again.
+    /// Ends the command if the helper has not in time: it may have been stopped repeatedly.
     fn end_itself(&mut self) -> Option<Ended> {
         let (Some(group), OnLost::Kill) = (self.group, self.task.terms.on_lost) else { return None };
         let now = Moment::now();
@@ -246,7 +247,7 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report is on its way
         }
-        // Stopped, it reports nothing. Killed, it leaves the command's orphans to this process.
+        // A stopped helper reports nothing. Killed, it leaves the command's orphans to this process.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -271,7 +272,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // It may have asked for the terminal before it had it, and been stopped for that.
+                    // The command may have been stopped for asking for the terminal too early.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -318,7 +319,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The helper is dead, which nothing but a signal does. The command does not run without one.
+    /// The helper is dead, killed by a signal. The command does not run without one.
     fn without_helper(&mut self) -> Ended {
         if let Some(group) = self.group {
             let family = self.family(group);
@@ -337,21 +338,22 @@ impl Supervisor<'_> {
     fn signaled(&mut self, signal: i32) {
         let Some(group) = self.group else { return self.unheard.push(signal) };
         if family::is_dead(group) {
-            self.unheard.push(signal); // what it has left behind may hear it all the same
+            self.unheard.push(signal); // what it left behind may still receive it
         }
         if signal == SIGCONT {
             self.terminal.offer(group);
         }
         self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
         if signal == SIGTERM {
-            // As when a system ends a service: also for what has left the group, and nothing of it outlives the lock.
+            // As when a system ends a service: applies to processes outside the group too, and none outlives
+            // the lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
         kill_group(group, signal);
     }
 
-    /// The command stopped, and so does this process, as the shell expects of its job.
+    /// Stops this process like the command, as the shell expects of its job.
     fn stopped(&mut self, signal: i32) {
         let Some(group) = self.group else { return };
         if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.give(group) {
@@ -369,7 +371,7 @@ impl Supervisor<'_> {
             // Returns when the shell continues this process.
             kill_process(getpid(), Signal::STOP).ok();
         } else if signal != SIGTSTP {
-            return; // nobody is there who could continue both: whoever stopped the command continues it
+            return; // nobody could continue both: whoever stopped the command continues it
         }
         self.beat();
         if had {
@@ -379,11 +381,11 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
-        // Before the release, with which another may lead.
+        // Precedes the release, with which another may lead.
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
+            // Run alone, a Ctrl-C would reach this process's whole group: a script ends with it.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

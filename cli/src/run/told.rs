@@ -1,4 +1,4 @@
-//! The words of a run about its wait and its hold: who has the lock meanwhile, and how long both took.
+//! A run's messages about its wait and hold: who holds the lock meanwhile, and how long both took.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::say::{Exit, Say};
 use crate::show::{self, holder_as_json, who};
 
 const FIRST: Duration = Duration::from_secs(1);
-/// The next look at who has the lock; another line is written only for another holder.
+/// Pause until the holder is read again; only another holder makes another line.
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Waiting {

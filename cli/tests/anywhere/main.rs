@@ -38,7 +38,7 @@ fn worlds() -> Vec<World> {
 impl World {
     fn at(url: String, folder: TempDir) -> World {
         let options = LockClient::builder().url(&url).create_schema(true);
-        // The machine may be busy: no request is to be given up.
+        // On a busy machine no request may be given up.
         let client = options.command_timeout(Duration::from_secs(20)).build().unwrap();
         World { url, client, _folder: folder }
     }

@@ -9,7 +9,7 @@ use crate::server::Value;
 impl World<'_> {
     /// Times count from now.
     pub(super) fn described(&self) -> String {
-        // The fault may be in nothing else that is seen: a request that was answered so is as it was.
+        // The fault may show in nothing else: the answered request left the state as it was.
         let mut key = self.wrong.clone().unwrap_or_default();
         let now_us = i128::from(self.server.now_us);
         let since = |us: u64| i128::from(us) - now_us;
@@ -17,12 +17,12 @@ impl World<'_> {
             let ends = entry.ends_ms.map(|ends| since(ends * 1000));
             write!(key, "{name} {ends:?} ").ok();
             match &entry.value {
-                // A counter of fences is compared with the clock.
+                // A fencing counter is compared with the clock.
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // Scores are times: of the line only the order matters, and the second of each place's last
-                // sign of life, the others are compared with the clock.
+                // Scores are times: of the wait queue only the order matters, and the second of each place's
+                // last sign of life; the others are compared with the clock.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_line:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {
@@ -61,7 +61,7 @@ impl World<'_> {
             ];
             write!(key, "|{} {} {phase} {flags:?}", owner.who.number, owner.cycles).ok();
         }
-        // Of requests by different clients the order does not matter.
+        // The order of different clients' requests does not matter.
         let mut requests: Vec<&Request> = self.requests.iter().collect();
         requests.sort_by_key(|request| (request.who.client, !request.is_in_order));
         let requests: Vec<String> = requests

@@ -1,4 +1,4 @@
-//! The steps that may be taken, and their outcomes.
+//! The possible steps, and their outcomes.
 
 use super::{Action, Phase, Request, TICK_US, World};
 use crate::explore;
@@ -162,7 +162,7 @@ impl explore::World for World<'_> {
                 next.left.losses -= 1;
                 (next.is_calm, next.is_whole) = (false, false);
                 next.server.keys.clear();
-                // A server takes longer than this to come back.
+                // A server takes longer than this to return.
                 next.server.now_us += TICK_US;
                 next.end_windows();
                 for owner in &mut next.owners {
