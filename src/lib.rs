@@ -157,7 +157,6 @@ mod error;
 mod fork;
 #[cfg(all(test, leasehold_fuzz))]
 mod fuzz;
-mod health;
 mod hosts;
 mod ident;
 mod inquiry;
@@ -189,9 +188,8 @@ pub use directory::run::LastRun;
 pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::lock_config::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
-pub use health::{Health, Wakeups};
 pub use ident::{ClientId, FencingToken, MAX_NAME_LEN, Owner};
-pub use inspect::{Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter};
+pub use inspect::{Health, Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter, Wakeups};
 pub use interrupt::Interrupt;
 pub use locks::condition::Condition;
 pub use locks::expirable::ExpirableSemaphore;

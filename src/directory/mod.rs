@@ -6,7 +6,6 @@
 
 pub(crate) mod lines;
 pub(crate) mod run;
-pub(crate) mod under;
 
 use std::collections::HashMap;
 use std::fmt;

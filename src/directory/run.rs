@@ -1,13 +1,14 @@
-//! The record of a job's last run: a directory entry under an id derived from the job's name.
+//! Directory entries that are no client's, under derived ids: the record of a job's last run, and the thread
+//! that waits on behalf of another process's hold.
 //!
-//! So a record needs neither its own place in a store nor further rights. Its age follows from the time that
-//! remains to it. Lists of clients skip it, since it has no `lease_ms`.
+//! So they need neither their own place in a store nor further rights. An entry's age follows from the time
+//! that remains to it. Lists of clients skip these entries, since they have no `lease_ms`.
 
 use std::time::Duration;
 
 use super::lines::{Fields, Lines};
 use super::{LONGEST_KEY, shown};
-use crate::ident::ClientId;
+use crate::ident::{ClientId, Owner};
 use crate::time::millis;
 
 /// How long a record is kept: longer than a month, for monthly jobs.
@@ -89,6 +90,32 @@ impl LastRun {
     }
 }
 
+/// The id of the entry of the thread that waits on behalf of another process's hold.
+///
+/// The program `leasehold run` keeps its lock while its command waits for another one, as a different
+/// client. The command's client learns the program's owner from `LEASEHOLD_UNDER` and writes this entry,
+/// which leads the search for deadlocks from the owner to the waiting thread.
+pub(crate) fn id_under(owner: Owner) -> ClientId {
+    ClientId::of_text(&["under ", &owner.to_string()])
+}
+
+/// The text of that entry.
+pub(crate) fn written_under(owner: Owner, client: ClientId, thread: u64) -> String {
+    let mut lines = Lines::new();
+    lines.add("under", owner);
+    lines.add("client", client);
+    lines.add("by", thread);
+    lines.into_text()
+}
+
+/// `None`: not that entry of this owner.
+pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
+    let entry = Fields::of(text);
+    let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());
+    let client = entry.text("client").filter(|_| is_its)?;
+    Some((ClientId::read(&client)?, entry.number("by")?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +138,19 @@ mod tests {
         assert_eq!(LastRun::read("a", "host=ada\npid=1\nlease_ms=1\n", KEPT), None);
         assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "it is no client");
         assert_ne!(id_of("a"), id_of("b"));
+    }
+
+    #[test]
+    fn an_under_entry_round_trips_and_is_no_client() {
+        let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
+        let waiter = ClientId::random();
+        let text = written_under(one, waiter, 3);
+        assert_eq!(read_under(one, &text), Some((waiter, 3)));
+        assert_eq!(read_under(other, &text), None);
+        assert_eq!(read_under(one, "under=x\nclient=y\nby=z\n"), None);
+        assert!(ClientInfo::read(id_under(one), &text, Duration::ZERO).is_none());
+        assert_ne!(id_under(one), id_under(other));
+        assert_eq!(Owner::read(&one.to_string()), Some(one));
+        assert_eq!(Owner::read("7"), None);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::observe::Observer;
 use crate::observe::event::Event;
-use crate::observe::loss::Loss;
+use crate::observe::event::Loss;
 use crate::observe::stats::Counters;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::under::{id_under, read_under};
+use crate::directory::run::{id_under, read_under};
 use crate::directory::{ClientInfo, LockUse};
 use crate::engine::deadlock::graph::{Holder, Thread, View, Wait};
 use crate::engine::stuck::{OwnHold, Stuck};
