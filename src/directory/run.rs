@@ -119,6 +119,7 @@ pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::ClientInfo;
 
     #[test]
     fn a_record_is_read_back_with_its_age() {

@@ -1,15 +1,14 @@
 //! Deadlocks of threads in several clients and in one: found, reported, and broken on request.
 
-use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::crossbeam_channel::Receiver;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use leasehold::{
-    AcquireOptions, Deadlock, ErrorKind, Event, Interrupt, LockClient, Observer, RedisLock, Result,
-};
+use leasehold::{AcquireOptions, Deadlock, ErrorKind, Interrupt, LockClient, RedisLock, Result};
 
 use super::harness::{Kind, Need, Store, fresh};
+use crate::support::observer::deadlocks;
 use crate::support::{LONG, elsewhere, eventually, let_pass, now, slack_since, throughout};
 
 contracts!(needs Directory:
@@ -41,19 +40,6 @@ fn gate_of(threads: usize) -> Arc<Barrier> {
 
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
-struct Told(Sender<(bool, Deadlock, Instant)>);
-
-impl Observer for Told {
-    fn event(&self, event: &Event<'_>) {
-        let told = match event {
-            Event::Deadlock { deadlock, .. } => (true, (*deadlock).clone(), now()),
-            Event::DeadlockOver { deadlock, .. } => (false, (*deadlock).clone(), now()),
-            _ => return,
-        };
-        self.0.send(told).ok(); // the test may have ended
-    }
-}
-
 struct Member {
     client: LockClient,
     told: Receiver<(bool, Deadlock, Instant)>,
@@ -70,10 +56,10 @@ impl Member {
     }
 
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
-        let (sender, told) = unbounded();
+        let (observer, told) = deadlocks(now);
         let client = store.client_with(|options| {
             let options = options.lease(Duration::from_secs(30)).detect_deadlocks_after(wait);
-            options.break_deadlocks(breaks).observer(Told(sender))
+            options.break_deadlocks(breaks).observer(observer)
         });
         Member { client, told }
     }
@@ -560,11 +546,10 @@ fn work_under_anothers_hold_extends_the_cycle(store: &Store) {
     let mut members = Vec::new();
     let threads: Vec<_> = (0..3)
         .map(|at| {
-            let (sender, told) = unbounded();
+            let (observer, told) = deadlocks(now);
             let under = guards[at].owner().to_string();
             let client = store.client_with(|options| {
-                let options =
-                    options.detect_deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
+                let options = options.detect_deadlocks_after(Duration::from_millis(200)).observer(observer);
                 options.under_hold("no owner").under_hold(&under)
             });
             let wanted = client.get_lock(&names[(at + 1) % 3]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::examples::example;
+use crate::support::programs::example;
 use crate::support::server::RedisServer;
 #[cfg(feature = "metrics")]
 use crate::support::timing::eventually;

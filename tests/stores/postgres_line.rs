@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Event, LockClient, Observer};
+use leasehold::LockClient;
 use postgres::{Client, Row};
 
 use crate::databases::Database;
 use crate::statement;
+use crate::support::observer::attempts;
 use crate::support::postgres::PostgresServer;
 use crate::support::stalls::own_time_since;
 use crate::support::{
@@ -55,16 +56,6 @@ fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     admin.execute(text, &[&name.as_bytes(), &client, &asked]).unwrap();
 }
 
-struct Counting(Arc<AtomicU32>);
-
-impl Observer for Counting {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Acquired { attempts, .. } = event {
-            self.0.fetch_add(*attempts, Ordering::SeqCst);
-        }
-    }
-}
-
 #[track_caller]
 fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Duration {
     let held = holder.get_lock(name);
@@ -107,7 +98,7 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
     let begun = now();
     let waiters: Vec<_> = (0..count)
         .map(|_| {
-            let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
+            let client = server.options().observer(attempts(&asked)).build().unwrap();
             let name = name.clone();
             start(move || {
                 client.get_lock(&name).lock().unwrap();
@@ -266,7 +257,7 @@ fn returning_threads_reuse_the_lock_within_a_slice() {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {
         let asked = Arc::new(AtomicU32::new(0));
-        (server.options().observer(Counting(Arc::clone(&asked))).build().unwrap(), asked)
+        (server.options().observer(attempts(&asked)).build().unwrap(), asked)
     };
     let clients: Vec<_> = (0..3).map(|_| client()).collect();
     std::thread::scope(|scope| {
@@ -477,7 +468,7 @@ fn a_client_that_joins_during_a_release_sees_it() {
         .unwrap();
     assert!(freed.get::<_, Option<i64>>(0).is_some());
     let asked = Arc::new(AtomicU32::new(0));
-    let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
+    let client = server.options().observer(attempts(&asked)).build().unwrap();
     let lock = name.clone();
     let waiting = start(move || client.get_lock(&lock).acquire().unwrap().unlock().unwrap());
     has_blocked(&mut admin, releases);

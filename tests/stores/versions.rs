@@ -15,7 +15,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, folder, fresh, ms, run, shout, signal, spawn};
+use crate::support::{LONG, eventually, fresh, ms, programs, run, shout, signal, spawn};
 
 struct Place {
     variables: Vec<(&'static str, String)>,
@@ -50,7 +50,7 @@ impl Old<'_> {
 
     /// Makes it hold the lock; `None`: the lock is busy.
     fn holds(&self, name: &str) -> Option<Child> {
-        let folder = folder::in_memory();
+        let folder = programs::in_memory();
         let sign = folder.path().join("held");
         let script = format!("touch {}; exec sleep 1000", sign.display());
         let variables = self.variables.iter().map(|(name, value)| (name, value));
@@ -148,8 +148,8 @@ fn on_etcd_and_zookeeper() {
 fn on_databases() {
     let mut folders = Vec::new();
     exclude_each_other("SQLite", || {
-        folders.push(folder::in_memory());
-        at(folder::sqlite_url(&folders[folders.len() - 1].path().join("locks.db")))
+        folders.push(programs::in_memory());
+        at(programs::sqlite_url(&folders[folders.len() - 1].path().join("locks.db")))
     });
     let Some(postgres) = PostgresServer::start() else { return };
     let Some(mysql) = MysqlServer::start() else { return };

@@ -3,7 +3,7 @@
 //! The program is found in `PATH` (Debian's package etcd-server). Its data lies in memory where possible,
 //! since etcd syncs each change, and old versions cannot avoid that.
 
-use super::listening::listens;
+use super::programs::listens;
 use super::server::{Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 use std::io::{Read, Write};

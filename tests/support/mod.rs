@@ -8,8 +8,8 @@
 //! | [`timing`] | waiting for events, bounds on how late they may be |
 //! | [`threads`] | threads that hold a lock, wait for one, or make a call |
 //! | [`alone`] | a test in a process of its own |
+//! | [`caching`] | locks that their client caches |
 //! | [`observer`] | an observer that remembers its calls |
-//! | [`listening`] | whether a port is that of the process which a test has started |
 //! | [`server`] | a private Redis or Valkey of each version that is there |
 //! | `postgres`, `mysql` | a private PostgreSQL, MariaDB or MySQL (with the feature) |
 //! | [`processes`] | what several processes do with one lock, and one that is killed |
@@ -19,8 +19,8 @@
 //! | [`sentinel`] | a master, two replicas and three Sentinels |
 //! | [`relay`] | a relay that does with each piece of bytes what a test says |
 //! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
-//! | [`examples`] | the programs of `examples/`, built |
-//! | [`folder`] | a folder that no disk delays |
+//! | [`netns`] | a server behind its own network, whose packets can be dropped |
+//! | [`programs`] | users, folders and ports of programs that tests start, and the programs of `examples/` |
 //! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL or release, threads |
 //! | [`load`] | threads that take locks all the time, and what became of it |
 //! | [`stalls`] | for how long the machine stood still |
@@ -41,15 +41,12 @@
 )]
 
 pub mod alone;
-pub mod as_other_user;
+pub mod caching;
 pub mod cluster;
 pub mod epilogue;
 pub mod etcd;
-pub mod examples;
-pub mod folder;
 pub mod heap;
 pub mod history;
-pub mod listening;
 pub mod load;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -58,7 +55,10 @@ pub mod observer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod processes;
+pub mod programs;
 pub mod proxy;
+#[cfg(feature = "metrics")]
+pub mod recorder;
 pub mod relay;
 pub mod sentinel;
 pub mod server;

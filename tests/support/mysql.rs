@@ -3,8 +3,8 @@
 //! The server that `LEASEHOLD_MYSQLD` names, or else found in `PATH` and `/usr/sbin`. It refuses to run as
 //! root, and then runs as `mysql` or `nobody`.
 
-use super::as_other_user::{install, own, prefix};
-use super::listening::listens;
+use super::programs::listens;
+use super::programs::{install, own, prefix};
 use super::server::{Certificates, Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 use mysql::Conn;

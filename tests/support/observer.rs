@@ -2,10 +2,11 @@
 
 use std::error::Error as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use leasehold::crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Error, Loss, Observer};
+use leasehold::{Deadlock, Error, Loss, Observer};
 use parking_lot::Mutex;
 
 use super::{LONG, eventually, now};
@@ -79,6 +80,25 @@ pub fn told<T: Send + 'static>(
         }
     };
     (observer, told)
+}
+
+/// An observer of deadlocks: whether each begins, the deadlock, and the time by `clock`.
+pub fn deadlocks<T: Send + 'static>(clock: fn() -> T) -> (impl Observer, Receiver<(bool, Deadlock, T)>) {
+    told(move |event| match event {
+        leasehold::Event::Deadlock { deadlock, .. } => Some((true, (*deadlock).clone(), clock())),
+        leasehold::Event::DeadlockOver { deadlock, .. } => Some((false, (*deadlock).clone(), clock())),
+        _ => None,
+    })
+}
+
+/// An observer that adds the attempts of each grant to `sum`.
+pub fn attempts(sum: &Arc<AtomicU32>) -> impl Observer + use<> {
+    let sum = Arc::clone(sum);
+    move |event: &leasehold::Event<'_>| {
+        if let leasehold::Event::Acquired { attempts, .. } = event {
+            sum.fetch_add(*attempts, Ordering::SeqCst);
+        }
+    }
 }
 
 /// An error's text, its debug text, and those of all causes.

@@ -3,8 +3,8 @@
 //! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, and then runs
 //! as `postgres` or `nobody`.
 
-use super::as_other_user::{install, own, prefix};
-use super::listening::listens;
+use super::programs::listens;
+use super::programs::{install, own, prefix};
 use super::server::{Certificates, Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, run, spawn};
 use postgres::{Client, NoTls};

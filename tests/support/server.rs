@@ -7,8 +7,8 @@
 //! Each server also listens on a Unix socket, for the admin connection, with its own user where there are
 //! passwords: so it works whatever a test does to network, TLS or ACL.
 
-use super::listening::listens;
 use super::netns::Netns;
+use super::programs::listens;
 use super::{LastWill, eventually, missing, now, random, run, signal, spawn};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::listening::listens;
+use super::programs::listens;
 use super::relay::{self, Act, Direction, Piece};
 use super::server::{Certificates, Port, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};

@@ -3,8 +3,7 @@
 mod page;
 
 use leasehold_proof::kinds::Kind;
-use leasehold_proof::lua::Scripts;
-use leasehold_proof::scripts;
+use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::worlds::{explored, worlds};
 
 /// The file, what is written there, what is put in its place, in which kind that is found, and by what words.
@@ -326,9 +325,9 @@ const ARGUED: &[(&str, &str, &str)] = &[
 
 #[test]
 fn each_mutant_is_found() {
-    let originals = scripts::load(&|_, text| text);
+    let originals = lua::load(&|_, text| text);
     let find = |(file, from, to, kind, words): (&str, &str, &str, Kind, &str)| {
-        let texts = scripts::load(&|name, text| {
+        let texts = lua::load(&|name, text| {
             if name != file {
                 return text;
             }

@@ -7,8 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use leasehold_proof::kinds::Kind;
-use leasehold_proof::lua::Scripts;
-use leasehold_proof::scripts;
+use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::server::{COMMANDS, Entry, Reply, Server, Value};
 
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
@@ -308,7 +307,7 @@ fn scenes() -> [Scene; 6] {
 
 #[test]
 fn unowned_locks_can_be_taken_and_every_key_ends() {
-    let texts = scripts::load(&|_, text| text);
+    let texts = lua::load(&|_, text| text);
     for scene in scenes() {
         for knows_acl in [true, false] {
             let scripts = Scripts::new(&texts, knows_acl);
@@ -392,7 +391,7 @@ const MUTANTS: &[Mutant] = &[
 #[test]
 fn scripts_that_lose_owners_or_permits_are_found() {
     for (name, file, old, new, words, refused) in MUTANTS {
-        let texts = scripts::load(&|of, text| {
+        let texts = lua::load(&|of, text| {
             if of != *file {
                 return text;
             }
