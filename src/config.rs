@@ -184,7 +184,6 @@ pub(crate) struct Replicas {
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
-    /// Reads the URL from its file.
     pub(crate) fn read_url(&mut self) -> Result<()> {
         if let Some(file) = self.url_files.first() {
             self.url = read_urls(file).map_err(|why| unusable("URL", &why))?;
@@ -293,7 +292,6 @@ fn read(file: &PathBuf, meant: impl FnOnce(&str) -> String) -> std::result::Resu
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl ServerOptions {
-    /// Refuses options that a database does not have.
     pub(crate) fn checked_for_database(&self) -> Result<&ServerOptions> {
         check_table(&self.table.name)?;
         if self.database.is_some() {

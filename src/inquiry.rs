@@ -14,7 +14,6 @@ use crate::time::{Clock, Moment};
 const MOST: usize = 4;
 /// An unanswered question is repeated after this.
 const STUCK: Duration = Duration::from_secs(10);
-/// Most keys whose answers are kept.
 const MOST_KEPT: usize = 256;
 
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;

@@ -17,9 +17,7 @@ use crate::time::{Clock, Moment};
 pub(crate) enum Woken {
     /// Its waker was used, perhaps for a reason that is gone: check again.
     Signal,
-    /// The time came.
     Time,
-    /// The interrupt was set.
     Interrupted,
 }
 
@@ -114,7 +112,6 @@ impl Parker {
         self.waker.sleep(Some(Duration::ZERO));
     }
 
-    /// Sleeps until `until`, a signal, or the interrupt.
     pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
         if self.is_service {
             self.while_still();
@@ -202,7 +199,6 @@ impl ServiceWaker {
         self.stand_still(false);
     }
 
-    /// Has the service stand still, or go on.
     pub(crate) fn stand_still(&self, still: bool) {
         self.asked.stands_still.store(still, Ordering::SeqCst);
         self.wake();

@@ -24,10 +24,8 @@ const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mill
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Most tries of a connection while each answer is newer than the refused one.
 pub(crate) const MOST_TRIES: usize = 4;
-/// Most servers whose forms are kept.
 const MOST_KEPT: usize = 1024;
 
-/// A provider that reads a password file.
 pub(crate) fn password_in(file: PathBuf) -> Provider {
     provider(move |_| read_secret(&file).map(Credentials::new))
 }
@@ -62,7 +60,6 @@ impl ServerOptions {
         named.into_iter().chain(own.chain(identity).cloned().collect::<Vec<_>>())
     }
 
-    /// The files' contents now.
     fn file_contents(&self) -> Vec<Option<Vec<u8>>> {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }

@@ -131,7 +131,6 @@ pub(crate) fn checked_lease(action: &'static str, lease: Duration) -> Result<Dur
     checked_span(action, "a lease", lease)
 }
 
-/// As [`checked_lease`], for a span called `what`.
 pub(crate) fn checked_span(action: &'static str, what: &str, lease: Duration) -> Result<Duration> {
     if lease < SHORTEST_LEASE {
         let words = format!("{what} of {lease:?} is too short: the least is {SHORTEST_LEASE:?}");

@@ -36,7 +36,6 @@ macro_rules! setters {
     };
 }
 
-/// The options that are one variable each.
 const OPTIONS: &[(&str, Setter)] = client_options!(setters);
 
 macro_rules! rows {

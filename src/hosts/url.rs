@@ -185,7 +185,6 @@ fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     (port != 0).then(|| (Host::given(host, is_sure), port))
 }
 
-/// The URL without user and password.
 pub(crate) fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (servers, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

@@ -318,7 +318,6 @@ impl Reporter {
     }
 }
 
-/// See [`Reporter::request_report`].
 pub(crate) struct RequestReport<'a> {
     reporter: &'a Reporter,
     op: &'static str,

@@ -232,7 +232,6 @@ pub(crate) fn begin_release(
     }
 }
 
-/// Asks all stores.
 pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Option<bool> {
     let hung_up = |store: &dyn Store| store.capabilities().connections.and_then(ConnectionWatch::hung_up);
     stores.map(hung_up).fold(None, |any, one| any.max(one))

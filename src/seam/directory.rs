@@ -54,12 +54,10 @@ pub(crate) trait Directory: Send + Sync {
     /// In the order of `clients`.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
 
-    /// One page of all entries.
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;
 }
 
 pub(crate) trait Listing: Send + Sync {
-    /// One page of the locks.
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>>;
 }
 

@@ -286,7 +286,6 @@ impl<P: WakeupProtocol> HubState<P> {
         }
     }
 
-    /// Ends a channel.
     pub(crate) fn end(&mut self, name: &str) -> Option<HubChannel<P::Note>> {
         let entry = self.channels.remove(name)?;
         if self.is_served && entry.refused.is_none() {

@@ -41,7 +41,6 @@ struct Listener {
 
 /// Every message makes the client ask.
 const ALL: u32 = 1 << 16;
-/// The smallest share.
 const LEAST_SHARE: u32 = ALL / 256;
 /// How much a successful attempt raises the share.
 const SHARE_STEP: u32 = ALL / 32;

@@ -58,7 +58,6 @@ pub(crate) fn clock_namespace() -> PathBuf {
     fs::read_link("/proc/self/ns/time").unwrap_or_default()
 }
 
-/// The id of the PID namespace; 0: none.
 pub(crate) fn pid_namespace() -> u64 {
     // Reading the link, such as `pid:[4026531836]`, is cheaper than `stat`.
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();

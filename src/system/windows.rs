@@ -230,7 +230,6 @@ pub(crate) fn clock_namespace() -> PathBuf {
     PathBuf::new()
 }
 
-/// The id of the PID namespace; 0: none.
 pub(crate) fn pid_namespace() -> u64 {
     0
 }

@@ -26,13 +26,11 @@ pub(super) struct Scripted {
     pub(super) releases: Answers<Release>,
     pub(super) renewals: Answers<bool>,
     pub(super) cleanups: Answers<Release>,
-    /// Owners of cleaned-up requests.
     pub(super) cleaned: Mutex<Vec<Owner>>,
     /// Owners of released single attempts.
     pub(super) released: Mutex<Vec<Owner>>,
     /// Number of attempts.
     pub(super) asked: AtomicUsize,
-    /// Owner, levels and lease of each attempt.
     pub(super) attempted: Mutex<Vec<(Owner, u32, Duration)>>,
     /// Answers nothing until then.
     pub(super) silent_until: Mutex<Option<Moment>>,

@@ -20,7 +20,6 @@ fn use_until_kept(world: &World, lock: &RedisLock) {
     use_until_cached(lock, || world.is_free(lock.name()));
 }
 
-/// Uses a lock repeatedly until it was checked `looks` more times.
 fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
     let until = world.scripts_run() + looks;
     assert!(eventually(LONG, || {

@@ -172,7 +172,6 @@ pub(crate) enum Shape {
     Step(i32, i32),
     /// Grows by the second value with each scrape from the begin on.
     Grows(u32, u32),
-    /// Ends at the begin.
     Ends(u32),
 }
 

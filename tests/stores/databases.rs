@@ -46,13 +46,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
     fn count_rows(&self, table: &str) -> u64;
     fn execute(&self, statement: &str);
-    /// Whether this is the server's name of a client's session.
     fn names_session(holder: &str, client: &LockClient) -> bool;
 
     fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
     fn commit(transaction: Self::Transaction<'_>);
     fn rollback(transaction: Self::Transaction<'_>);
-    /// Locks the lock's row in the transaction.
     fn lock_row(transaction: &mut Self::Transaction<'_>, name: &str);
     /// The setting that a wait in a transaction changes for a while.
     fn wait_setting(transaction: &mut Self::Transaction<'_>) -> String;

@@ -49,7 +49,6 @@ enum End {
     GivenUp,
     /// The clients break it.
     Broken,
-    /// One process is killed.
     Killed,
 }
 

@@ -15,7 +15,6 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 const HOUR: Duration = secs(3_600);
-/// The default lease.
 const LEASE: Duration = secs(30);
 
 fn world() -> (ManualClock, MemoryStore) {

@@ -378,7 +378,6 @@ fn a_failing_provider_costs_no_hold() {
     assert_eq!(seen.losses(), 0);
 }
 
-/// A connection is replaced before the server would end it.
 #[test]
 fn connections_are_replaced_before_their_credentials_end() {
     let Some(binary) = default_server() else { return };

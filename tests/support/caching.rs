@@ -25,7 +25,6 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
     assert!(eventually(LONG, is_cached), "it is released each time");
 }
 
-/// A lock that `client` caches, as `other` sees it.
 #[track_caller]
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();

@@ -51,7 +51,6 @@ pub struct Outcome {
 }
 
 impl Load {
-    /// Two threads of each client for each of `locks` locks.
     pub fn start(clients: &[LockClient], locks: usize) -> Load {
         let subject = |number| Subject {
             name: format!("load:{number}:{}", super::fresh("lock")),

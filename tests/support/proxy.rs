@@ -141,7 +141,6 @@ impl Fault {
         self.shared.state.lock().faults[self.id].hits
     }
 
-    /// Waits for `hits` hits in all; panics after `limit`.
     #[track_caller]
     pub fn wait_for(&self, hits: usize, limit: Duration) {
         let bitten = self.shared.wait(limit, |state| state.faults[self.id].hits >= hits);

@@ -20,7 +20,6 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// `name_of` names a series.
     pub fn naming(name_of: fn(&Key) -> String) -> Kept {
         Kept { values: Values::default(), samples: Values::default(), name_of }
     }

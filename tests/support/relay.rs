@@ -115,7 +115,6 @@ impl Relay {
         self.0.port
     }
 
-    /// A server's URL with this port.
     pub fn url(&self, url: &str, port: u16) -> String {
         url.replace(&format!(":{port}"), &format!(":{}", self.0.port))
     }

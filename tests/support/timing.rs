@@ -53,7 +53,6 @@ pub fn mono() -> Duration {
     std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later")
 }
 
-/// The instant of a [`mono`] time.
 pub fn instant_of(time: Duration) -> Instant {
     let now = now();
     now.checked_sub(mono().saturating_sub(time)).unwrap_or(now)
@@ -104,7 +103,6 @@ fn ask_until(limit: Duration, longest_pause: Duration, mut cond: impl FnMut() ->
     }
 }
 
-/// Waits until `cond` is true; panics with `what` after `limit`.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, cond: impl FnMut() -> bool) {
     assert!(eventually(limit, cond), "not within {limit:?}: {what}");

@@ -57,7 +57,6 @@ impl ZooKeeper {
         Some(ZooKeeper::make(1, sessions, Some(demands))?.remove(0))
     }
 
-    /// An ensemble of `count` servers.
     #[track_caller]
     pub fn ensemble(count: usize, sessions: Sessions) -> Option<Vec<ZooKeeper>> {
         ZooKeeper::make(count, sessions, None)

@@ -8,14 +8,12 @@ use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 use crate::hosts::{Host, HostList, Hosts, check_url, no_parameters, unescaped};
 
-/// Default for a URL that names no prefix.
 const DEFAULT_PREFIX: &str = "leasehold/";
 const DEFAULT_PORT: u16 = 2379;
 
 /// Holds the password, so it is not `Debug`.
 pub(super) struct EtcdAddress {
     pub(super) members: Vec<EtcdMember>,
-    /// User and password.
     pub(super) user: Option<(String, String)>,
     pub(super) prefix: String,
     pub(super) connect_timeout: Duration,

@@ -21,7 +21,6 @@ use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, tx
 use crate::stores::etcd::{EtcdStore, MOST_SHOWN};
 use crate::time::{Clock, Moment};
 
-/// Keys on a page.
 const PAGE: u32 = 250;
 
 /// Stands between the prefix and the client's id.

@@ -67,7 +67,6 @@ impl EarlyEntry {
 }
 
 impl Holds {
-    /// Adds the key of a granted lock.
     pub(super) fn add(&mut self, key: String, created: i64, now: Moment) {
         let made = Arc::default();
         let entry =

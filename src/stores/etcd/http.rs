@@ -51,7 +51,6 @@ pub(super) struct Response {
     pub(super) stays: bool,
 }
 
-/// The head of an answer.
 struct Head {
     status: u16,
     length: Length,

@@ -106,7 +106,6 @@ pub(super) struct Transport {
     members: Arc<Members>,
     /// Lends an idle connection when no new one can be made.
     lender: Option<Arc<Transport>>,
-    /// Most connections.
     most: u32,
     state: Mutex<MembersState>,
     /// Signalled when a connection returns or is dropped.

@@ -202,7 +202,6 @@ pub(super) fn put(key: &str, value: &str, lease: i64) -> Value {
     json!({ "request_put": { "key": key, "value": value, "lease": lease.to_string() } })
 }
 
-/// Puts a value and keeps the key's lease.
 pub(super) fn put_as_leased(key: &str, value: &str) -> Value {
     json!({ "request_put": { "key": key, "value": value, "ignore_lease": true } })
 }

@@ -20,7 +20,6 @@ const LEASE: Duration = Duration::from_secs(1_000);
 /// The lease of a key that this client does not know.
 const STRANGE: i64 = 77;
 
-/// A simulated member.
 #[derive(Default)]
 struct Member {
     /// Refuses to keep leases alive.
@@ -139,7 +138,6 @@ fn soon() -> Moment {
 
 // ---- what the member answers
 
-/// The key of the claim's owner.
 fn key_of(claim: &Claim, created: i64, lease: i64) -> Value {
     let ttl = lease::ttl_of(claim.lease);
     json!({ "key": "a2V5", "value": value(claim.owner, 1, ttl), "lease": lease.to_string(),

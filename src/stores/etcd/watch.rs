@@ -27,7 +27,6 @@ use crate::time::{Clock, Moment};
 
 /// After this silence the watch is reopened: a member that is cut off is silent, too.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Longest line that is buffered.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
 /// Waiters' channels outlive their listeners (`Duration::MAX`): a waiter leaves by giving up its place.
@@ -237,7 +236,6 @@ impl Watch {
 }
 
 impl Watch {
-    /// Watches holds from now on.
     pub(super) fn watch_holds(&self) {
         self.state.lock().own.holds = Some(Holds::default());
     }

@@ -81,7 +81,6 @@ impl Kept {
 /// The keys that a watch reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Deletion of this key.
     Key(String),
     /// Changes in this queue.
     Line(KeyLine),
@@ -186,7 +185,6 @@ impl Watch {
         is_early && state.end(key).is_some()
     }
 
-    /// The waiter's place, and the key in front of it.
     pub(super) fn place(&self, key: &str) -> Option<(WatchPlace, Option<Front>)> {
         let state = self.state.lock();
         let waiter = &state.channels.get(key)?.note.waiter;

@@ -108,7 +108,6 @@ impl Access<'_> {
     }
 }
 
-/// A lock that is held.
 pub(super) struct HeldLock {
     pub(super) is_token: bool,
     pub(super) owner: Owner,

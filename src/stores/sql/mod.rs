@@ -8,7 +8,6 @@
 #[macro_use]
 mod statement;
 
-/// The questions of `Store` that the pool answers.
 macro_rules! answered_by_pool {
     () => {
         fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {

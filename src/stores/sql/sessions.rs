@@ -412,7 +412,6 @@ mod tests {
         /// Answers, the last first, about a session whose connection was given up; by default that it holds
         /// nothing.
         left: Mutex<Vec<Answer<bool>>>,
-        /// Open connections.
         open: AtomicUsize,
     }
 

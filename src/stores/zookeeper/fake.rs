@@ -18,7 +18,6 @@ pub(super) enum Reply {
     /// Success, with these bytes behind the header.
     Done(Vec<u8>),
     Code(i32),
-    /// The server hangs up.
     HangsUp,
     Never,
 }

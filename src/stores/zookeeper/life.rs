@@ -125,7 +125,6 @@ impl Life {
         close_if_over(&mut self.window.lock(), now)
     }
 
-    /// When [`lapse`](Self::lapse) is due.
     pub(super) fn lapses_at(&self) -> Moment {
         let until = self.window.lock().until.load(Ordering::Acquire);
         match until {

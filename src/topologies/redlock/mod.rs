@@ -56,7 +56,6 @@ impl Redlock {
         deadline.min(Clock::System.after(timeout))
     }
 
-    /// Deadline of one node.
     fn node_until(&self, deadline: Moment) -> Moment {
         deadline.min(Clock::System.after(self.shared.node_timeout))
     }

@@ -257,7 +257,6 @@ fn a_returned_server_gets_the_release_it_missed() {
 
 // ---- what a server lost is given back
 
-/// Renews a hold that only `lacking` lack.
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
     lacking.iter().for_each(|server| server.renewals.lock().push_back(Ok(false)));
     redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()

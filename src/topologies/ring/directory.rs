@@ -26,7 +26,6 @@ fn home(view: &RingView, client: ClientId) -> u32 {
 }
 
 impl RingStore {
-    /// Asks the node with a client's entry.
     fn at_entry<T>(&self, client: ClientId, ask: impl FnOnce(&dyn Directory) -> Answer<T>) -> Answer<T> {
         let view = self.view();
         let Some(node) = view.node(home(&view, client)) else { return Err(Failure::Refused(moved_on())) };

@@ -70,7 +70,6 @@ impl RingStore {
         Arc::clone(&self.view.lock())
     }
 
-    /// Replaces the ring.
     pub(crate) fn change(&self, ring: Ring) -> Result<()> {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
@@ -96,7 +95,6 @@ impl RingStore {
         Ok(())
     }
 
-    /// The view for `ring`, and the nodes opened for it.
     fn charted(&self, now: &RingView, ring: Ring) -> Result<(Arc<RingView>, Vec<Arc<RingServer>>)> {
         let mut nodes = now.nodes.clone();
         let mut opened = Vec::new();

@@ -187,7 +187,6 @@ impl Ring {
         all
     }
 
-    /// The mark for the node with this label.
     pub(crate) fn mark(&self, label: &str) -> RingMark {
         let mut before: Vec<u64> = self.earlier.iter().map(|nodes| fingerprint(nodes)).collect();
         before.sort_unstable();

@@ -19,7 +19,6 @@ pub enum Op {
     Release(u8),
     /// To this owner with that number.
     HandOff(usize, u32),
-    /// Leaves the queue.
     Leave,
     /// Undoes an acquire of unknown outcome.
     Undo,

@@ -1,6 +1,5 @@
 //! The parts of the Redis protocol (RESP2 and RESP3) that the proxy needs: frames and their strings.
 
-/// The bytes are not RESP.
 #[derive(Debug)]
 pub struct NotResp;
 

@@ -41,7 +41,6 @@ pub struct Server {
     pub published: Vec<(String, String)>,
     /// A command that the user may not use.
     pub refused: Option<String>,
-    /// The memory is full.
     pub is_full: bool,
     /// The running script has called a command that writes.
     pub has_written: bool,

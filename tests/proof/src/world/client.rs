@@ -4,7 +4,6 @@ use super::{Phase, Request, SOON_MS, World};
 use crate::kinds::{ALIVE_MS, Answer, Kind, LEASE_MS, Op, Why};
 
 impl World<'_> {
-    /// The answer arrives.
     pub(super) fn answered(&mut self, index: usize) {
         let request = self.requests.remove(index);
         let owner = request.who.owner;

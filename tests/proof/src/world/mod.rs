@@ -30,7 +30,6 @@ const SOON_MS: u64 = 26;
 /// How often events may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The client of each owner.
     pub owners: &'static [usize],
     /// An owner that does nothing.
     pub idle: Option<usize>,
@@ -38,7 +37,6 @@ pub struct Limits {
     pub cycles: u8,
     /// Lost or late requests and answers.
     pub faults: u8,
-    /// Killed processes.
     pub kills: u8,
     /// How often the server loses its data.
     pub losses: u8,
@@ -378,7 +376,6 @@ impl<'a> World<'a> {
         self.requests.iter().all(|request| now_us <= request.sent_us + LATEST_US)
     }
 
-    /// When the next thing ends.
     fn next_end_us(&self) -> Option<u64> {
         let keys = self.server.keys.values().filter_map(|entry| entry.ends_ms).map(|ends| (ends + 1) * 1000);
         let owners = self.owners.iter().filter_map(|owner| match owner.phase {
