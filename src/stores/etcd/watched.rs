@@ -85,7 +85,9 @@ pub(super) enum Scope {
     /// Changes in this queue.
     Line(KeyLine),
     /// All deletions, and puts if `with_puts`.
-    All { with_puts: bool },
+    All {
+        with_puts: bool,
+    },
 }
 
 impl Scope {
