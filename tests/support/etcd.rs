@@ -204,6 +204,9 @@ impl Etcd {
             // A password costs a tenth of a second of processor otherwise.
             "--bcrypt-cost",
             "4",
+            // A token ends while a test runs.
+            "--auth-token-ttl",
+            "2",
         ];
         if self.tls {
             program.extend(["--cert-file", "server.crt", "--key-file", "server.key"]);
