@@ -150,6 +150,13 @@ fn renewed_certificates_of_a_sentinel_and_its_master_are_believed() {
 
 const SECRET: &str = "S3CR3T";
 
+type Password = Arc<Mutex<String>>;
+
+fn provider(password: &Password) -> impl Fn(&str) -> Result<Credentials, std::io::Error> + use<> {
+    let password = Arc::clone(password);
+    move |_| Ok(Credentials::new(password.lock().as_str()))
+}
+
 /// Ends a loop of other threads, also when the test fails.
 struct Over<'a>(&'a AtomicBool);
 
@@ -163,13 +170,16 @@ impl Drop for Over<'_> {
 /// the first to the second and ends the user's connections: nobody waits for a lease, and nothing is lost or
 /// refused. `LEASEHOLD_ROTATIONS` sets how often.
 #[track_caller]
-fn rotations_are_followed(options: &dyn Fn() -> ClientBuilder, times: usize, rotate: impl Fn(&str, &str)) {
+fn rotations_are_followed(
+    options: &dyn Fn(&Password) -> ClientBuilder,
+    times: usize,
+    rotate: impl Fn(&str, &str),
+) {
     let times = std::env::var("LEASEHOLD_ROTATIONS").map_or(times, |times| times.parse().unwrap());
     let (password, seen) = (Arc::new(Mutex::new(format!("{SECRET}-0"))), Seen::default());
     let client = || {
-        let password = Arc::clone(&password);
-        let provider = move |_: &str| Ok::<_, std::io::Error>(Credentials::new(password.lock().as_str()));
-        options().lease(LONG).credentials(provider).observer(seen.clone()).build().unwrap()
+        let options = options(&password).lease(LONG).observer(seen.clone());
+        options.credentials(provider(&password)).build().unwrap()
     };
     let clients = [client(), client()];
     let held = clients[0].get_lock("held").acquire().unwrap();
@@ -245,17 +255,31 @@ fn rotate_on(mut server: redis::Connection, old: &str, new: &str) {
 fn rotations_are_followed_on_redis() {
     let Some(binary) = default_server() else { return };
     let server = RedisServer::builder(&binary).user(APP).start();
-    let options = || LockClient::builder().url(server.url()).username("app");
+    let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
     rotations_are_followed(&options, 50, |old, new| rotate_on(server.admin(), old, new));
 }
 
 #[test]
 fn rotations_are_followed_through_sentinels() {
     let Some(binary) = default_server() else { return };
-    let set = SentinelSet::start_with(&binary, |server| server.user(APP), |sentinel| sentinel);
-    let options = || LockClient::builder().url(set.url()).username("app");
+    let set = SentinelSet::start_with(&binary, |server| server.user(APP), |sentinel| sentinel.user(APP));
+    let options = |password: &Password| {
+        let options = LockClient::builder().url(set.url()).username("app").sentinel_username("app");
+        options.sentinel_credentials(provider(password))
+    };
     rotations_are_followed(&options, 10, |old, new| {
-        set.servers.iter().for_each(|server| rotate_on(server.admin(), old, new));
+        set.servers.iter().chain(&set.sentinels).for_each(|server| rotate_on(server.admin(), old, new));
+    });
+}
+
+#[test]
+fn rotations_are_followed_on_a_majority() {
+    let Some(binary) = default_server() else { return };
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::builder(&binary).user(APP).start()).collect();
+    let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
+    let options = |_: &Password| LockClient::builder().redlock(&urls).username("app");
+    rotations_are_followed(&options, 10, |old, new| {
+        servers.iter().for_each(|server| rotate_on(server.admin(), old, new));
     });
 }
 
@@ -263,7 +287,7 @@ fn rotations_are_followed_through_sentinels() {
 fn rotations_are_followed_in_a_cluster() {
     let Some(cluster) = Cluster::start_with(&[&format!("user {APP}")]) else { return };
     let asked = Arc::new(Mutex::new(std::collections::BTreeSet::new()));
-    let options = || LockClient::builder().url(cluster.url()).username("app");
+    let options = |_: &Password| LockClient::builder().url(cluster.url()).username("app");
     rotations_are_followed(&options, 10, |old, new| {
         for index in 0..6 {
             cluster.on(index, &["ACL", "SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
@@ -272,7 +296,7 @@ fn rotations_are_followed_in_a_cluster() {
     });
     // Each member is asked for by its own address.
     let heard = Arc::clone(&asked);
-    let client = options().credentials(move |address: &str| {
+    let client = options(&Password::default()).credentials(move |address: &str| {
         heard.lock().insert(address.to_owned());
         Err::<Credentials, _>("none")
     });
@@ -291,7 +315,7 @@ fn rotations_are_followed_on_postgres() {
     admin.batch_execute(make).unwrap();
     let admin = Mutex::new(admin);
     let url = server.url_as("secretive");
-    rotations_are_followed(&|| LockClient::builder().url(&url), 10, |_, new| {
+    rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| {
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
         admin.lock().batch_execute(&format!("ALTER USER secretive PASSWORD '{new}'; {end}")).unwrap();
     });
@@ -305,7 +329,7 @@ fn rotations_are_followed_on_mysql() {
     run("CREATE USER secretive IDENTIFIED BY 'S3CR3T-0'");
     run("GRANT ALL ON locks.* TO secretive");
     let url = server.url_as("secretive");
-    rotations_are_followed(&|| LockClient::builder().url(&url), 10, |_, new| {
+    rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| {
         run(&format!("ALTER USER secretive IDENTIFIED BY '{new}'"));
         end_sessions(&server);
     });
@@ -325,7 +349,7 @@ fn rotations_are_followed_on_etcd() {
     ] {
         server.must(&format!("/v3/auth/{path}"), body);
     }
-    let options = || LockClient::builder().url(server.url()).username("app");
+    let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
     // A change ends all tokens.
     rotations_are_followed(&options, 10, |_, new| {
         let root = server.must("/v3/auth/authenticate", r#"{"name":"root","password":"R00T"}"#);

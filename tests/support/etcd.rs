@@ -202,6 +202,9 @@ impl Etcd {
             // Otherwise a password costs a tenth of a second.
             "--bcrypt-cost",
             "4",
+            // A token ends while a test runs.
+            "--auth-token-ttl",
+            "2",
         ];
         if self.tls {
             program.extend(["--cert-file", "server.crt", "--key-file", "server.key"]);

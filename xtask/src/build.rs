@@ -50,7 +50,8 @@ pub fn compile(job: &Job<'_>) -> bool {
         job.say(&format!("-- {features}"));
         good &= job.cargo(&format!("check --locked --lib --no-default-features --features={features}"));
     }
-    good
+    job.say("-- with every mutation");
+    good & crate::parts::sabotage(job, &["--check"])
 }
 
 /// Rendered as docs.rs does, then checked.

@@ -53,6 +53,9 @@ pub fn check(report: &Report) -> Vec<Figure> {
     all.crowd();
     all.held();
     all.waiters();
+    for (ms, queues) in [(1, true), (20, true), (60, false)] {
+        all.far(ms, queues);
+    }
     let ran = |figure: &Figure| figure.met.is_some();
     if all.figures.iter().any(ran) { all.figures } else { Vec::new() }
 }
@@ -218,6 +221,38 @@ impl Figures<'_> {
         let share = drain(CALLS).zip(drain("redisson")).map(|(ours, theirs)| theirs / ours);
         let wanted = "drained 6 times as fast as Redisson".into();
         self.at_least(title, wanted, share, Some(6.0), " times as fast");
+    }
+}
+
+impl Figures<'_> {
+    /// Over a link of so many milliseconds: a queue moves on with a message and a request, and no faster than two
+    /// round trips.
+    fn far(&mut self, ms: u32, has_others: bool) {
+        let trip = f64::from(ms);
+        for processes in [4.0, 12.0] {
+            let (id, title) = (
+                format!("far{ms}-procs{processes}"),
+                format!("{ms} ms away, {processes} processes, `lock`/`unlock`"),
+            );
+            let rate = self.metric(&id, CALLS, "cycles_per_s").map(|rate| 1e3 / rate / trip);
+            self.at_most(&title, "a cycle ≤ 2.2 round trips".into(), rate, Some(2.2), " round trips");
+            let even = self.metric(&id, CALLS, "processes_evenness");
+            self.at_least(&title, "fewest/most per process ≥ 0.9".into(), even, Some(0.9), "");
+            let turns = self.metric(&id, CALLS, "wait_max_us").map(|us| us / 1e3 / (processes * 2.1 * trip));
+            self.at_most(
+                &title,
+                "longest wait ≤ 1.5 × an even queue".into(),
+                turns,
+                Some(1.5),
+                " × an even queue",
+            );
+        }
+        if has_others {
+            let title = format!("{ms} ms away, a recall");
+            let p50 =
+                self.metric(&format!("far{ms}-handoff"), KEPT, "handoff_p50_us").map(|us| us / 1e3 / trip);
+            self.at_most(&title, "≤ 3.1 round trips".into(), p50, Some(3.1), " round trips");
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod chart;
 mod drive;
 mod figures;
 mod kept;
+mod link;
 mod load;
 mod machine;
 mod monitor;

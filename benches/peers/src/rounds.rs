@@ -10,6 +10,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::kept::Kept;
+use crate::link;
 use crate::load::{Kind, Sort};
 use crate::machine::Machine;
 use crate::monitor::Monitor;
@@ -239,6 +240,7 @@ impl Bench<'_> {
         self.control.flush()?;
         std::fs::write(&self.counter, 0_u64.to_le_bytes())?;
         let seconds = if round == 0 { self.settings.seconds.min(0.5) } else { self.settings.seconds };
+        let seconds = if self.settings.quick { seconds } else { seconds.max(workload.least_seconds()) };
         let warmup = match (self.settings.quick, peer) {
             (true, _) => 0.2,
             (false, "redisson") => 2.0,
@@ -256,6 +258,10 @@ impl Bench<'_> {
             kind => (kind, workload.processes),
         };
         let kind = format!("{kind:?}").to_lowercase();
+        let url = match workload.link_ms {
+            0 => self.options.url.clone(),
+            _ => link::far(&self.options.url, workload.link())?,
+        };
         let mut arguments: Vec<String> = Vec::new();
         for (flag, value) in [
             ("--peer", peer.to_owned()),
@@ -264,7 +270,7 @@ impl Bench<'_> {
             ("--keys", keys.to_string()),
             ("--seconds", seconds.to_string()),
             ("--warmup", warmup.to_string()),
-            ("--url", self.options.url.clone()),
+            ("--url", url),
             ("--name", format!("bench:{}:{round}", workload.id)),
         ] {
             arguments.extend([flag.to_owned(), value]);

@@ -1,5 +1,7 @@
 //! The workloads, and the clients that run each.
 
+use std::time::Duration;
+
 use crate::load::{Kind, Sort};
 
 pub struct Workload {
@@ -12,6 +14,8 @@ pub struct Workload {
     pub keys: usize,
     /// Microseconds of work between lock and unlock.
     pub work_us: u64,
+    /// Milliseconds of a round trip to the server, beside the machine's own.
+    pub link_ms: u64,
     pub peers: &'static [&'static str],
     /// The cores that the server and the drivers are pinned to, if they are.
     pub cores: Option<Cores>,
@@ -59,6 +63,9 @@ const ALL: &[&str] = &[
 ];
 /// Those in Rust, which can have work of a length.
 const RUST: &[&str] = &["leasehold", "leasehold-lock", "leasehold-keep", "rslock", "rlock"];
+/// The clients that are compared over a link.
+const OVER_A_LINK: &[&str] =
+    &["leasehold", "leasehold-lock", "leasehold-keep", "redisson", "redsync", "rueidislock", "rslock"];
 /// The clients that renew many locks in batches.
 const RENEWING: &[&str] = &["leasehold-lock", "redisson"];
 /// The clients that have read-write locks and semaphores.
@@ -83,6 +90,7 @@ const fn cycles(
         threads,
         keys,
         work_us: 0,
+        link_ms: 0,
         peers,
         cores: None,
     }
@@ -99,6 +107,16 @@ const fn shared(id: &'static str, title: &'static str, processes: usize, sort: S
 const fn working(id: &'static str, title: &'static str, processes: usize) -> Workload {
     Workload { work_us: 50, peers: RUST, ..cycles(id, title, processes, 1, 1) }
 }
+
+const fn far(id: &'static str, title: &'static str, link_ms: u64, near: Workload) -> Workload {
+    Workload { id, title, link_ms, peers: OVER_A_LINK, cores: None, ..near }
+}
+
+const HANDOFF: Workload = Workload {
+    kind: Kind::Handoff,
+    peers: LOCKS,
+    ..cycles("handoff", "unlock in one process → acquired in another", 2, 1, 1)
+};
 
 pub const WORKLOADS: &[Workload] = &[
     alone("one", "1 thread, 1 key, one core", Cores::One),
@@ -118,18 +136,7 @@ pub const WORKLOADS: &[Workload] = &[
     shared("permits64", "64 processes × 1 thread, a semaphore of 4 permits", 64, Sort::Permits),
     shared("rw16", "16 processes × 1 thread, a read-write lock, 1 of 10 writes", 16, Sort::ReadWrite),
     shared("rw64", "64 processes × 1 thread, a read-write lock, 1 of 10 writes", 64, Sort::ReadWrite),
-    Workload {
-        id: "handoff",
-        title: "unlock in one process → acquired in another",
-        kind: Kind::Handoff,
-        sort: Sort::Plain,
-        processes: 2,
-        threads: 1,
-        keys: 1,
-        work_us: 0,
-        peers: LOCKS,
-        cores: None,
-    },
+    HANDOFF,
     Workload {
         id: "crowd500",
         title: "500 clients waiting for one lock",
@@ -140,6 +147,7 @@ pub const WORKLOADS: &[Workload] = &[
         threads: 500,
         keys: 1,
         work_us: 0,
+        link_ms: 0,
         peers: LOCKS,
         cores: None,
     },
@@ -152,6 +160,7 @@ pub const WORKLOADS: &[Workload] = &[
         threads: 1,
         keys: 10_000,
         work_us: 0,
+        link_ms: 0,
         peers: RENEWING,
         cores: None,
     },
@@ -165,9 +174,22 @@ pub const WORKLOADS: &[Workload] = &[
         threads: 1000,
         keys: 1,
         work_us: 0,
+        link_ms: 0,
         peers: WAITING,
         cores: None,
     },
+    far("far1-one", "1 ms away: 1 thread, 1 key", 1, cycles("", "", 1, 1, 1)),
+    far("far1-own64", "1 ms away: 64 threads, each its own key", 1, cycles("", "", 1, 64, 64)),
+    far("far1-procs4", "1 ms away: 4 processes × 1 thread, one key", 1, cycles("", "", 4, 1, 1)),
+    far("far1-procs12", "1 ms away: 12 processes × 1 thread, one key", 1, cycles("", "", 12, 1, 1)),
+    far("far1-handoff", "1 ms away: unlock in one process → acquired in another", 1, HANDOFF),
+    far("far20-one", "20 ms away: 1 thread, 1 key", 20, cycles("", "", 1, 1, 1)),
+    far("far20-own64", "20 ms away: 64 threads, each its own key", 20, cycles("", "", 1, 64, 64)),
+    far("far20-procs4", "20 ms away: 4 processes × 1 thread, one key", 20, cycles("", "", 4, 1, 1)),
+    far("far20-procs12", "20 ms away: 12 processes × 1 thread, one key", 20, cycles("", "", 12, 1, 1)),
+    far("far20-handoff", "20 ms away: unlock in one process → acquired in another", 20, HANDOFF),
+    far("far60-procs4", "60 ms away: 4 processes × 1 thread, one key", 60, cycles("", "", 4, 1, 1)),
+    far("far60-procs12", "60 ms away: 12 processes × 1 thread, one key", 60, cycles("", "", 12, 1, 1)),
 ];
 
 /// A crowd that is smaller than the others', and why.
@@ -179,6 +201,15 @@ pub fn smaller_crowd(peer: &str) -> Option<(usize, &'static str)> {
 }
 
 impl Workload {
+    pub fn link(&self) -> Duration {
+        Duration::from_millis(self.link_ms)
+    }
+
+    /// How long a run lasts at least: each process has ten turns in a queue that moves on with two round trips.
+    pub fn least_seconds(&self) -> f64 {
+        20.0 * self.link().as_secs_f64() * self.processes as f64
+    }
+
     /// Whether the threads want the same lock.
     pub fn contended(&self) -> bool {
         self.processes * self.threads > self.keys

@@ -105,7 +105,7 @@ pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathB
     }
     broken.insert("src/sabotage.rs", [SWITCH, TEXT_SWITCH, &texts].concat());
     broken.insert("cli/src/sabotage.rs", SWITCH.to_owned());
-    let build = "fn main() {\n    println!(\"cargo::rustc-check-cfg=cfg(leasehold_sabotage)\");\n    println!(\"cargo::rustc-cfg=leasehold_sabotage\");\n    println!(\"cargo::rerun-if-changed=build.rs\");\n}\n";
+    let build = "//! Says that mutations are here.\n\nfn main() {\n    println!(\"cargo::rustc-check-cfg=cfg(leasehold_sabotage)\");\n    println!(\"cargo::rustc-cfg=leasehold_sabotage\");\n    println!(\"cargo::rerun-if-changed=build.rs\");\n}\n";
     broken.insert("build.rs", build.to_owned());
     for file in listed(root)? {
         let content = match broken.remove(file.as_str()) {

@@ -4,9 +4,9 @@
 //! environment variable `SABOTAGE` of a test program turns one on. Tests of the program `leasehold` do not
 //! clear that name. See docs/decisions/0033-sabotage-in-a-copy.md.
 //!
-//! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a
-//! mutation's file or description. `--resume` skips mutations that were caught. `--copy` only writes the
-//! copy, `--build` builds it, and `--page` only counts.
+//! Arguments: `[--resume] [--check | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a
+//! mutation's file or description. `--resume` skips mutations that were caught. `--check` only checks
+//! that the copy compiles, `--build` builds its tests, and `--page` only counts.
 //!
 //! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/figures/sabotage.md;
 //! `LEASEHOLD_SABOTAGE_JOBS` (2) is the number of mutations at a time.
@@ -52,12 +52,12 @@ fn main() -> ExitCode {
 
 fn work() -> Result<()> {
     let (mut patterns, mut resumes) = (Vec::new(), false);
-    let (mut only_copies, mut only_builds, mut only_page) = (false, false, false);
+    let (mut only_checks, mut only_builds, mut only_page) = (false, false, false);
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--resume" => resumes = true,
             "--build" => only_builds = true,
-            "--copy" => only_copies = true,
+            "--check" => only_checks = true,
             "--page" => only_page = true,
             _ => patterns.push(argument),
         }
@@ -68,8 +68,8 @@ fn work() -> Result<()> {
         return page::write(&root(), &mutations, &record);
     }
     let package = copy::write(&root(), &target().join("sabotage/package"), &mutations)?;
-    if only_copies {
-        return Ok(());
+    if only_checks {
+        return run::check(&package, &target());
     }
     let chosen: Vec<&Mutation> = mutations
         .iter()

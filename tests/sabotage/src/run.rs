@@ -15,6 +15,27 @@ use crate::record::Verdict;
 /// Each suite is the cheapest, so none is slow.
 const LEAST_LIMIT: Duration = Duration::from_secs(60);
 
+/// Cargo in the copy, with the tests' features, so that dependencies are built once.
+fn cargo(package: &Path, target: &Path, command: &str) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.args([command, "--workspace", "--all-features"]);
+    cargo
+        .current_dir(package)
+        .env("CARGO_TARGET_DIR", target)
+        .env_remove("SABOTAGE")
+        .stderr(Stdio::inherit());
+    cargo
+}
+
+/// Whether the library and the program compile with each mutation in them.
+pub fn check(package: &Path, target: &Path) -> Result<()> {
+    let status = cargo(package, target, "check").args(["--quiet", "--lib", "--bins"]).status();
+    let compiles = status.map_err(|error| format!("cargo: {error}"))?.success();
+    if compiles { Ok(()) } else { Err(NO_COPY.to_owned()) }
+}
+
+const NO_COPY: &str = "the copy does not build: a mutation does not compile";
+
 pub struct Programs {
     package: PathBuf,
     logs: PathBuf,
@@ -28,15 +49,8 @@ impl Programs {
     pub fn build(package: &Path, target: &Path, mutations: &[&Mutation]) -> Result<Programs> {
         let suites = mutations.iter().map(|one| &one.suite);
         let names: BTreeSet<&str> = suites.map(|suite| suite.program.as_str()).collect();
-        let mut cargo = Command::new("cargo");
-        // The tests' features, so that dependencies are built once.
-        cargo.args([
-            "test",
-            "--workspace",
-            "--all-features",
-            "--no-run",
-            "--message-format=json-render-diagnostics",
-        ]);
+        let mut cargo = cargo(package, target, "test");
+        cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
         for name in &names {
             match *name {
                 "lib" => cargo.arg("--lib"),
@@ -45,15 +59,9 @@ impl Programs {
                 name => cargo.args(["--test", name]),
             };
         }
-        // One of a place's two texts may leave a name unused.
-        cargo
-            .current_dir(package)
-            .env("CARGO_TARGET_DIR", target)
-            .env_remove("SABOTAGE")
-            .stderr(Stdio::inherit());
         let built = cargo.output().map_err(|error| format!("cargo: {error}"))?;
         if !built.status.success() {
-            return Err("the copy does not build".to_owned());
+            return Err(NO_COPY.to_owned());
         }
         let mut by_name = BTreeMap::new();
         for line in String::from_utf8_lossy(&built.stdout).lines() {
