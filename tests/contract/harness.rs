@@ -1,4 +1,4 @@
-//! What a store provides to run the contracts.
+//! A store provides this to run the contracts.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
 /// Ends the sessions of all clients, as an operator or a broken network would.
 pub(crate) type EndSessions = Box<dyn FnOnce()>;
 
-/// What becomes of a hold when its client's sessions or connections end.
+/// A hold's fate when its client's sessions or connections end.
 #[derive(Clone, Copy)]
 pub(crate) enum Sessions {
     /// The store has no sessions.

@@ -222,7 +222,7 @@ impl Drop for Raise<'_> {
 }
 
 /// A command that runs if this process dies without dropping this (a kill, an abort, an undropped static).
-/// It waits for the end of a pipe that only this process holds.
+/// The shell waits for the end of a pipe that only this process holds.
 pub struct LastWill {
     shell: Child,
     pipe: Option<ChildStdin>,

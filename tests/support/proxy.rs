@@ -1,6 +1,6 @@
 //! A TCP proxy that understands RESP, in front of one server.
 //!
-//! It pairs each command of a connection with its reply, in order, so that a test can name the reply to
+//! The proxy pairs each command of a connection with its reply, in order, so that a test can name the reply to
 //! lose: "the next EVALSHA that names this lock". Like a network it delays, holds or loses bytes from some
 //! point on, or ends the connection. Like TCP it never loses bytes within a stream, with two exceptions:
 //! [`Proxy::drop_messages`] and [`Fault::repeat`].
@@ -80,9 +80,9 @@ pub fn verb(verb: &'static str) -> impl Fn(&Command) -> bool + Send + 'static {
 pub enum Then {
     /// Open, and nothing passes any more in either direction: a black hole.
     Silent,
-    /// It is closed in order (FIN).
+    /// Closed in order (FIN).
     Close,
-    /// It is aborted (RST).
+    /// Aborted (RST).
     Reset,
 }
 

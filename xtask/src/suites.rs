@@ -86,7 +86,6 @@ pub struct Program {
     pub path: String,
 }
 
-/// What cargo built, by its messages.
 fn programs_in(messages: &str) -> Vec<Program> {
     let program = |line: &str| {
         line.strip_prefix("{\"reason\":\"compiler-artifact\"")?;

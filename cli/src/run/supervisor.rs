@@ -221,8 +221,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// It leads until the helper begins to end the command, and at the latest until it kills it: before
-    /// another can lead.
+    /// The run leads until the helper begins to end the command, and at the latest until the helper kills
+    /// the command: before another run can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {

@@ -225,7 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// It has sent its request and awaits the answer, so it is not slow.
+    /// The browser has sent its request and awaits the answer, so it is not slow.
     waits_for_us: bool,
     is_cut: bool,
 }

@@ -339,7 +339,7 @@ fn completions_are_written() {
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
         assert!(said.contains("signal:HUP") || said.contains("signal\\:HUP"), "{shell}");
     }
-    // What Bash offers behind the dashes, and for the values of options.
+    // Bash completes words behind the dashes, and values of options.
     let script = r#"source <("$0" completions bash)
         offers() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _leasehold_or_command leasehold "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[*]}"; }
         offers leasehold run job -- mkfi

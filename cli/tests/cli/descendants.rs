@@ -1,4 +1,4 @@
-//! What a command has started, when the run is asked to end, its helper is killed, or the system hides or refuses.
+//! The descendants of a command, when the run is asked to end, its helper dies, or the system hides or refuses.
 
 use std::path::Path;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn a_hidden_process_is_not_called_ended() {
     let deleted = thread::scope(|scope| {
         let run = scope.spawn(|| outcome(&mut hidden));
         eventually("the command runs", || {
-            // It is the last to be started, after the grant.
+            // The sleep is the last to be started, after the grant.
             let entries = std::fs::read_dir("/proc").unwrap().flatten();
             let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
             !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\x00600"))

@@ -1,4 +1,4 @@
-//! What people and programs read of a run while it waits and when it ends.
+//! People and programs read this of a run while it waits and when it ends.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -284,7 +284,7 @@ fn slow_clients_do_not_keep_others_from_being_served() {
             } else {
                 "GET / HT"
             };
-            // It may have been cut off already, for the sake of the next.
+            // The server may have cut this connection off already, for the sake of the next.
             drop(stream.write_all(part.as_bytes()));
             stream
         }));

@@ -136,7 +136,7 @@ impl Database for Sqlite {
 
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
-        // It existed when the client was made; another program may be about to create it.
+        // The table existed when the client was made. In a new file, another program may be about to create it.
         let has_table = link.on(|conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)

@@ -43,7 +43,7 @@ fn owners(server: &Server, lock: &str) -> usize {
     }
 }
 
-/// What some owners may ask of locks of one kind, and the request of a new owner.
+/// The requests that some owners may send to locks of one kind, and the request of a new owner.
 struct Scene {
     name: &'static str,
     requests: Vec<Request>,

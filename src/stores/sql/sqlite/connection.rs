@@ -223,8 +223,8 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// SQLite rolls back a statement that fails; only about a commit that the disk failed it is not sure itself.
-/// It has no code for a missing table: without that of the clients only the directory fails.
+/// SQLite rolls back a statement that fails, and is in doubt only about a commit that the disk failed.
+/// SQLite has no code for a missing table. Without the table of the clients, only the directory fails.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     let said = error.to_string();
     if said.contains("no such table") && said.contains("_clients") {

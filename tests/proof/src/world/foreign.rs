@@ -92,8 +92,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// It gives up a place before a free lock and notifies nobody: those behind find out when they renew
-    /// their places.
+    /// A foreign waiter gives up a place before a free lock and notifies nobody: those behind find out when
+    /// they renew their places.
     pub(super) fn passes_nothing_on(&self, request: &Request) -> bool {
         request.who.is_foreign() && request.op == Op::Leave && Kind::is_free(&self.server)
     }

@@ -56,7 +56,7 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// It has not asked, or will ask again at once.
+    /// The process has not asked, or will ask again at once.
     Wants,
     Asks,
     Sleeps {
@@ -66,7 +66,7 @@ enum Phase {
         until_us: u64,
         levels: u8,
     },
-    /// It holds, and has asked for more time or another level.
+    /// The process holds, and has asked for more time or another level.
     Extends {
         until_us: u64,
         levels: u8,
