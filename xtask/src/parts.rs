@@ -230,6 +230,17 @@ pub fn web(job: &Job<'_>) -> bool {
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test))
 }
 
+/// One short round of the benchmark of this crate alone: does each workload run, and does no call fail? Times are not
+/// looked at.
+pub fn bench(job: &Job<'_>) -> bool {
+    let (manifest, target) =
+        ("benches/peers/Cargo.toml", job.gate.target.join("bench").display().to_string());
+    let test = format!("test --locked --release --manifest-path {manifest} --target-dir {target}");
+    let quick =
+        Run::new("./bench").args(["--quick", "--peers", "raw,leasehold,leasehold-lock,leasehold-keep"]);
+    is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test)) & job.run(&quick).good
+}
+
 /// The files of a release: built twice with the same bytes, packed, installed, used and removed.
 pub fn release(job: &Job<'_>) -> bool {
     let is_root = job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");

@@ -75,12 +75,17 @@ impl Report {
 
     /// The clients that let two in at once, and the place.
     pub fn violations(&self) -> Vec<String> {
-        let broken = |result: &&Summary| result.metrics.get("violations").is_some_and(|count| *count > 0.0);
-        self.results
-            .iter()
-            .filter(broken)
-            .map(|result| format!("{} in {}", result.peer, result.workload))
-            .collect()
+        self.those(|result| result.metrics.get("violations").is_some_and(|count| *count > 0.0))
+    }
+
+    /// Where a call of leasehold's failed.
+    pub fn failures(&self) -> Vec<String> {
+        self.those(|result| result.peer.starts_with("leasehold") && result.has_failed)
+    }
+
+    fn those(&self, wanted: impl Fn(&Summary) -> bool) -> Vec<String> {
+        let found = self.results.iter().filter(|result| wanted(result));
+        found.map(|result| format!("{} in {}", result.peer, result.workload)).collect()
     }
 
     /// The counted runs during which the machine was not quiet, and how much.

@@ -175,6 +175,10 @@ pub fn run(options: &Options) -> Result<()> {
     if !violations.is_empty() {
         bail!("two holders at once: {}", violations.join(", "));
     }
+    let failures = report.failures();
+    if !failures.is_empty() {
+        bail!("calls failed: {}", failures.join(", "));
+    }
     if options.docs.is_some() && !disturbed.is_empty() {
         bail!(
             "the page is not written, the machine was not quiet (more than {}):\n  {}",

@@ -7,8 +7,7 @@
 //! Requests that come during a write leave together in the next one. All replies of one read are taken
 //! together, and unsent requests are written before any thread is woken: the server works while threads wake.
 //!
-//! All requests about one lock go over one shared connection, chosen by the hash of its name, so they arrive
-//! in order.
+//! A server has one shared connection of this client, so requests about a lock arrive in order.
 //!
 //! The invariant: a thread that stops reading first lets go of `reading` and then looks for a waiting thread;
 //! a thread that begins to wait first says so and then tries to get `reading`. So one sees the other, or the
