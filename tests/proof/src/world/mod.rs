@@ -90,6 +90,8 @@ struct Owner {
     who: Who,
     phase: Phase,
     cycles: u8,
+    /// Since when it waits.
+    since_us: u64,
     /// Has it asked since it began to wait, does it listen to its own turn, to all releases.
     has_asked: bool,
     own_turn: bool,
@@ -110,6 +112,8 @@ struct Request {
     to: Option<Who>,
     op: Op,
     sent_us: u64,
+    /// For how long its owner had waited by then.
+    waited_ms: u64,
     /// Whether the owner waits for the answer still.
     is_awaited: bool,
     /// Whether it is on its client's connection, behind what that sent before.
@@ -171,6 +175,7 @@ impl<'a> World<'a> {
             who: Who { owner, client: *client, number: 1 },
             phase: Phase::Idle,
             cycles: if limits.idle == Some(owner) { 0 } else { limits.cycles },
+            since_us: BEGIN_US,
             has_asked: false,
             own_turn: false,
             releases: false,
@@ -207,6 +212,11 @@ impl<'a> World<'a> {
             to,
             op,
             sent_us,
+            waited_ms: if self.owners[owner].has_asked {
+                (sent_us - self.owners[owner].since_us) / 1000
+            } else {
+                0
+            },
             is_awaited,
             is_in_order: op != Op::Undo && !who.is_foreign(),
             unlock,
@@ -218,12 +228,26 @@ impl<'a> World<'a> {
     /// Whether another thread of the same client is at it, so that this one waits for it and does not ask.
     fn stands_behind(&self, owner: usize) -> bool {
         let me = &self.owners[owner];
+        // Of a client's threads that want permits one asks at a time.
+        if matches!(self.kind, Kind::Semaphore(_)) {
+            return self.waits_beside(owner);
+        }
         self.kind.queues_here()
             && self.owners.iter().any(|other| {
                 other.who.owner != owner
                     && other.who.client == me.who.client
                     && !matches!(other.phase, Phase::Idle | Phase::Wants | Phase::Dead)
             })
+    }
+
+    /// Whether another thread of the same client asks or sleeps.
+    fn waits_beside(&self, owner: usize) -> bool {
+        let client = self.owners[owner].who.client;
+        self.owners.iter().any(|other| {
+            other.who.owner != owner
+                && other.who.client == client
+                && matches!(other.phase, Phase::Asks | Phase::Sleeps { .. })
+        })
     }
 
     /// Another thread of the same client that waits for this one.
@@ -243,7 +267,12 @@ impl<'a> World<'a> {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_leaves(owner);
         }
-        let is_last = self.kind.queues_here() && self.successor(owner).is_none();
+        let who = self.owners[owner].who;
+        let is_last = match self.kind {
+            Kind::Plain | Kind::Fenced => self.successor(owner).is_none(),
+            Kind::Semaphore(_) => self.successor(owner).is_none() && !self.waits_beside(owner),
+            Kind::Fair | Kind::ReadWrite => self.kind.has_line(&who) && self.owners[owner].has_asked,
+        };
         if is_last || self.kind == Kind::Fair && self.owners[owner].has_asked {
             self.send(owner, Op::Leave, None, false);
         }
