@@ -175,13 +175,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "nobody wakes",
     ),
     ("fair_release.lua", "if is_held or way == 'force' then", "if true then", Kind::Fair, "the server has"),
-    (
-        "rw_acquire.lua",
-        "  if ttl_ms ~= -2 and not may_join then",
-        "  if ttl_ms ~= -2 and not may_join and half == 'read' then",
-        Kind::ReadWrite,
-        "two hold it",
-    ),
+    ("rw_acquire.lua", "    if not is_free or kept then", "    if kept then", Kind::ReadWrite, "two hold it"),
     (
         "rw_acquire.lua",
         "  local may_join = half == 'read' and (mode == 'read' or writes)",
