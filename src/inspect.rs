@@ -57,6 +57,9 @@ pub struct Inspection {
     /// Whether a waiting writer keeps readers out that use the agreement.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) writers_wait: bool,
+    /// A waiting writer keeps all readers out that come later.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) a_writer_waits_long: bool,
 }
 
 /// The kind of object that a name stands for.
@@ -319,6 +322,7 @@ impl Inspection {
             permits: Vec::new(),
             permits_out: 0,
             writers_wait: false,
+            a_writer_waits_long: false,
         }
     }
 

@@ -107,11 +107,7 @@ impl Parker {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
 
-    /// Takes a pending signal. The caller checks what it may have been for.
-    pub(crate) fn forget_signal(&self) {
-        self.waker.sleep(Some(Duration::ZERO));
-    }
-
+    /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
     pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
         if self.is_service {
             self.while_still();

@@ -63,6 +63,8 @@ parts! {
     RwMarker = Numbered(":rwlock_timeout:"),
     /// The waiting writers of a read-write lock that go before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),
+    /// The readers that wait for a read-write lock, and when the last write ended.
+    RwReaders = Before("leasehold_rwlock_readers:"),
     PermitsChannel = Before("redisson_sc:"),
     /// The permits of an expirable semaphore that are taken.
     PermitsOut = Behind(":timeout"),

@@ -31,6 +31,9 @@ pub(crate) struct Claim {
     /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such
     /// a reader looks.
     pub(crate) writers_first: bool,
+    /// For how long the caller has waited, where several may have the lock: zero at its first attempt. A thread that
+    /// reads already has waited for ever: no writer goes before its further reads.
+    pub(crate) waited: Duration,
     /// How many permits; one for locks.
     pub(crate) units: u32,
     /// The note that the store may show to people. The store ends nothing by it.
@@ -60,6 +63,7 @@ impl Claim {
             listens_for: ListensFor::Releases,
             leads: false,
             writers_first: false,
+            waited: Duration::ZERO,
             units: 1,
             note: None,
             levels: 1,
@@ -87,6 +91,7 @@ impl Claim {
             queue_mode: QueueMode::Barges,
             listens_for: ListensFor::Releases,
             writers_first: false,
+            waited: Duration::ZERO,
             levels: 1,
             wants_fence: false,
             is_granted: true,

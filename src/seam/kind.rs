@@ -39,7 +39,6 @@ struct Properties {
     only_asks: bool,
     shares_its_end: bool,
     other_half: Option<Kind>,
-    is_throttled: bool,
 }
 
 const LOCK: Properties = Properties {
@@ -52,7 +51,6 @@ const LOCK: Properties = Properties {
     only_asks: false,
     shares_its_end: false,
     other_half: None,
-    is_throttled: false,
 };
 
 /// A number, or a notification, without a holder.
@@ -73,14 +71,11 @@ impl Kind {
                 other_half: Some(Kind::Write),
                 ..LOCK
             },
-            Kind::Write => {
-                Properties { family: Family::Write, other_half: Some(Kind::Read), is_throttled: true, ..LOCK }
-            }
+            Kind::Write => Properties { family: Family::Write, other_half: Some(Kind::Read), ..LOCK },
             Kind::Token => Properties { family: Family::Token, is_one_record: true, ..LOCK },
-            Kind::Permits => Properties { is_leased: true, is_throttled: true, ..COUNTED },
+            Kind::Permits => Properties { is_leased: true, ..COUNTED },
             Kind::Latch => Properties { only_asks: true, ..COUNTED },
-            Kind::Semaphore => Properties { is_throttled: true, ..COUNTED },
-            Kind::Signal => COUNTED,
+            Kind::Semaphore | Kind::Signal => COUNTED,
         }
     }
 
@@ -141,10 +136,9 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether a release notifies all waiters although only some can succeed, so that failing waiters ask
-    /// less often.
-    pub(crate) const fn is_throttled(self) -> bool {
-        self.properties().is_throttled
+    /// Whether it is granted to as many as there are permits.
+    pub(crate) const fn has_permits(self) -> bool {
+        matches!(self, Kind::Semaphore | Kind::Permits)
     }
 
     /// Whether an attempt leaves nothing in the store, even if granted.

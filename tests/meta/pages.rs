@@ -329,6 +329,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             let permit = permits.acquire(1)?;
             pair.woken(|| theirs.try_acquire_for(1, LONG), || permit.unlock())?;
             permits.add_permits(2)?;
+            theirs.try_acquire_for(9, SHORT)?;
             permits.drain_permits()?;
             permits.delete().map(drop)
         }
@@ -343,6 +344,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.available_permits()?;
             permits.acquired_permits()?;
             permits.set_permits(2)?;
+            theirs.acquire_with(9, &AcquireOptions::new().wait(SHORT))?;
             let permit = permits.acquire()?;
             let id = permit.ids().remove(0);
             permit.forget();

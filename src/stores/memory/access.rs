@@ -8,14 +8,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::take_time;
+use crate::seam::capabilities::WaitQueues;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Family, Inspect, Kind, Pending,
-    Release, Snapshot, Store,
+    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Family, Inspect, Kind, ListensFor,
+    Pending, Release, Snapshot, Store,
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::parties::Parties;
-use crate::stores::memory::state::{Access, MemoryKind, MemoryState};
+use crate::stores::memory::state::{Access, MemoryKind, MemoryState, turn_channel};
 use crate::stores::memory::store::{Fault, MemoryShared, MemoryStore};
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -143,6 +144,7 @@ impl Store for MemoryAccess {
         Capabilities {
             can_expire_in: true,
             queues: Kind::is_in_order,
+            wait_queues: Some(self),
             itself: Some(self),
             directory: Some(self),
             listing: Some(self),
@@ -198,7 +200,7 @@ impl Store for MemoryAccess {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let name = kinds::of(claim.kind).channel(claim)?;
+        let name = channel(claim)?;
         let mut channels = self.shared.channels.lock();
         let channel =
             channels.entry(name.as_str().into()).or_insert_with(|| Arc::new(Channel::new(&name, true)));
@@ -207,7 +209,7 @@ impl Store for MemoryAccess {
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        let name = kinds::of(claim.kind).channel(claim)?;
+        let name = channel(claim)?;
         self.shared.channels.lock().get(name.as_str()).map(|channel| channel.message_count())
     }
 
@@ -222,6 +224,27 @@ impl Store for MemoryAccess {
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
+}
+
+impl WaitQueues for MemoryAccess {
+    fn is_refused(&self) -> bool {
+        false
+    }
+
+    fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
+        drop(
+            self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.leave_line(access, claim)),
+        );
+    }
+}
+
+/// Where a waiter under this claim listens.
+fn channel(claim: &Claim) -> Option<String> {
+    let kind = kinds::of(claim.kind);
+    if claim.listens_for == ListensFor::OwnTurn && kind.has_line() {
+        return Some(turn_channel(claim.name.key(), claim.owner.client()));
+    }
+    kind.channel(claim)
 }
 
 impl Inspect for MemoryAccess {

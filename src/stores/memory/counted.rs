@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::ident::Owner;
+use crate::ident::{ClientId, Owner};
 use crate::inspect::{ObjectKind, PermitInfo};
-use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, Release, not_set_up};
+use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, QueueMode, Release, not_set_up};
+use crate::stores::memory::line::Line;
 use crate::time::Moment;
 
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub(super) struct Counted {
     /// Waiters for a condition, and until when each counts as alive.
     queue: VecDeque<(Owner, Moment)>,
     notified: HashMap<Owner, Moment>,
+    /// The clients that wait for permits.
+    pub(super) line: Line,
 }
 
 const GRANTED: Attempt = Attempt::granted(None);
@@ -65,6 +68,7 @@ impl Counted {
         if self.ends.is_some_and(|ends| ends <= now) {
             (self.count, self.ends) = (None, None);
         }
+        self.line.expire(now);
         let before = self.out.len();
         self.out.retain(|_, until| *until > now);
         let back = before - self.out.len();
@@ -102,17 +106,35 @@ impl Counted {
         self.count = Some(self.count.unwrap_or(0).saturating_add(amount));
     }
 
-    pub(super) fn take(&mut self, claim: &Claim) -> Answer<Attempt> {
+    pub(super) fn take(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
         match self.taken.get(&claim.owner) {
             Some(true) => Ok(GRANTED),
+            Some(false) => Ok(Attempt::Busy { retry_after: None }),
             None if self.count.is_none() => Err(not_set_up()),
-            None if self.has(claim.units) => {
+            None if self.may_take(claim) => {
                 self.add(-i64::from(claim.units));
                 self.taken.insert(claim.owner, true);
+                self.line.leave(claim.owner.client());
                 Ok(GRANTED)
             }
-            Some(false) | None => Ok(Attempt::Busy { retry_after: None }),
+            None => Ok(self.line.stand(claim, now, None)),
         }
+    }
+
+    /// Whether there are enough besides those that are kept for others.
+    fn may_take(&self, claim: &Claim) -> bool {
+        let kept = match claim.queue_mode {
+            QueueMode::Barges => 0,
+            _ => self.line.kept_for_others(Some(claim.owner.client())),
+        };
+        self.has(claim.units.saturating_add(u32::try_from(kept).unwrap_or(u32::MAX)))
+    }
+
+    /// The clients to notify after a request. Behind a client that was `refused`, others may want fewer.
+    pub(super) fn told(&mut self, refused: Option<ClientId>, now: Moment) -> Vec<ClientId> {
+        let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
+        let behind = refused.map_or(0, |client| self.line.up_to(client));
+        self.line.tell(free, behind, now)
     }
 
     pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
@@ -120,12 +142,13 @@ impl Counted {
         if !is_out && self.count.is_none() {
             return Err(not_set_up());
         }
-        if !is_out && !self.has(claim.units) {
-            let first = self.out.values().min();
-            return Ok(Attempt::Busy { retry_after: first.map(|until| until.since(now)) });
+        if !is_out && !self.may_take(claim) {
+            let first = self.out.values().min().map(|until| until.since(now));
+            return Ok(self.line.stand(claim, now, first));
         }
         if !is_out {
             self.add(-i64::from(claim.units));
+            self.line.leave(claim.owner.client());
         }
         self.prolong(claim, now);
         Ok(GRANTED)

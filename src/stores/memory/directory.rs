@@ -119,8 +119,9 @@ impl MemoryState {
             seen.kind = ObjectKind::ReadWriteLock { mode };
             (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
             seen.listeners = Some(listeners(&rw_channel(key)));
-            seen.writers_wait =
-                self.read_writes.get(key).is_some_and(|parties| parties.have_writers_waiting(now));
+            let parties = self.read_writes.get(key);
+            seen.writers_wait = parties.is_some_and(|parties| parties.have_writers_waiting(now));
+            seen.a_writer_waits_long = parties.is_some_and(|parties| parties.a_writer_waits_long(now));
             return seen;
         }
         for kind in CountedKind::ALL {

@@ -185,10 +185,26 @@ impl MemoryKind for RwKind {
             let lets_readers_in = parties.stop_waiting(self.0, claim);
             let release = parties.release(self.0, claim, left);
             if lets_readers_in || matches!(release, Release::Freed { .. }) {
+                let ends_write = self.0 == Mode::Write && matches!(release, Release::Freed { .. });
+                let told = parties.pass_on(ends_write, access.now);
                 access.notify(&rw_channel(claim.name.key()));
+                told.into_iter().for_each(|(client, word)| access.tell(claim.name.key(), client, word));
             }
             release
         })
+    }
+
+    fn has_line(&self) -> bool {
+        self.0 == Mode::Write
+    }
+
+    fn leave_line(&self, access: &mut Access<'_>, claim: &Claim) {
+        with_parties(access, &claim.name, |parties, access| {
+            parties.line.leave(claim.owner.client());
+            let told = parties.pass_on(false, access.now);
+            access.notify(&rw_channel(claim.name.key()));
+            told.into_iter().for_each(|(client, word)| access.tell(claim.name.key(), client, word));
+        });
     }
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
@@ -201,7 +217,9 @@ impl MemoryKind for RwKind {
         with_parties(access, name, |parties, access| {
             let was_held = parties.force(self.0);
             if was_held {
+                let told = parties.pass_on(false, access.now);
                 access.notify(&rw_channel(name.key()));
+                told.into_iter().for_each(|(client, word)| access.tell(name.key(), client, word));
             }
             was_held
         })
@@ -233,6 +251,14 @@ fn with_counted<T>(
     result
 }
 
+/// Notifies the clients for which permits are kept from now on.
+fn tell_permits(kind: CountedKind, access: &mut Access<'_>, claim: &Claim, is_refused: bool) {
+    let key = claim.name.key();
+    let Some(counted) = access.state.counted.get_mut(&(kind, key.into())) else { return };
+    let told = counted.told(is_refused.then(|| claim.owner.client()), access.now);
+    told.into_iter().for_each(|client| access.tell(key, client, b"next"));
+}
+
 impl MemoryKind for CountedKind {
     fn channel(&self, claim: &Claim) -> Option<String> {
         let key = claim.name.key();
@@ -244,24 +270,40 @@ impl MemoryKind for CountedKind {
         })
     }
 
+    fn has_line(&self) -> bool {
+        matches!(self, CountedKind::Semaphore | CountedKind::Permits)
+    }
+
+    fn leave_line(&self, access: &mut Access<'_>, claim: &Claim) {
+        with_counted(*self, access, claim, |counted, _| {
+            counted.line.leave(claim.owner.client());
+            ((), WokenWaiters::Nobody)
+        });
+        tell_permits(*self, access, claim, false);
+    }
+
     fn attempt(&self, access: &mut Access<'_>, claim: &Claim, _count: u32) -> Answer<Attempt> {
-        with_counted(*self, access, claim, |counted, now| match self {
-            CountedKind::Semaphore => (counted.take(claim), WokenWaiters::Nobody),
+        let answer = with_counted(*self, access, claim, |counted, now| match self {
+            CountedKind::Semaphore => (counted.take(claim, now), WokenWaiters::Nobody),
             CountedKind::Permits => (counted.take_leased(claim, now), WokenWaiters::Nobody),
             CountedKind::Latch => (Ok(counted.pass()), WokenWaiters::Nobody),
             CountedKind::Signal => {
                 let (attempt, woken) = counted.notice(claim, now);
                 (Ok(attempt), woken)
             }
-        })
+        });
+        tell_permits(*self, access, claim, matches!(answer, Ok(Attempt::InWaitQueue { .. })));
+        answer
     }
 
     fn release(&self, access: &mut Access<'_>, claim: &Claim, _left: u32) -> Release {
-        with_counted(*self, access, claim, |counted, _| match self {
+        let release = with_counted(*self, access, claim, |counted, _| match self {
             CountedKind::Semaphore => counted.give_back_taken(claim),
             CountedKind::Permits => counted.give_back_leased(claim),
             CountedKind::Latch | CountedKind::Signal => (FREED, WokenWaiters::Nobody),
-        })
+        });
+        tell_permits(*self, access, claim, false);
+        release
     }
 
     fn clean_up(&self, access: &mut Access<'_>, claim: &Claim) -> Release {
@@ -280,6 +322,9 @@ impl MemoryKind for CountedKind {
     }
 
     fn count(&self, access: &mut Access<'_>, claim: &Claim, what: &Counting) -> Option<i64> {
-        with_counted(*self, access, claim, |counted, now| counted.change(*self, claim, what, now))
+        let result =
+            with_counted(*self, access, claim, |counted, now| counted.change(*self, claim, what, now));
+        tell_permits(*self, access, claim, false);
+        result
     }
 }

@@ -7,9 +7,14 @@ mod access;
 mod counted;
 mod directory;
 mod kinds;
+mod line;
 mod parties;
 mod state;
 mod store;
 
 pub(crate) use access::MemoryAccess;
 pub use store::{Fault, MemoryStore};
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;

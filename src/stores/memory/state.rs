@@ -88,6 +88,10 @@ pub(super) fn rw_channel(key: &str) -> String {
     format!("{key}:rw")
 }
 
+pub(super) fn turn_channel(key: &str, client: ClientId) -> String {
+    format!("{key}:turn:{client}")
+}
+
 pub(super) struct Access<'a> {
     pub(super) state: &'a mut MemoryState,
     pub(super) now: Moment,
@@ -99,6 +103,13 @@ impl Access<'_> {
     pub(super) fn notify(&self, channel: &str) {
         if let Some(channel) = self.channels.lock().get(channel) {
             channel.notify();
+        }
+    }
+
+    /// A message for a client that stands in the line.
+    pub(super) fn tell(&self, key: &str, client: ClientId, word: &[u8]) {
+        if let Some(channel) = self.channels.lock().get(turn_channel(key, client).as_str()) {
+            channel.take(word);
         }
     }
 
@@ -145,6 +156,13 @@ impl HeldLock {
 pub(super) trait MemoryKind: Sync {
     /// `None`: waiters of this kind get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
+
+    /// Whether its waiters stand in a line, and are notified of their turn.
+    fn has_line(&self) -> bool {
+        false
+    }
+
+    fn leave_line(&self, _access: &mut Access<'_>, _claim: &Claim) {}
 
     fn attempt(&self, access: &mut Access<'_>, claim: &Claim, count: u32) -> Answer<Attempt>;
 

@@ -73,19 +73,21 @@ scripts! {
     EXPIRE_IN = "expire_in.lua";
     FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
     FAIR_RELEASE = "owners.lua", "fair_release.lua";
-    RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
-    RW_RELEASE = "rw_release.lua";
+    RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "rw_acquire.lua";
+    RW_RELEASE = "line.lua", "readers.lua", "rw_release.lua";
+    RW_LEAVE = "line.lua", "rw_leave.lua";
     RW_RENEW = "rw_renew.lua";
     RW_INSPECT = "rw_inspect.lua";
-    RW_FORCE = "owners.lua", "rw_force.lua";
-    SEMAPHORE_ACQUIRE = "semaphore_acquire.lua";
-    SEMAPHORE_RELEASE = "semaphore_release.lua";
-    COUNTER = "counter.lua";
-    PERMITS_ACQUIRE = "permits_acquire.lua";
-    PERMITS_RELEASE = "permits_release.lua";
+    RW_FORCE = "owners.lua", "line.lua", "rw_force.lua";
+    SEMAPHORE_ACQUIRE = "join.lua", "stand.lua", "permits_line.lua", "permits_stand.lua", "semaphore_acquire.lua";
+    SEMAPHORE_RELEASE = "permits_line.lua", "semaphore_release.lua";
+    COUNTER = "permits_line.lua", "counter.lua";
+    PERMITS_ACQUIRE = "join.lua", "stand.lua", "permits_line.lua", "permits_stand.lua", "permits_acquire.lua";
+    PERMITS_RELEASE = "permits_line.lua", "permits_release.lua";
+    PERMITS_LEAVE = "permits_line.lua", "permits_leave.lua";
     PERMITS_RENEW = "permits_renew.lua";
-    PERMITS_COUNT = "permits_count.lua";
-    PERMITS_BY_ID = "permits_by_id.lua";
+    PERMITS_COUNT = "permits_line.lua", "permits_count.lua";
+    PERMITS_BY_ID = "permits_line.lua", "permits_by_id.lua";
     LATCH_ATTEMPT = "latch_attempt.lua";
     SIGNAL_ATTEMPT = "signal_attempt.lua";
     SIGNAL_CHANGE = "signal_change.lua";
@@ -113,7 +115,7 @@ macro_rules! guarded {
 guarded! {
     RING_ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "acquire.lua";
     RING_FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
-    RING_RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
+    RING_RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";
     RING_LOOK = "look.lua";
 }

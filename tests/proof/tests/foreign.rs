@@ -68,8 +68,8 @@ const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
     (
         Kind::ReadWrite,
         "rw_release.lua",
-        "elseif longest_ms <= 0 then\n  redis.pcall('publish', channel, '0')",
-        "elseif longest_ms <= 0 then\n  redis.pcall('publish', channel, 'free')",
+        "    redis.pcall('publish', channel, '1')\n  end\n  redis.pcall('publish', channel, '0')",
+        "    redis.pcall('publish', channel, '1')\n  end\n  redis.pcall('publish', channel, 'free')",
         "nobody wakes",
     ),
 ];

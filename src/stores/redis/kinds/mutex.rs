@@ -97,7 +97,7 @@ impl RedisKind for MutexKind {
 }
 
 /// As `acquire.lua` takes it.
-fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
+pub(super) fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
     let word = match claim.queue_mode {
         QueueMode::Barges if claim.waits => "spin",
         QueueMode::Barges => "barge",

@@ -7,10 +7,11 @@ use crate::inspect::Mode;
 use crate::seam::{Answer, Claim, PLACE_LASTS, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::RedisKind;
+use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_RELEASE, RW_RENEW, Script,
+    Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_LEAVE, RW_RELEASE, RW_RENEW, Script,
 };
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
@@ -30,7 +31,18 @@ impl RedisKind for RwKind {
         Some(keys::rw_channel(claim.name.key()))
     }
 
-    fn acquisition(&self, claim: &Claim, count: u32, _link: u32) -> Command {
+    /// Writers stand in a queue. Readers enter together.
+    fn turn_channel(&self, claim: &Claim) -> Option<String> {
+        (self.0 == Mode::Write).then(|| keys::turn_channel(claim.name.key(), claim.owner.client()))
+    }
+
+    fn leaving_queue(&self, claim: &Claim) -> Option<Command> {
+        let lock = claim.name.key();
+        let command = || RW_LEAVE.on(&[lock]).arg(claim.owner.client().to_string());
+        (self.0 == Mode::Write).then(|| command().arg(keys::rw_channel(lock)))
+    }
+
+    fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command {
         let lock = claim.name.key();
         let marker = format!("{}{count}", markers(&claim.name, claim.owner));
         let (waiting, counter) = (waiting(claim), keys::fence_counter(lock));
@@ -38,7 +50,8 @@ impl RedisKind for RwKind {
         let keys = if claim.wants_fence { &keys[..] } else { &keys[..3] };
         let command = RW_ACQUIRE.on(keys).arg(word(self.0)).arg(claim.owner);
         let alive_ms = if claim.waits { millis(PLACE_LASTS) } else { 0 };
-        command.arg(count).arg(millis(claim.lease)).arg(alive_ms)
+        let command = command.arg(count).arg(millis(claim.lease)).arg(alive_ms);
+        command.arg(&*queue_mode(claim, link)).arg(millis(claim.waited))
     }
 
     fn removal(&self, claim: &Claim, left: u32) -> Command {

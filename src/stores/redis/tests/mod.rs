@@ -16,4 +16,5 @@ mod subscriber;
 #[cfg(feature = "tls")]
 mod tls;
 mod token;
+mod turns;
 mod wait_queue;

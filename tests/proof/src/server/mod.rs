@@ -46,7 +46,7 @@ pub struct Server {
     pub has_written: bool,
 }
 
-pub const COMMANDS: [&str; 33] = [
+pub const COMMANDS: [&str; 36] = [
     "time",
     "publish",
     "del",
@@ -74,6 +74,9 @@ pub const COMMANDS: [&str; 33] = [
     "lrange",
     "zadd",
     "zincrby",
+    "zcard",
+    "zcount",
+    "zrank",
     "zrem",
     "zscore",
     "zrange",
@@ -179,7 +182,9 @@ impl Server {
             ("del", keys) => {
                 Reply::Number(keys.iter().filter(|key| self.keys.remove(**key).is_some()).count() as i64)
             }
-            ("exists", [key]) => Reply::Number(i64::from(self.keys.contains_key(*key))),
+            ("exists", keys) => {
+                Reply::Number(keys.iter().filter(|key| self.keys.contains_key(**key)).count() as i64)
+            }
             ("pttl", [key]) => Reply::Number(match self.keys.get(*key) {
                 None => -2,
                 Some(Entry { ends_ms: None, .. }) => -1,
@@ -194,8 +199,8 @@ impl Server {
                 self.list(&command, rest)
             }
             (
-                "zadd" | "zincrby" | "zrem" | "zscore" | "zcard" | "zrange" | "zrangebyscore" | "zpopmin"
-                | "zremrangebyscore",
+                "zadd" | "zincrby" | "zrem" | "zscore" | "zcard" | "zcount" | "zrank" | "zrange"
+                | "zrangebyscore" | "zpopmin" | "zremrangebyscore",
                 _,
             ) => self.sorted(&command, rest),
             ("pubsub", ["numsub" | "shardnumsub", channel]) => {

@@ -30,7 +30,7 @@ impl<'a> World<'a> {
             let now_ms = request.sent_us / 1000;
             return self.foreign().call(self.kind, request.op, &request.who, now_ms, request.unlock);
         }
-        self.kind.call(request.op, &request.who, request.to.as_ref())
+        self.kind.call(request.op, &request.who, request.to.as_ref(), request.waited_ms)
     }
 
     pub(super) fn read(&self, request: &Request, reply: &Reply) -> Result<Answer, String> {

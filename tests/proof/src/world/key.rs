@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Phase, Request, World};
-use crate::kinds::Answer;
+use crate::kinds::{Answer, Kind};
 use crate::server::Value;
 
 impl World<'_> {
@@ -28,6 +28,15 @@ impl World<'_> {
                     for (score, member) in members {
                         let ago_s = (now_s - i128::from(*score)).rem_euclid(100);
                         write!(key, "{member} {ago_s},").ok();
+                        // A writer that has waited for long enough comes before readers.
+                        if self.kind == Kind::ReadWrite {
+                            write!(
+                                key,
+                                "{} ",
+                                now_us / 1000 - 1_700_000_000_000 - i128::from(*score) / 10_000
+                            )
+                            .ok();
+                        }
                     }
                 }
                 Value::Sorted(members) => {
@@ -59,7 +68,8 @@ impl World<'_> {
                 owner.is_spent,
                 owner.is_void,
             ];
-            write!(key, "|{} {} {phase} {flags:?}", owner.who.number, owner.cycles).ok();
+            let waited = if owner.has_asked { since(owner.since_us) } else { 0 };
+            write!(key, "|{} {} {waited} {phase} {flags:?}", owner.who.number, owner.cycles).ok();
         }
         // The order of different clients' requests does not matter.
         let mut requests: Vec<&Request> = self.requests.iter().collect();
@@ -73,7 +83,7 @@ impl World<'_> {
                 };
                 let (who, op, sent) = (request.who, request.op, since(request.sent_us));
                 let flags = [request.is_awaited, request.is_in_order, request.is_void];
-                format!("{who:?} {op:?} {sent} {flags:?} {} {answer}", request.unlock)
+                format!("{who:?} {op:?} {sent} {} {flags:?} {} {answer}", request.waited_ms, request.unlock)
             })
             .collect();
         let left = &self.left;

@@ -87,7 +87,9 @@ struct Owner {
     who: Who,
     phase: Phase,
     cycles: u8,
-    /// Whether it has asked since it began to wait, listens to its own turn, and listens to all releases.
+    /// Since when it waits.
+    since_us: u64,
+    /// Has it asked since it began to wait, does it listen to its own turn, to all releases.
     has_asked: bool,
     own_turn: bool,
     releases: bool,
@@ -107,7 +109,9 @@ struct Request {
     to: Option<Who>,
     op: Op,
     sent_us: u64,
-    /// Whether the owner still waits for the answer.
+    /// For how long its owner had waited by then.
+    waited_ms: u64,
+    /// Whether the owner waits for the answer still.
     is_awaited: bool,
     /// Whether it uses its client's connection, behind earlier requests.
     is_in_order: bool,
@@ -168,6 +172,7 @@ impl<'a> World<'a> {
             who: Who { owner, client: *client, number: 1 },
             phase: Phase::Idle,
             cycles: if limits.idle == Some(owner) { 0 } else { limits.cycles },
+            since_us: BEGIN_US,
             has_asked: false,
             own_turn: false,
             releases: false,
@@ -204,6 +209,11 @@ impl<'a> World<'a> {
             to,
             op,
             sent_us,
+            waited_ms: if self.owners[owner].has_asked {
+                (sent_us - self.owners[owner].since_us) / 1000
+            } else {
+                0
+            },
             is_awaited,
             is_in_order: op != Op::Undo && !who.is_foreign(),
             unlock,
@@ -215,6 +225,10 @@ impl<'a> World<'a> {
     /// Whether another thread of the client asks, so that this one waits for it.
     fn stands_behind(&self, owner: usize) -> bool {
         let me = &self.owners[owner];
+        // Of a client's threads that want permits one asks at a time.
+        if matches!(self.kind, Kind::Semaphore(_)) {
+            return self.waits_beside(owner);
+        }
         self.kind.queues_here()
             && self.owners.iter().any(|other| {
                 other.who.owner != owner
@@ -223,7 +237,17 @@ impl<'a> World<'a> {
             })
     }
 
-    /// Another thread of the client that waits for this one.
+    /// Whether another thread of the same client asks or sleeps.
+    fn waits_beside(&self, owner: usize) -> bool {
+        let client = self.owners[owner].who.client;
+        self.owners.iter().any(|other| {
+            other.who.owner != owner
+                && other.who.client == client
+                && matches!(other.phase, Phase::Asks | Phase::Sleeps { .. })
+        })
+    }
+
+    /// Another thread of the same client that waits for this one.
     fn successor(&self, owner: usize) -> Option<usize> {
         let client = self.owners[owner].who.client;
         let waits = |other: &&Owner| {
@@ -240,7 +264,12 @@ impl<'a> World<'a> {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_leaves(owner);
         }
-        let is_last = self.kind.queues_here() && self.successor(owner).is_none();
+        let who = self.owners[owner].who;
+        let is_last = match self.kind {
+            Kind::Plain | Kind::Fenced => self.successor(owner).is_none(),
+            Kind::Semaphore(_) => self.successor(owner).is_none() && !self.waits_beside(owner),
+            Kind::Fair | Kind::ReadWrite => self.kind.has_line(&who) && self.owners[owner].has_asked,
+        };
         if is_last || self.kind == Kind::Fair && self.owners[owner].has_asked {
             self.send(owner, Op::Leave, None, false);
         }

@@ -81,7 +81,11 @@ impl explore::World for World<'_> {
         let mut next = self.clone();
         match *action {
             Action::Ask(owner) => {
+                let now_us = next.server.now_us;
                 let one = &mut next.owners[owner];
+                if one.phase == Phase::Idle {
+                    one.since_us = now_us;
+                }
                 let turn = match (one.has_asked, one.is_next) {
                     (false, _) => Turn::Wait,
                     (true, false) => Turn::Stand,
