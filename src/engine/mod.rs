@@ -8,6 +8,7 @@
 pub(crate) mod acquire;
 pub(crate) mod batch;
 pub(crate) mod calls;
+pub(crate) mod contended;
 mod core;
 pub(crate) mod deadlock;
 pub(crate) mod directory;

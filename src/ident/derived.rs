@@ -63,6 +63,8 @@ parts! {
     RwMarker = Numbered(":rwlock_timeout:"),
     /// The writers that wait for a read-write lock and are to come before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),
+    /// The holders of a read-write lock that hear of others who wait for it.
+    RwHearers = Before("leasehold_rwlock_hearers:"),
     PermitsChannel = Before("redisson_sc:"),
     /// The permits of an expirable semaphore that are out.
     PermitsOut = Behind(":timeout"),

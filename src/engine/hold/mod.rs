@@ -20,6 +20,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::engine::contended::Contention;
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
 pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, Next, QueuePlace};
@@ -70,6 +71,7 @@ pub(crate) struct Hold {
     /// Something other than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
+    pub(crate) contention: Contention,
 }
 
 static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -98,6 +100,7 @@ impl Hold {
             fence: grant.fence.map_or_else(OnceLock::new, OnceLock::from),
             has_spent_guard: AtomicBool::new(false),
             listeners: Listeners::default(),
+            contention: Contention::default(),
         };
         (hold, state, level)
     }
@@ -148,7 +151,7 @@ impl Hold {
 
     /// For renewals and releases.
     pub(crate) fn claim(&self) -> Claim {
-        Claim { lease: self.renewed_lease(), ..self.claim.clone() }
+        Claim { lease: self.renewed_lease(), hears: self.contention.hears(), ..self.claim.clone() }
     }
 
     /// Whether a request about the hold may still arrive.

@@ -51,11 +51,17 @@ if not held then
       local last = redis.call('zrange', waiting, -1, -1, 'WITHSCORES')
       local first_ms = (tonumber(last[2]) or 0) - now_ms
       if first_ms > 0 then
+        if mode == 'write' and alive_ms > 0 then
+          recall_hearers(lock)
+        end
         return {'busy', mode == 'write' and math.max(ttl_ms, first_ms) or first_ms}
       end
     end
   end
   if ttl_ms ~= -2 and not may_join then
+    if alive_ms > 0 then
+      recall_hearers(lock)
+    end
     return {'busy', ttl_ms}
   end
 end
