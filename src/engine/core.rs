@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::engine::calls::Call;
-use crate::engine::contended::Hearers;
 use crate::engine::directory::Announcer;
+use crate::engine::hearers::Hearers;
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
@@ -42,7 +42,7 @@ pub(crate) struct Core {
     pub(crate) timer: Service,
     /// Gives back what is cached for a time slice.
     pub(crate) cache_thread: CacheThread,
-    pub(crate) hearers: Hearers,
+    pub(super) hearers: Hearers,
     /// The work that waits for the watchdog.
     pub(crate) inbox: Mutex<Inbox>,
     /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and

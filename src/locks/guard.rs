@@ -490,7 +490,7 @@ macro_rules! contention {
             /// # Guarantees
             /// Advice: a hold whose holder does nothing stays. A waiter of this crate is heard of after one
             /// message, or within about a second if the message is lost. A call that does not wait is not heard
-            /// of. See [whose waiters count](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/locks.md#somebody-wants-this-lock).
+            /// of. See [whose waiters count](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/kinds.md#somebody-wants-this-lock).
             ///
             /// # Examples
             /// ```

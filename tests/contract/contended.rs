@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::{LockClient, OwnedGuard, RedisLock};
+use leasehold::{LeaderEvent, LockClient, OwnedGuard, RedisLock};
 
 use super::harness::{Need, Store, fresh};
-use crate::support::{LONG, Waiter, elsewhere, eventually, let_pass, ms};
+use crate::support::{LONG, Waiter, elsewhere, eventually, let_pass, ms, now};
 
 contracts!(needs Hearing:
     a_hold_hears_of_another_client_that_waits,
@@ -21,6 +21,7 @@ contracts!(needs Hearing:
     nothing_is_left_of_a_hold_that_heard_of_others,
     a_reader_hears_of_writers_alone,
     a_writer_hears_of_readers,
+    a_leader_that_reports_hears_of_its_rival,
 );
 
 /// The kinds of lock of which holders hear of others.
@@ -106,7 +107,7 @@ fn calls_are_a_second_apart_while_others_wait(store: &Store) {
     let called = calls(&guard);
     let waiters = [waits_for(other.get_lock(&name)), waits_for(client.get_lock(&name))];
     called.recv_timeout(LONG).expect("the first call");
-    let first = std::time::Instant::now();
+    let first = now();
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
@@ -199,4 +200,22 @@ fn a_writer_hears_of_readers(store: &Store) {
         let guard = client.get_read_write_lock(&name).write().acquire_owned().unwrap();
         hears_of(guard, reading.get_read_write_lock(&name).read().clone());
     }
+}
+
+fn a_leader_that_reports_hears_of_its_rival(store: &Store) {
+    let (client, other, name) = (store.client(), store.client(), fresh("leader"));
+    let leader = client.leader(&name).unwrap();
+    let LeaderEvent::Elected { term } = leader.events().recv_timeout(LONG).unwrap() else {
+        panic!("elected")
+    };
+    let rival = other.leader(&name).unwrap();
+    assert!(eventually(LONG, || other.stats().waiters > 0), "it stands");
+    assert!(leader.events().is_empty(), "nobody has asked for reports");
+    leader.report_contended().unwrap();
+    leader.report_contended().unwrap();
+    assert_eq!(leader.events().recv_timeout(LONG), Ok(LeaderEvent::Contended { term }));
+    let_pass(ms(1_500), "another report");
+    assert!(leader.events().len() <= 1, "an event that nobody reads is enough");
+    leader.withdraw().unwrap();
+    assert!(matches!(rival.events().recv_timeout(LONG), Ok(LeaderEvent::Elected { .. })));
 }

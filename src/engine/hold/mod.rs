@@ -5,6 +5,7 @@
 //! loss.
 
 pub(crate) mod caching;
+pub(crate) mod contention;
 pub(crate) mod grant;
 mod listeners;
 pub(crate) mod local_lock;
@@ -20,7 +21,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::engine::contended::Contention;
+use crate::engine::hold::contention::Contention;
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
 pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, Next, QueuePlace};
@@ -445,6 +446,11 @@ impl Hold {
 
     pub(crate) fn is_releasing(&self) -> bool {
         self.phase.is_releasing()
+    }
+
+    /// Whether it is neither lost nor being released.
+    pub(crate) fn stands(&self, now: Moment) -> bool {
+        !self.is_releasing() && self.loss_at(now).is_none()
     }
 
     /// Begins the full release; `false`: the hold is lost, or another call releases it. A number under which

@@ -20,9 +20,9 @@ local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local hearers = 'leasehold_rwlock_hearers:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
 local before = redis.pcall('zscore', hearers, field)
-redis.pcall('zremrangebyscore', hearers, 1, now_ms)
+redis.pcall('zremrangebyscore', hearers, -now_ms, now_ms)
 redis.pcall('zadd', hearers, now_ms + lasts_ms, field)
 if redis.pcall('pexpire', hearers, lasts_ms * 2) ~= 1 then
   redis.pcall('zrem', hearers, field)
 end
-return {before == '0' and 'wanted' or 'stays'}
+return {type(before) == 'string' and tonumber(before) < 0 and 'wanted' or 'stays'}

@@ -205,6 +205,9 @@ impl Postgres {
             Args::of(claim).and("keeper", keeper)
         };
         let hearing: Vec<_> = claims.iter().filter(|claim| claim.hears).map(args).collect();
+        if hearing.is_empty() {
+            return vec![false; claims.len()];
+        }
         // What fails is tried again by the next look.
         let mut marked = link.each(&self.queries.mark, &hearing).into_iter();
         claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()

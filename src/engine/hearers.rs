@@ -1,0 +1,143 @@
+//! The holds of a client that hear of others who want their locks: when each is checked, and its callbacks called.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::hold::Hold;
+use crate::observe::reporter::Reporter;
+use crate::seam::capabilities::CachedCheck;
+use crate::seam::subscription::Subscription;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::time::{Clock, Moment};
+
+/// Between two checks of a hold, and between two calls of its callbacks.
+pub(super) const EVERY: Duration = Duration::from_secs(1);
+
+/// A message has a hold checked sooner, this long after its last check. ZooKeeper also sends one for each reader
+/// that comes to other readers.
+const APART: Duration = Duration::from_millis(50);
+
+/// The holds of a client that hear of others.
+#[derive(Default)]
+pub(crate) struct Hearers {
+    pub(super) list: Mutex<Vec<Hearer>>,
+    /// How many there are, in the list or taken out of it for a look.
+    count: AtomicU64,
+}
+
+impl Hearers {
+    pub(super) fn add(&self, hearer: Hearer) {
+        // Counted first, looked at second. Pairs with `Core::note_waiter`.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.list.lock().push(hearer);
+    }
+
+    pub(super) fn is_any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    pub(super) fn let_go(&self, ended: Vec<Hearer>, reporter: &Reporter) {
+        for Hearer { hold, .. } in ended {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            if !hold.keeps_listeners() {
+                hold.contention.forget(reporter);
+            }
+        }
+    }
+}
+
+pub(super) struct Hearer {
+    pub(super) hold: Arc<Hold>,
+    recalls: Option<Subscription>,
+    /// The messages that had come before the last check.
+    heard: u64,
+    since: Moment,
+    last_check: Option<Moment>,
+    /// The store was asked to have recalls sent.
+    is_marked: bool,
+    /// There was a sign of other clients since the last call.
+    is_wanted: bool,
+    called: Option<Moment>,
+    /// A callback of it is yet to run, or runs.
+    is_calling: Arc<AtomicBool>,
+}
+
+impl Hearer {
+    pub(super) fn new(hold: &Arc<Hold>, recalls: Option<Subscription>, since: Moment) -> Hearer {
+        Hearer {
+            hold: Arc::clone(hold),
+            recalls,
+            heard: 0,
+            since,
+            last_check: None,
+            is_marked: false,
+            is_wanted: false,
+            called: None,
+            is_calling: Arc::default(),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.recalls.as_ref().map(Subscription::message_count).unwrap_or_default()
+    }
+
+    /// First when recalls can be heard, so that none is missed. Not before the next call may be made: a crowd
+    /// sends many messages.
+    pub(super) fn due(&self) -> Moment {
+        let Some(last) = self.last_check else {
+            let is_heard = |recalls: &Subscription| recalls.is_up() || recalls.is_refused();
+            let is_ready = self.recalls.as_ref().is_none_or(is_heard);
+            return if is_ready { self.since } else { self.since.plus(EVERY) };
+        };
+        let latest = last.plus(EVERY);
+        if self.heard == self.count() { latest } else { latest.min(last.plus(APART).max(self.next_call())) }
+    }
+
+    /// Counted first, asked second: a message that comes from here on has the hold checked again.
+    pub(super) fn begin_check(&mut self, now: Moment) {
+        (self.heard, self.last_check) = (self.count(), Some(now));
+    }
+
+    /// Calls back if there was a sign of others since the last call, or they wait here; when to look next.
+    pub(super) fn tell(&mut self, is_waited_for_here: bool, reporter: &Reporter, clock: &Clock) -> Moment {
+        let (is_wanted, now) = (self.is_wanted || is_waited_for_here, clock.now());
+        if is_wanted && self.next_call() <= now {
+            (self.called, self.is_wanted) = (Some(now), false);
+            self.call_back(reporter, clock);
+        }
+        if is_wanted { self.due().min(self.next_call()) } else { self.due() }
+    }
+
+    /// Each callback by itself, so that a panic in one does not keep the others. While one still runs, none is
+    /// called again.
+    fn call_back(&self, reporter: &Reporter, clock: &Clock) {
+        let callbacks = self.hold.contention.callbacks();
+        if callbacks.is_empty() || self.is_calling.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for callback in callbacks {
+            let (hold, clock) = (Arc::clone(&self.hold), clock.clone());
+            reporter.run_later(move || {
+                if hold.stands(clock.now()) {
+                    callback();
+                }
+            });
+        }
+        let is_calling = Arc::clone(&self.is_calling);
+        reporter.run_later(move || is_calling.store(false, Ordering::SeqCst));
+    }
+
+    fn next_call(&self) -> Moment {
+        self.called.map_or(Moment::from_nanos(0), |called| called.plus(EVERY))
+    }
+
+    pub(super) fn note(&mut self, answer: CachedCheck, now: Moment) {
+        // The first check sets the mark; later a mark that is gone was taken by a recall.
+        if answer == CachedCheck::Wanted || answer == CachedCheck::Unmarked && self.is_marked {
+            self.hold.contention.note_wanted(now);
+            self.is_wanted = true;
+        }
+        self.is_marked = true;
+    }
+}
