@@ -141,3 +141,153 @@ impl Hearer {
         self.is_marked = true;
     }
 }
+
+#[cfg(all(test, not(leasehold_shuttle)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+    use crate::engine::hold::local_lock::{LocalLock, LockKey};
+    use crate::engine::hold::{Grant, Holder};
+    use crate::ident::{ClientId, LockName, Owner};
+    use crate::seam::subscription::{Channel, ChannelSource};
+    use crate::seam::{Claim, Kind};
+    use crate::sync::Waker;
+    use crate::time::{Lease, ManualClock};
+
+    struct Nobody;
+
+    impl ChannelSource for Nobody {
+        fn left(&self, _channel: &Arc<Channel>) {}
+    }
+
+    struct World {
+        time: ManualClock,
+        channel: Arc<Channel>,
+        hearer: Hearer,
+        reporter: Reporter,
+        calls: Arc<AtomicU32>,
+    }
+
+    impl World {
+        /// A hold with a callback, whose recalls are not heard yet.
+        fn new() -> World {
+            let time = ManualClock::new();
+            let name = Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap());
+            let local = LocalLock::new(LockKey::new(Kind::Mutex, &name), &Arc::default());
+            let lease = Duration::from_secs(3_600);
+            let grant = Grant {
+                claim: Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), lease),
+                holder: Holder::Guard { taker: None },
+                sent: Clock::Manual(time.clone()).now(),
+                lease: Lease::Renewed,
+                renewed_lease: lease,
+                ceiling: None,
+                fence: None,
+                bound: None,
+                may_be_cached: true,
+                asks_to_cache: false,
+                until_recall: false,
+                leads: false,
+            };
+            let (hold, state, _level) = Hold::new(grant, &local);
+            let hold = Arc::new(hold);
+            local.state().enter(&hold, state);
+            let calls = Arc::new(AtomicU32::new(0));
+            let counted = Arc::clone(&calls);
+            hold.contention.begin(Some(Arc::new(move || _ = counted.fetch_add(1, Ordering::SeqCst))));
+            let channel = Arc::new(Channel::new("a", false));
+            let recalls = Subscription::new(Arc::clone(&channel), Arc::new(Nobody), &Waker::default());
+            let hearer = Hearer::new(&hold, Some(recalls), Clock::Manual(time.clone()).now());
+            World { time, channel, hearer, reporter: Reporter::new(None), calls }
+        }
+
+        fn now(&self) -> Moment {
+            Clock::Manual(self.time.clone()).now()
+        }
+
+        /// How long it is until the hold is checked.
+        fn due_in(&self) -> Duration {
+            self.hearer.due().since(self.now())
+        }
+
+        fn checked(&mut self, answer: CachedCheck) {
+            let now = self.now();
+            self.hearer.begin_check(now);
+            self.hearer.note(answer, now);
+        }
+
+        /// The calls so far, after those that are under way.
+        fn calls(&mut self, is_waited_for_here: bool) -> u32 {
+            self.hearer.tell(is_waited_for_here, &self.reporter, &Clock::Manual(self.time.clone()));
+            let (sender, done) = crossbeam_channel::bounded(1);
+            self.reporter.run_later(move || sender.send(()).unwrap());
+            done.recv().unwrap();
+            self.calls.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn a_hold_is_marked_when_its_recalls_are_heard() {
+        let world = World::new();
+        assert_eq!(world.due_in(), EVERY, "or else with the first check");
+        world.channel.set_up(true);
+        assert_eq!(world.due_in(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_message_brings_the_check_forward() {
+        let mut world = World::new();
+        world.channel.set_up(true);
+        world.checked(CachedCheck::Unmarked);
+        assert_eq!((world.due_in(), world.calls(false)), (EVERY, 0), "the first check is no recall");
+        world.channel.take(b"recall");
+        assert_eq!(world.due_in(), APART);
+        world.time.advance(APART);
+        assert_eq!(world.due_in(), Duration::ZERO);
+        world.checked(CachedCheck::Unmarked);
+        assert_eq!(world.calls(false), 1, "the recall has taken the mark");
+        assert!(world.hearer.hold.contention.is_wanted(world.now()));
+        world.channel.take(b"recall");
+        assert_eq!(world.due_in(), EVERY, "not before the next call");
+    }
+
+    #[test]
+    fn calls_are_a_second_apart() {
+        let mut world = World::new();
+        world.checked(CachedCheck::Wanted);
+        assert_eq!([world.calls(false), world.calls(true)], [1, 1]);
+        world.time.advance(EVERY / 2);
+        world.checked(CachedCheck::Wanted);
+        assert_eq!(world.calls(false), 1);
+        world.time.advance(EVERY / 2);
+        assert_eq!([world.calls(false), world.calls(false)], [2, 2]);
+        world.time.advance(EVERY);
+        world.checked(CachedCheck::Stays);
+        assert_eq!([world.calls(false), world.calls(true)], [2, 3], "a thread waits here");
+    }
+
+    #[test]
+    fn a_callback_runs_for_a_hold_that_stands() {
+        let mut world = World::new();
+        world.hearer.hold.begin_release();
+        world.checked(CachedCheck::Wanted);
+        assert_eq!(world.calls(true), 0);
+    }
+
+    #[test]
+    fn a_slow_callback_is_not_called_again_meanwhile() {
+        let mut world = World::new();
+        let (go_on, waits) = crossbeam_channel::unbounded::<()>();
+        world.hearer.hold.contention.begin(Some(Arc::new(move || waits.recv().unwrap_or_default())));
+        let clock = Clock::Manual(world.time.clone());
+        for _ in 0..5 {
+            world.hearer.tell(true, &world.reporter, &clock);
+            world.time.advance(EVERY);
+        }
+        drop(go_on);
+        assert_eq!(world.calls(false), 1);
+        assert_eq!(world.calls(true), 2);
+    }
+}

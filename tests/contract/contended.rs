@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use leasehold::{LeaderEvent, LockClient, OwnedGuard, RedisLock};
 
 use super::harness::{Need, Store, fresh};
-use crate::support::{LONG, Waiter, elsewhere, eventually, let_pass, ms, now};
+use crate::support::{LONG, Waiter, elsewhere, eventually, let_pass, median, ms, now, stalled_since};
 
 contracts!(needs Hearing:
     a_hold_hears_of_another_client_that_waits,
     a_hold_hears_of_a_thread_of_its_own_client,
     a_hold_that_is_asked_says_whether_others_wait,
+    a_waiter_is_heard_of_before_the_next_check,
+    the_owner_of_a_hold_that_heard_of_others_is_not_used_again,
     a_waiter_that_came_first_counts,
     a_waiter_that_gives_up_counts_no_more,
     calls_are_a_second_apart_while_others_wait,
@@ -75,6 +78,37 @@ fn a_hold_that_is_asked_says_whether_others_wait(store: &Store) {
     assert!(eventually(LONG, || guard.is_contended().unwrap()));
     guard.unlock().unwrap();
     waiter.returns_within(LONG);
+}
+
+/// By a message. The first check is over by then, and the next comes a second after it.
+fn a_waiter_is_heard_of_before_the_next_check(store: &Store) {
+    let (client, other, begun) = (store.client(), store.client(), now());
+    let round = |_| {
+        let name = fresh("soon");
+        let guard = client.get_lock(&name).acquire_owned().unwrap();
+        let called = calls(&guard);
+        let_pass(ms(300), "the first check");
+        let asked = now();
+        let waiter = waits_for(other.get_lock(&name));
+        called.recv_timeout(LONG).expect("the waiter is heard of");
+        let took = asked.elapsed();
+        guard.unlock().unwrap();
+        waiter.returns_within(LONG);
+        took
+    };
+    let rounds: Vec<Duration> = (0..5).map(round).collect();
+    assert!(median(rounds.clone()) <= ms(350) + stalled_since(begun) / 5, "{rounds:?}");
+}
+
+/// A mark that comes late is for nobody.
+fn the_owner_of_a_hold_that_heard_of_others_is_not_used_again(store: &Store) {
+    let lock = store.client().get_lock(fresh("owner"));
+    let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
+    assert_eq!(first, second);
+    let guard = lock.acquire().unwrap();
+    guard.on_contended(|| ()).unwrap();
+    guard.unlock().unwrap();
+    assert_ne!(lock.acquire().unwrap().owner(), first);
 }
 
 fn a_waiter_that_came_first_counts(store: &Store) {

@@ -393,7 +393,15 @@ impl Supervisor<'_> {
         let words =
             format!("others wait for the lock of {}: the command gets signal {signal}", self.task.name);
         self.say.notice("contended", &words, &json!({"name": self.task.name, "signal": signal}));
-        self.send(group, signal);
+        if signal == SIGTERM {
+            return self.send(group, signal);
+        }
+        // To the command alone: what it has started may be in the middle of a part.
+        if let Some(signal) = Signal::from_named_raw(signal)
+            && !family::is_dead(group)
+        {
+            kill_process(group, signal).ok();
+        }
     }
 
     /// The command stopped, and so does this process, as the shell expects of its job.
