@@ -57,18 +57,20 @@ fn another_process_gives_way(store: &str, url: &str) {
 
 macro_rules! gives_way {
     ($($store:ident: $server:expr;)*) => {
-        $(mod $store {
-            use super::*;
+        mod processes {
+            $(mod $store {
+                use crate::contended::*;
 
-            #[test]
-            fn a_long_job_gives_way_to_another_process() {
-                if let Ok(url) = std::env::var(URL) {
-                    return works_until_others_wait(&url);
+                #[test]
+                fn a_long_job_gives_way_to_another_process() {
+                    if let Ok(url) = std::env::var(URL) {
+                        return works_until_others_wait(&url);
+                    }
+                    let Some(server) = $server else { return };
+                    another_process_gives_way(stringify!($store), &server.url());
                 }
-                let Some(server) = $server else { return };
-                another_process_gives_way(stringify!($store), &server.url());
-            }
-        })*
+            })*
+        }
     };
 }
 
