@@ -142,7 +142,8 @@ impl Hearer {
     }
 }
 
-#[cfg(all(test, not(leasehold_shuttle)))]
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU32;

@@ -20,6 +20,7 @@ const URL: &str = "LEASEHOLD_CONTENDED_URL";
 const PARTS: u32 = 100;
 const PART: Duration = ms(100);
 
+#[expect(clippy::print_stdout, reason = "the other process reads it")]
 fn works_until_others_wait(url: &str) {
     let client = connect(url, LEASE).unwrap();
     let guard = client.get_lock("job").acquire().unwrap();

@@ -32,7 +32,7 @@ fn each_kinds_waiters_recall_a_holder_that_hears() {
         granted(store.attempt(&holder, 1, soon()));
         let tries = Claim { waits: false, ..claim(wanted, "k", 30_000) };
         let waits = Claim { waits: true, queue_mode: QueueMode::Waits, ..claim(wanted, "k", 30_000) };
-        let asks = |claim: &Claim| drop(store.attempt(claim, 1, soon()).done());
+        let asks = |claim: &Claim| _ = store.attempt(claim, 1, soon()).done();
         asks(&waits);
         assert_eq!(messages.payloads(), [""; 0], "{held:?}: not marked");
         store.clean_up(std::slice::from_ref(&waits), soon());
@@ -63,7 +63,7 @@ fn a_mark_that_a_recall_took_is_missed_and_set_anew() {
     let spins = Claim { waits: true, ..claim(Kind::Mutex, "k", 30_000) };
     for _ in 0..2 {
         assert_eq!(check(&store, &holder), CachedCheck::Unmarked);
-        drop(store.attempt(&spins, 1, soon()).done());
+        _ = store.attempt(&spins, 1, soon()).done();
         assert_eq!(listening.payloads(), ["recall"]);
     }
     store.close();
@@ -80,7 +80,7 @@ fn a_late_mark_marks_nobody() {
         check(&store, &holder);
         let ttl_ms = server.number(&["PTTL", "leasehold_rwlock_hearers:{k}"]);
         assert_eq!(ttl_ms > 0, matches!(held, Kind::Read | Kind::Write), "{held:?}: it ends by itself");
-        drop(store.release(&holder, 0, soon()).done());
+        _ = store.release(&holder, 0, soon()).done();
         assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}");
         assert_eq!(check(&store, &holder), CachedCheck::Lost);
         assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}: free");
