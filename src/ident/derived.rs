@@ -65,6 +65,8 @@ parts! {
     RwWaiting = Before("leasehold_rwlock_waiting:"),
     /// The readers that wait for a read-write lock, and when the last write ended.
     RwReaders = Before("leasehold_rwlock_readers:"),
+    /// The holders of a read-write lock that hear of others who wait for it.
+    RwHearers = Before("leasehold_rwlock_hearers:"),
     PermitsChannel = Before("redisson_sc:"),
     /// The permits of an expirable semaphore that are taken.
     PermitsOut = Behind(":timeout"),

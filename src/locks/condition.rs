@@ -274,6 +274,7 @@ impl Condition {
                 Ok(entered) => {
                     // Listeners move to the new hold once: later levels find none left.
                     released.hand_listeners_to(&entered.hold, &engine.reporter);
+                    engine.hand_contenders(action, released, &entered.hold);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
                         regained = Some(entered);
@@ -333,6 +334,7 @@ impl Condition {
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);
+    released.contention.forget(reporter);
 }
 
 impl fmt::Debug for Condition {

@@ -230,6 +230,16 @@ impl HeldLevel {
         self.engine.watch(self.hold());
     }
 
+    pub(crate) fn on_contended(&self, callback: impl Fn() + Send + Sync + 'static) -> Result<()> {
+        self.check().map_err(|error| error.during("on_contended"))?;
+        self.engine.hear_contenders("on_contended", self.hold(), Some(Arc::new(callback)))
+    }
+
+    pub(crate) fn is_contended(&self) -> Result<bool> {
+        self.check().map_err(|error| error.during("is_contended"))?;
+        self.engine.is_contended("is_contended", self.hold())
+    }
+
     fn lost(&self) -> Receiver<Loss> {
         if is_forked() {
             let (sender, receiver) = bounded(1);
@@ -460,6 +470,82 @@ impl Guard {
     }
 }
 
+macro_rules! contention {
+    ($guard:ident) => {
+        impl $guard {
+            /// Runs `callback` when others wait for the lock: another client, or another thread of this one. So a
+            /// long job can give way. Of a read hold, only writers count.
+            ///
+            /// The callback runs at most once a second while others wait, until the hold ends, on the client's
+            /// callback thread; a panic in it is caught. A hold may have several.
+            ///
+            /// # Blocking
+            /// Never: a thread of the client tells the store, by one request.
+            ///
+            /// # Errors
+            /// - [`Unsupported`](ErrorKind::Unsupported): waiters cannot be heard of in this store, or the lock
+            ///   is a token lock or a permit.
+            /// - [`is_lost`](Error::is_lost), or [`Forked`](ErrorKind::Forked): as [`check`](Self::check).
+            ///
+            /// # Guarantees
+            /// Advice: a hold whose holder does nothing stays. A waiter of this crate is heard of after one
+            /// message, or within about a second if the message is lost. A call that does not wait is not heard
+            /// of. See [whose waiters count](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/kinds.md#somebody-wants-this-lock).
+            ///
+            /// # Examples
+            /// ```
+            /// use std::sync::mpsc::channel;
+            ///
+            /// # let client = leasehold::LockClient::in_memory();
+            /// let lock = client.get_lock("import");
+            /// let guard = lock.acquire()?;
+            /// let (give_way, asked) = channel();
+            /// guard.on_contended(move || drop(give_way.send(())))?;
+            /// let other = std::thread::spawn(move || lock.acquire().map(drop));
+            /// asked.recv().unwrap(); // at the next safe point of the job
+            /// drop(guard);
+            /// other.join().unwrap()?;
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn on_contended(&self, callback: impl Fn() + Send + Sync + 'static) -> Result<()> {
+                self.level.on_contended(callback)
+            }
+
+            /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) hears of them. The first
+            /// question of a hold makes it hear of others, so the answer may be `false` for the time of a
+            /// request. After the last waiter of other clients has left, the answer stays `true` for up to three
+            /// seconds.
+            ///
+            /// # Blocking
+            /// Never: no request of this thread.
+            ///
+            /// # Errors
+            /// As [`on_contended`](Self::on_contended).
+            ///
+            /// # Guarantees
+            /// As [`on_contended`](Self::on_contended).
+            ///
+            /// # Examples
+            /// ```
+            /// # let client = leasehold::LockClient::in_memory();
+            /// let guard = client.get_lock("import").acquire()?;
+            /// for part in 0..100 {
+            ///     // … import this part …
+            ///     if guard.is_contended()? {
+            ///         break; // the rest later
+            ///     }
+            /// }
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn is_contended(&self) -> Result<bool> {
+                self.level.is_contended()
+            }
+        }
+    };
+}
+
+contention!(Guard);
+contention!(OwnedGuard);
 guard!(Guard { _bound_to_thread: PhantomData });
 guard!(OwnedGuard {});
 guard!(Permit {});

@@ -19,6 +19,7 @@ use crate::observe::{Loss, LossReason};
 use crate::park::Parker;
 use crate::seam::Kind;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Moment, random_between};
 
@@ -80,6 +81,11 @@ pub enum LeaderEvent {
         /// Larger than every earlier leader's.
         term: FencingToken,
     },
+    /// Others wait for the leadership. Only if the candidate [reports that](Leader::report_contended).
+    Contended {
+        /// The present term.
+        term: FencingToken,
+    },
     /// The candidate no longer leads. Unless withdrawn, it waits for election again.
     SteppedDown {
         /// The term that is over.
@@ -95,10 +101,13 @@ struct LeaderShared {
     stop: Interrupt,
     /// The leadership, while this candidate has it.
     office: Mutex<Option<OwnedGuard>>,
+    /// Others that wait are reported.
+    reports_contended: AtomicBool,
 }
 
 enum LeaderCommand {
-    /// Only for this term or a later one.
+    ReportContended,
+    /// Only from this term on.
     StepDown(FencingToken),
     Withdraw,
 }
@@ -113,9 +122,13 @@ impl Leader {
     pub(crate) fn stand(engine: &Arc<Engine>, name: Arc<LockName>) -> Result<Leader> {
         engine.usable("leader")?;
         let ((sender, events), (orders, ordered)) = (unbounded(), unbounded());
-        let office = Mutex::default();
-        let shared =
-            Arc::new(LeaderShared { engine: Arc::clone(engine), name, stop: Interrupt::new(), office });
+        let shared = Arc::new(LeaderShared {
+            engine: Arc::clone(engine),
+            name,
+            stop: Interrupt::new(),
+            office: Mutex::default(),
+            reports_contended: AtomicBool::new(false),
+        });
         let candidate = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("leasehold-leader".to_owned())
@@ -145,7 +158,46 @@ impl Leader {
         if is_forked() { &self.no_events } else { &self.events }
     }
 
-    /// Gives up the leadership, if this candidate has it, and stands again behind those who wait.
+    /// Has [`events`](Self::events) say, from now on, when others wait for this candidate's leadership: at most once
+    /// a second, and only while no other event waits to be read. See [`Guard::on_contended`](crate::Guard::on_contended).
+    ///
+    /// # Blocking
+    /// Never.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) where waiters cannot be heard of in this store;
+    /// [`ShutDown`](ErrorKind::ShutDown) and [`Forked`](ErrorKind::Forked).
+    ///
+    /// # Guarantees
+    /// As [`Guard::on_contended`](crate::Guard::on_contended).
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold::{LeaderEvent, LockClient};
+    ///
+    /// let client = LockClient::in_memory();
+    /// let candidate = client.leader("scheduler")?;
+    /// candidate.report_contended()?;
+    /// let rival = client.leader("scheduler")?;
+    /// for event in candidate.events() {
+    ///     if let LeaderEvent::Contended { .. } = event {
+    ///         candidate.step_down(); // when its work is in a good state
+    ///         # break;
+    ///     }
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn report_contended(&self) -> Result<()> {
+        let LeaderShared { engine, name, reports_contended, .. } = &*self.shared;
+        engine.usable("report_contended")?;
+        engine.can_hear("report_contended", Kind::Fenced, name)?;
+        // Set first, sent second: the thread sees one of the two in this term.
+        reports_contended.store(true, Ordering::SeqCst);
+        drop(self.orders.send(LeaderCommand::ReportContended)); // gone only with its thread
+        Ok(())
+    }
+
+    /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
     ///
     /// In a store that keeps no order of waiters, the candidate first pauses for a quarter of a second
     /// longer than the others' polls are apart: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on
@@ -207,7 +259,7 @@ impl LeaderShared {
             match self.elected() {
                 Ok((term, lost)) => {
                     drop(sender.send(LeaderEvent::Elected { term })); // nobody may be listening
-                    let (lost, released) = self.lead(term, &lost, orders);
+                    let (lost, released) = self.lead(term, &lost, orders, sender);
                     drop(sender.send(LeaderEvent::SteppedDown { term, lost }));
                     if self.is_over() {
                         return released;
@@ -259,19 +311,37 @@ impl LeaderShared {
         Ok((term, lost))
     }
 
-    /// Leads until the hold is lost or given up; returns the reason of a loss, and the outcome of the
-    /// release.
+    /// An event that nobody reads is enough.
+    fn report_contended(&self, term: FencingToken, events: Sender<LeaderEvent>) {
+        let report = move || {
+            if events.is_empty() {
+                drop(events.send(LeaderEvent::Contended { term }));
+            }
+        };
+        if let Some(guard) = &*self.office.lock() {
+            drop(guard.on_contended(report)); // a hold that is lost says so by itself
+        }
+    }
+
+    /// Leads until the hold is lost or given up; says by what it was lost, and how its release went.
     fn lead(
         &self,
         term: FencingToken,
         lost: &Receiver<Loss>,
         orders: &Receiver<LeaderCommand>,
+        events: &Sender<LeaderEvent>,
     ) -> (Option<LossReason>, Result<()>) {
+        let mut is_reporting = false;
         let lost = loop {
+            if self.reports_contended.load(Ordering::SeqCst) && !is_reporting {
+                is_reporting = true;
+                self.report_contended(term, events.clone());
+            }
             select! {
                 recv(lost) -> loss => break loss.ok().map(|loss| loss.reason),
                 recv(orders) -> order => match order {
                     Ok(LeaderCommand::StepDown(of)) if of != term => {}
+                    Ok(LeaderCommand::ReportContended) => {}
                     _ => break None,
                 },
             }

@@ -188,11 +188,17 @@ pub(crate) trait WaitQueues: Send + Sync {
 
 /// A store in which waiters can ask a lock's holder for it, by a recall or by being seen.
 pub(crate) trait HoldCaching: Send + Sync {
-    /// Wakes `waker` when others ask for the lock that the claim's client caches.
+    /// Whether holds are cached here; else they only hear of others.
+    fn caches(&self) -> bool {
+        true
+    }
+
+    /// Wakes `waker` when others ask for the lock that the claim's client caches, or [hears](Claim::hears) of.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// For each claim that [`caches`](Claim::caches): whether others want the lock. Changes nothing, so a late
-    /// look harms no later hold. One answer per claim, in order.
+    /// look harms no later hold. For each that [`hears`](Claim::hears), also has the next waiter send a recall.
+    /// One answer per claim, in order.
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
@@ -201,8 +207,11 @@ pub(crate) trait HoldCaching: Send + Sync {
 pub(crate) enum CachedCheck {
     /// No other client wants it.
     Stays,
-    /// Others want it, or the store cannot see whether they do.
+    /// Others want it. Of a cached hold also: the store cannot see whether they do.
     Wanted,
+    /// Of a hold that [hears](Claim::hears): nobody is seen, but no recall would have been sent up to now. One was
+    /// sent, unless this is the first check.
+    Unmarked,
     Lost,
 }
 

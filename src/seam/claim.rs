@@ -44,6 +44,9 @@ pub(crate) struct Claim {
     /// Whether the client caches the hold until a recall, which waiters send on stores that
     /// [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
+    /// Whether the hold is to hear of others who want the lock, by recalls. The owner number is not used again after
+    /// such a hold, so a request that comes late has no recalls sent to another.
+    pub(crate) hears: bool,
     /// Whether the lock is known to have been granted. A claim that is cleaned up before must not be granted
     /// later either.
     pub(crate) is_granted: bool,
@@ -69,6 +72,7 @@ impl Claim {
             levels: 1,
             wants_fence: false,
             caches: false,
+            hears: false,
             is_granted: false,
         }
     }
@@ -81,7 +85,7 @@ impl Claim {
     /// Whether the store may have more of the hold than its owner's key, which a request for several locks
     /// would leave behind.
     pub(crate) fn has_more(&self) -> bool {
-        self.note.is_some() || self.caches
+        self.note.is_some() || self.caches || self.hears
     }
 
     /// The claim of the hold that was granted under this one: it waits no more.

@@ -115,7 +115,7 @@ fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
             .into_iter()
             .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
             .collect(),
-        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping],
+        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping, Need::Hearing],
         rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
@@ -249,7 +249,7 @@ fn ring_of(servers: &[RedisServer]) -> Store {
     let nodes: Vec<String> = servers.iter().map(RedisServer::url).collect();
     Store {
         kinds: usual_kinds(),
-        lacks: &[Need::Counting, Need::Keeping],
+        lacks: &[Need::Counting, Need::Keeping, Need::Hearing],
         rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
@@ -356,7 +356,7 @@ fn zookeeper_without_session() -> (Store, EndSessions) {
 }
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping];
+const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping, Need::Hearing];
 
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres() -> Option<Store> {

@@ -108,6 +108,16 @@ fn a_path_lock_covers_everything_below_only() {
 }
 
 #[test]
+fn a_long_rebuild_gives_way_to_the_editor() {
+    for output in outputs("gives_way", &[]) {
+        says(
+            &output,
+            &["gave way with parts left: true", "the editor has the catalogue", "the rest is next"],
+        );
+    }
+}
+
+#[test]
 fn the_deadlock_example_reports_and_breaks_a_deadlock() {
     for output in outputs("transfer_wrong_order", &[]) {
         says(

@@ -15,6 +15,8 @@ mod support;
 mod databases;
 
 mod callbacks;
+#[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
+mod contended;
 mod deadlock_log;
 #[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
 mod deadlock_processes;

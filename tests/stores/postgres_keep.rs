@@ -199,3 +199,26 @@ fn a_locked_row_costs_no_other_cached_lock() {
     }
     transaction.rollback().unwrap();
 }
+
+/// Marks of holds that hear of others: of a living owner alone, and not behind another transaction's row lock.
+#[test]
+fn a_mark_is_for_a_living_owner() {
+    let Some(server) = PostgresServer::start() else { return };
+    let (client, other, mut admin) = (server.client(), server.client(), server.admin());
+    let name = &fresh("mark");
+    let guard = client.get_lock(name).acquire_owned().unwrap();
+    assert_eq!(keeper(name, &mut admin), None);
+    let mut locking = server.admin();
+    let mut held = locking.transaction().unwrap();
+    held.execute("SELECT FROM leasehold_locks WHERE id = sha256($1) FOR UPDATE", &[&name.as_bytes()])
+        .unwrap();
+    assert!(!guard.is_contended().unwrap());
+    await_looks(&mut admin);
+    assert!(!guard.is_contended().unwrap(), "a locked row is no sign of others");
+    held.commit().unwrap();
+    assert!(eventually(LONG, || keeper(name, &mut admin).is_some()));
+    guard.unlock().unwrap();
+    let theirs = other.get_lock(name).acquire_owned().unwrap();
+    assert_eq!(keeper(name, &mut admin), None, "of another hold");
+    theirs.unlock().unwrap();
+}

@@ -59,6 +59,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         terms: args.terms.clone(),
         max_hold: None,
         strict: args.strict,
+        on_contended: None,
         leads: true,
         command: args.command.clone(),
     };
@@ -128,6 +129,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 max_hold: Some(args.at_most),
                 is_renewed: false,
                 strict: false,
+                on_contended: None,
                 command: &args.command,
                 office: None,
             };
@@ -309,6 +311,7 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
                 max_hold: args.max_hold,
                 is_renewed: acquire::is_renewed(args),
                 strict: args.strict,
+                on_contended: args.on_contended,
                 command: &args.command,
                 office,
             };

@@ -9,12 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Receiver, never, select, unbounded};
+use leasehold::crossbeam_channel::{Receiver, bounded, never, select, unbounded};
 use leasehold::{HoldState, Loss, LossReason, OwnedGuard};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
+use signal_hook::low_level::signal_name;
 
 use crate::args::{OnLost, Terms};
 use crate::clock::Moment;
@@ -39,6 +40,8 @@ pub(crate) struct Task<'a> {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) is_renewed: bool,
     pub(crate) strict: bool,
+    /// The signal for the command when others wait for the lock.
+    pub(crate) on_contended: Option<i32>,
     pub(crate) command: &'a [OsString],
     pub(crate) office: Option<&'a Office>,
 }
@@ -60,6 +63,13 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     let granted = Moment::now();
     let times = Times::of(task.window, task.terms.kill_grace);
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
+    let contended = match wanted_by_others(task, guard) {
+        Ok(contended) => contended,
+        Err(error) => {
+            let exit = say.error(&format!("--on-contended: {}", store::text(&error)), Exit::Usage);
+            return Supervised { exit, was_never_begun: true };
+        }
+    };
     let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught, say)) {
         Ok(helper) => helper,
         Err(error) => {
@@ -85,7 +95,17 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
         was_never_begun: false,
         has_survivor: false,
     };
-    supervisor.run(caught, lost)
+    supervisor.run(caught, lost, contended)
+}
+
+/// A channel that says when others wait for the lock.
+fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Receiver<()>> {
+    let (sender, contended) = bounded(1);
+    match task.on_contended {
+        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // full: it says so already
+        None => return Ok(never()),
+    }
+    Ok(contended)
 }
 
 fn under(guard: &OwnedGuard) -> String {
@@ -124,7 +144,11 @@ impl Helper {
             Some(fence) => command.env("LEASEHOLD_FENCE", fence.get().to_string()),
             None => command.env_remove("LEASEHOLD_FENCE"),
         };
-        // Its own group, which the terminal's signals to this process's group do not reach.
+        match task.on_contended.and_then(signal_name) {
+            Some(signal) => command.env("LEASEHOLD_CONTENDED_BY", signal.trim_start_matches("SIG")),
+            None => command.env_remove("LEASEHOLD_CONTENDED_BY"),
+        };
+        // A group of its own: what the terminal sends to this process's group does not reach it.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
         drop(command); // has the socket's other end
         send_input(&stream)?;
@@ -179,7 +203,8 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, caught: &Caught, mut lost: Receiver<Loss>) -> Supervised {
+    fn run(mut self, caught: &Caught, mut lost: Receiver<Loss>, mut contended: Receiver<()>) -> Supervised {
+        let unheard = never();
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
@@ -202,6 +227,13 @@ impl Supervisor<'_> {
                         drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise it sees that the window is over
                     }
                 },
+                // Once, and by a command that runs.
+                recv(if self.group.is_some() { &contended } else { &unheard }) -> wanted => {
+                    contended = never();
+                    if wanted.is_ok() {
+                        self.give_way();
+                    }
+                }
                 default(self.times.tick) => {}
             }
         };
@@ -344,6 +376,10 @@ impl Supervisor<'_> {
             self.terminal.offer(group);
         }
         self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
+        self.send(group, signal);
+    }
+
+    fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
             // As when a system ends a service: applies to processes outside the group too, and none outlives
             // the lock.
@@ -353,7 +389,24 @@ impl Supervisor<'_> {
         kill_group(group, signal);
     }
 
-    /// Stops this process like the command, as the shell expects of its job.
+    /// Others wait for the lock.
+    fn give_way(&self) {
+        let (Some(group), Some(signal)) = (self.group, self.task.on_contended) else { return };
+        let words =
+            format!("others wait for the lock of {}: the command gets signal {signal}", self.task.name);
+        self.say.notice("contended", &words, &json!({"name": self.task.name, "signal": signal}));
+        if signal == SIGTERM {
+            return self.send(group, signal);
+        }
+        // To the command alone: what it has started may be in the middle of a part.
+        if let Some(signal) = Signal::from_named_raw(signal)
+            && !family::is_dead(group)
+        {
+            kill_process(group, signal).ok();
+        }
+    }
+
+    /// The command stopped, and so does this process, as the shell expects of its job.
     fn stopped(&mut self, signal: i32) {
         let Some(group) = self.group else { return };
         if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.give(group) {

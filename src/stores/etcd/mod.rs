@@ -299,6 +299,10 @@ impl HoldCaching for EtcdStore {
 
 impl EtcdStore {
     fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
+        // Else its own key, written anew by a re-entry, would be a recall.
+        for claim in claims.iter().filter(|claim| claim.hears) {
+            self.watch.caches(&self.line(&claim.name), &self.key(claim));
+        }
         let questions = |claim: &Claim| [get(&self.key(claim)), self.line(&claim.name).last(None)];
         let questions: Vec<Value> = claims.iter().flat_map(questions).collect();
         let done = self.txn(&self.renewals, &txn(&[], &questions, &[]), deadline)?;

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::take_time;
-use crate::seam::capabilities::WaitQueues;
+use crate::seam::capabilities::{CachedCheck, HoldCaching, WaitQueues};
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
     Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Family, Inspect, Kind, ListensFor,
@@ -16,7 +16,7 @@ use crate::seam::{
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::parties::Parties;
-use crate::stores::memory::state::{Access, MemoryKind, MemoryState, turn_channel};
+use crate::stores::memory::state::{Access, MemoryKind, MemoryState, recall_channel, turn_channel};
 use crate::stores::memory::store::{Fault, MemoryShared, MemoryStore};
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -145,6 +145,7 @@ impl Store for MemoryAccess {
             can_expire_in: true,
             queues: Kind::is_in_order,
             wait_queues: Some(self),
+            hold_caching: Some(self),
             itself: Some(self),
             directory: Some(self),
             listing: Some(self),
@@ -157,8 +158,14 @@ impl Store for MemoryAccess {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.attempt(access, claim, count))
-            .flatten()
+        let attempt = |kind: &dyn MemoryKind, access: &mut Access<'_>| {
+            let attempt = kind.attempt(access, claim, count);
+            if claim.waits && matches!(attempt, Ok(Attempt::Busy { .. })) {
+                access.notify(&recall_channel(claim.name.key()));
+            }
+            attempt
+        };
+        self.ask_for((claim.kind, &claim.name), deadline, attempt).flatten()
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
@@ -200,12 +207,7 @@ impl Store for MemoryAccess {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let name = channel(claim)?;
-        let mut channels = self.shared.channels.lock();
-        let channel =
-            channels.entry(name.as_str().into()).or_insert_with(|| Arc::new(Channel::new(&name, true)));
-        let source: Arc<dyn ChannelSource> = Arc::<MemoryShared>::clone(&self.shared);
-        Some(Subscription::new(Arc::clone(channel), source, waker))
+        Some(self.listen_to(&channel(claim)?, waker))
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
@@ -245,6 +247,32 @@ fn channel(claim: &Claim) -> Option<String> {
         return Some(turn_channel(claim.name.key(), claim.owner.client()));
     }
     kind.channel(claim)
+}
+
+/// A client in the same process loses nothing by asking for a lock anew, so no hold is cached.
+impl HoldCaching for MemoryAccess {
+    fn caches(&self) -> bool {
+        false
+    }
+
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        Some(self.listen_to(&recall_channel(claim.name.key()), waker))
+    }
+
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
+        let look =
+            |claim: &Claim| self.with(claim.kind, &claim.name, |kind, access| kind.hear(access, claim));
+        self.ask_all(claims, deadline, look)
+    }
+}
+
+impl MemoryAccess {
+    fn listen_to(&self, name: &str, waker: &Waker) -> Subscription {
+        let mut channels = self.shared.channels.lock();
+        let channel = channels.entry(name.into()).or_insert_with(|| Arc::new(Channel::new(name, true)));
+        let source: Arc<dyn ChannelSource> = Arc::<MemoryShared>::clone(&self.shared);
+        Subscription::new(Arc::clone(channel), source, waker)
+    }
 }
 
 impl Inspect for MemoryAccess {

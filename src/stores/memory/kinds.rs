@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Others, PLACE_LASTS, Release};
 use crate::stores::memory::counted::{Counted, CountedKind, FREED, WokenWaiters};
 use crate::stores::memory::parties::Parties;
@@ -52,6 +53,10 @@ impl HeldKind {
         }
         Attempt::Busy { retry_after: Some(retry_after) }
     }
+}
+
+fn checked(is_wanted: bool) -> CachedCheck {
+    if is_wanted { CachedCheck::Wanted } else { CachedCheck::Stays }
 }
 
 fn fair_channel(name: &LockName, owner: Owner) -> String {
@@ -124,6 +129,16 @@ impl MemoryKind for HeldKind {
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
         let end = access.now.plus(claim.lease);
         own(access, claim).map(|held| held.until = held.until.max(end)).is_some()
+    }
+
+    /// Spinning waiters are not seen.
+    fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
+        let (key, now) = (claim.name.key(), access.now);
+        let is_wanted = match self {
+            HeldKind::Fair => access.state.first(key, now).is_some(),
+            HeldKind::Plain | HeldKind::Token => access.is_listened_to(key),
+        };
+        own(access, claim).map_or(CachedCheck::Lost, |_| checked(is_wanted))
     }
 
     fn hand_off(&self, access: &mut Access<'_>, from: &Claim, to: &Claim) -> Handoff {
@@ -210,6 +225,15 @@ impl MemoryKind for RwKind {
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
         with_parties(access, &claim.name, |parties, access| {
             parties.prolong(self.0, claim, access.now.plus(claim.lease))
+        })
+    }
+
+    fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
+        let is_wanted = access.is_listened_to(&rw_channel(claim.name.key()));
+        with_parties(access, &claim.name, |parties, access| {
+            // For no time: changes nothing.
+            let is_held = parties.prolong(self.0, claim, access.now);
+            if is_held { checked(is_wanted) } else { CachedCheck::Lost }
         })
     }
 

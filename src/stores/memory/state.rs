@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::ident::{ClientId, FencingToken, LockName, Owner};
 use crate::inspect::Holder;
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::subscription::Channel;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, HoldNote, PLACE_LASTS, Release};
 use crate::shrink::CrowdMap;
@@ -92,6 +93,11 @@ pub(super) fn turn_channel(key: &str, client: ClientId) -> String {
     format!("{key}:turn:{client}")
 }
 
+/// The channel of holders that hear of others who wait for their lock.
+pub(super) fn recall_channel(key: &str) -> String {
+    format!("{key}\0recall")
+}
+
 pub(super) struct Access<'a> {
     pub(super) state: &'a mut MemoryState,
     pub(super) now: Moment,
@@ -111,6 +117,10 @@ impl Access<'_> {
         if let Some(channel) = self.channels.lock().get(turn_channel(key, client).as_str()) {
             channel.take(word);
         }
+    }
+
+    pub(super) fn is_listened_to(&self, channel: &str) -> bool {
+        self.channels.lock().get(channel).is_some_and(|channel| channel.listeners() > 0)
     }
 
     pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
@@ -174,7 +184,12 @@ pub(super) trait MemoryKind: Sync {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
-    /// `Lost` also for a kind without hand-offs.
+    /// Whether others wait for the lock of a hold; `Lost`, too, for a kind of which nobody hears that.
+    fn hear(&self, _access: &mut Access<'_>, _claim: &Claim) -> CachedCheck {
+        CachedCheck::Lost
+    }
+
+    /// `Lost`, too, for a kind that is not handed off.
     fn hand_off(&self, _turn: &mut Access<'_>, _from: &Claim, _to: &Claim) -> Handoff {
         Handoff::Lost
     }

@@ -62,7 +62,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "acquire.lua";
+    ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "recall.lua", "acquire.lua";
     RELEASE = "line.lua", "release.lua";
     LEAVE_LINE = "line.lua", "leave_line.lua";
     ACQUIRE_ALL = "kept.lua", "acquire_all.lua";
@@ -70,10 +70,13 @@ scripts! {
     HAND_OFF = "fence.lua", "hand_off.lua";
     RENEW = "prolong.lua", "renew.lua";
     LOOK_KEPT = "look_kept.lua";
+    HEAR = "join.lua", "hear.lua";
+    FAIR_HEAR = "fair_hear.lua";
+    RW_HEAR = "rw_hear.lua";
     EXPIRE_IN = "expire_in.lua";
-    FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
+    FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
     FAIR_RELEASE = "owners.lua", "fair_release.lua";
-    RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "rw_acquire.lua";
+    RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
     RW_RELEASE = "line.lua", "readers.lua", "rw_release.lua";
     RW_LEAVE = "line.lua", "rw_leave.lua";
     RW_RENEW = "rw_renew.lua";
@@ -95,7 +98,7 @@ scripts! {
     SHOW = "show.lua";
     LIST = "list.lua";
     ENTRIES = "entries.lua";
-    FORCE = "owners.lua", "line.lua", "force.lua";
+    FORCE = "owners.lua", "line.lua", "recall.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";
     TOKEN_RENEW = "token_renew.lua";
     TOKEN_ACQUIRE = "token_acquire.lua";
@@ -113,9 +116,9 @@ macro_rules! guarded {
 }
 
 guarded! {
-    RING_ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "acquire.lua";
-    RING_FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
-    RING_RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "rw_acquire.lua";
+    RING_ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "recall.lua", "acquire.lua";
+    RING_FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
+    RING_RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";
     RING_LOOK = "look.lua";
 }

@@ -19,6 +19,7 @@ use crate::seam::{
 use crate::stores::redis::about::{About, agree_on_format, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
+use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, deferrable, expected};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::{self, Subscriber};
@@ -383,7 +384,8 @@ impl ConnectionWatch for RedisStore {
 
 impl HoldCaching for RedisStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.listen(&claim.by_own_turn(), waker)
+        let channel = keys::turn_channel(claim.name.key(), claim.owner.client());
+        self.server.subscriber.listen(&channel, waker)
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {

@@ -306,19 +306,30 @@ impl HoldCaching for ZooKeeperStore {
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let paths: Vec<String> =
             claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
-        let asked: Vec<_> = paths.iter().map(|path| Operation::Children { path }).collect();
+        let mut asked = Vec::with_capacity(claims.len());
+        for (claim, path) in claims.iter().zip(&paths) {
+            // A watch reports one change, so each look sets one.
+            let channel = if claim.hears { self.session.places.recalls(path) } else { None };
+            channel.iter().for_each(|channel| self.session.watch(path, channel));
+            let watches = channel.is_some();
+            asked.push(if watches {
+                Operation::WatchChildren { path }
+            } else {
+                Operation::Children { path }
+            });
+        }
         let lines = self.session.call_all(&asked, deadline);
         let looks = claims.iter().zip(&paths).zip(lines);
         looks
             .map(|((claim, path), line)| {
                 let look = match if_there(self.standing(path, line, deadline)) {
                     Ok(Some(line)) => self.key(claim).map(|key| {
-                        let own = self.session.places.holding(&key).map(|(node, _)| node.path(&key));
-                        let is_own = |name: &str| own.as_deref() == Some(&format!("{path}/{name}"));
-                        match (line.all().any(|one| is_own(&one.name)), line.all().count()) {
-                            (false, _) => CachedCheck::Lost,
-                            (true, 1) => CachedCheck::Stays,
-                            (true, _) => CachedCheck::Wanted,
+                        let own =
+                            self.session.places.holding(&key).and_then(|(node, _)| line.find(&node.name));
+                        match own.map(|own| line.all().any(|one| one.waits_for(own))) {
+                            None => CachedCheck::Lost,
+                            Some(false) => CachedCheck::Stays,
+                            Some(true) => CachedCheck::Wanted,
                         }
                     }),
                     Ok(None) => Ok(CachedCheck::Lost),

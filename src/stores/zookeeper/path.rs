@@ -161,6 +161,11 @@ impl QueuedNode {
         !(0..i32::MAX).contains(&self.number)
     }
 
+    /// Whether the node has to wait for the end of the other one.
+    pub(super) fn waits_for(&self, other: &QueuedNode) -> bool {
+        self.number > other.number && (self.family != Family::Read || other.family == Family::Write)
+    }
+
     pub(super) fn digits(name: &str, family: Family) -> &str {
         name.rsplit_once(family_marker(family)).map_or("", |(_, digits)| digits)
     }
@@ -205,8 +210,7 @@ impl NodeLine {
 
     /// The nearest node that must end before this one holds the lock; `None`: it holds it.
     pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
-        let before = self.0.iter().rev().filter(|other| other.number < waiter.number);
-        before.into_iter().find(|other| waiter.family != Family::Read || other.family == Family::Write)
+        self.0.iter().rev().find(|other| waiter.waits_for(other))
     }
 
     pub(super) fn holders(&self, family: Family) -> impl Iterator<Item = &QueuedNode> {

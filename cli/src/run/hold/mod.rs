@@ -37,6 +37,7 @@ impl HoldArgs {
             },
             max_hold: None,
             strict: false,
+            on_contended: None,
             leads: false,
             command: Vec::new(),
         }

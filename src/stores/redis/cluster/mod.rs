@@ -31,6 +31,7 @@ use crate::seam::{
 };
 use crate::shrink::CrowdMap;
 use crate::stores::redis::about::{agree_on_format, format_key};
+use crate::stores::redis::keys;
 use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::{Deferrable, deferrable};
 use crate::stores::redis::reply::{Redirect, is_split};
@@ -582,7 +583,9 @@ impl ConnectionWatch for ClusterStore {
 
 impl HoldCaching for ClusterStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.listen(&claim.by_own_turn(), waker)
+        let channel = keys::turn_channel(claim.name.key(), claim.owner.client());
+        let subscriber = |endpoint: &Endpoint| self.topology.subscriber(endpoint);
+        self.topology.wakeups.listen(&channel, waker, subscriber)
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {

@@ -73,8 +73,8 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// The check of a cached hold. `own_listeners`: how many listeners for its release are this client's.
-    /// `None`: this kind is not cached.
+    /// The check of a cached hold, or of one that hears of others. `own_listeners`: how many listeners for its
+    /// release are this client's. `None`: this kind is neither.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }

@@ -111,11 +111,12 @@ pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
     })
 }
 
-/// The reply of a look at a hold that is kept until others ask for it.
+/// The reply of a look at a hold that is kept until others ask for it, or hears of them.
 pub(crate) fn looked(reply: &Tagged) -> Answer<CachedCheck> {
     decoded(match reply.tag() {
         b"stays" => Ok(CachedCheck::Stays),
         b"wanted" => Ok(CachedCheck::Wanted),
+        b"unmarked" => Ok(CachedCheck::Unmarked),
         b"lost" => Ok(CachedCheck::Lost),
         _ => Err(reply.unexpected()),
     })

@@ -11,7 +11,8 @@ use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_LEAVE, RW_RELEASE, RW_RENEW, Script,
+    Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_HEAR, RW_INSPECT, RW_LEAVE, RW_RELEASE,
+    RW_RENEW, Script,
 };
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
@@ -70,6 +71,15 @@ impl RedisKind for RwKind {
             }
             Mode::Write => RENEW.on(&[lock]).arg(format!("{}:write", claim.owner)).arg(lease_ms),
         })
+    }
+
+    fn check_cached(&self, claim: &Claim, _own_listeners: i64) -> Option<Command> {
+        let command = RW_HEAR.on(&[claim.name.key()]);
+        let command = match self.0 {
+            Mode::Read => command.arg(claim.owner),
+            Mode::Write => command.arg(format!("{}:write", claim.owner)),
+        };
+        Some(command.arg(millis(PLACE_LASTS)))
     }
 
     fn guarded(&self) -> Option<&'static Script> {

@@ -103,6 +103,9 @@ if not held then
       local last = redis.call('zrange', waiting, -1, -1, 'WITHSCORES')
       local first_ms = (tonumber(last[2]) or 0) - clock_ms
       if first_ms > 0 then
+        if mode == 'write' and alive_ms > 0 then
+          recall_hearers(lock)
+        end
         return {'busy', mode == 'write' and math.max(ttl_ms, first_ms) or first_ms}
       end
     end
@@ -117,6 +120,9 @@ if not held then
       kept = kept or not is_next and expects_readers(tag)
     end
     if not is_free or kept then
+      if not is_free and alive_ms > 0 then
+        recall_hearers(lock)
+      end
       local is_first = nil
       if turn == 'wait' or turn == 'stand' or turn == 'next' then
         is_first = stand(tag, client, link, waited_ms)
@@ -131,6 +137,9 @@ if not held then
     -- A lock that is kept for a writer is out for as long as a message and a request take.
     local kept = is_free and kept_ms(lock, '')
     if kept or not is_free and not may_join or is_held_back() then
+      if alive_ms > 0 and not is_free and not may_join then
+        recall_hearers(lock)
+      end
       if alive_ms > 0 and waiting == lock then
         await() -- who lets writers go first has no turn
       end

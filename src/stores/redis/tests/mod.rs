@@ -5,6 +5,7 @@ mod connections;
 mod fake;
 mod given_up;
 mod harness;
+mod hearing;
 mod kinds;
 mod permits;
 mod replicas;

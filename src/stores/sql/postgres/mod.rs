@@ -111,7 +111,7 @@ fn setup(options: &ServerOptions) -> String {
 
 queries!(
     "postgres": sweep, renew_free, take_cached, take_in_queue, free_unawaited, old_versions, tell, leave_wait_queue, is_line_full,
-    tidy_queue, recall, check_cached, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
+    tidy_queue, recall, mark, check_cached, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
 );
 
 struct Postgres {
@@ -256,10 +256,16 @@ impl Rows for Postgres {
     }
 
     fn check_cached(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
+        let unmarked = self.mark(link, claims);
         if self.line.is_refused() {
-            return claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect(); // nobody could see who wants it
+            // Nobody sees who wants it.
+            let unseen = |claim: &Claim| if claim.hears { CachedCheck::Stays } else { CachedCheck::Wanted };
+            let looks = claims.iter().zip(unmarked);
+            return looks
+                .map(|(claim, new)| Ok(if new { CachedCheck::Unmarked } else { unseen(claim) }))
+                .collect();
         }
-        self.look_in_line(link, claims)
+        self.look_in_line(link, claims, &unmarked)
     }
 
     fn force(&self, link: &mut PostgresConnection, name: &LockName, token: bool) -> Answer<Change<()>> {

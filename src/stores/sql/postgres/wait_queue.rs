@@ -196,11 +196,27 @@ impl Postgres {
         }
     }
 
-    /// Whether other clients wait for each lock, or recalled it.
+    /// Has waiters ask for the locks of claims that hear of them; of which nobody would have asked up to now.
+    pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
+        let args = |claim: &Claim| {
+            let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
+            Args::of(claim).and("keeper", keeper)
+        };
+        let hearing: Vec<_> = claims.iter().filter(|claim| claim.hears).map(args).collect();
+        if hearing.is_empty() {
+            return vec![false; claims.len()];
+        }
+        // What fails is tried again by the next look.
+        let mut marked = link.each(&self.queries.mark, &hearing).into_iter();
+        claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
+    }
+
+    /// Whether others than this client stand in each lock's wait queue or have asked for it.
     pub(super) fn look_in_line(
         &self,
         link: &mut PostgresConnection,
         claims: &[Claim],
+        unmarked: &[bool],
     ) -> Vec<Answer<CachedCheck>> {
         let list = |of: &dyn Fn(&Claim) -> String| claims.iter().map(of).collect::<Vec<_>>().join(",");
         let client = claims.first().map(|claim| claim.owner.client().to_string());
@@ -209,16 +225,18 @@ impl Postgres {
             .and("owners", list(&|claim| claim.owner.to_string()))
             .and("client", client);
         let looked = link.run(&self.queries.check_cached, &args).and_then(|records| {
-            let of_one = |record: &Record| Ok((record.int(0)?, record.flag(1)?));
+            let of_one = |record: &Record| Ok((record.int(0)?, (record.flag(1)?, record.flag(2)?)));
             records.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
         });
-        let look = |at: i64| match looked.as_ref().map(|wanted| wanted.get(&at)) {
-            Ok(Some(true)) => Ok(CachedCheck::Wanted),
-            Ok(Some(false)) => Ok(CachedCheck::Stays),
+        let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
+            Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
+            // The row of a hold that hears may be locked, so that it could not be marked.
+            Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
+            Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),
             Err(failure) => Err(failure.copy()),
         };
-        (1..).zip(claims).map(|(at, _)| look(at)).collect()
+        (1..).zip(claims).zip(unmarked).map(|((at, claim), new)| look(at, claim.hears, *new)).collect()
     }
 
     pub(super) fn change_and_notify(
