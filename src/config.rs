@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::copies::{Durable, ReplicaRule};
 use crate::credentials::Provider;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
@@ -68,7 +69,9 @@ macro_rules! client_options {
                 /// Whether scripts may be used; without them only token locks work.
                 scripts: bool = true;
                 /// How many replicas must have each grant.
-                replicas: Option<Replicas> = None;
+                replicas: ReplicaRule = ReplicaRule::ByUrl;
+                /// In how many append-only files each grant must be.
+                durable: Option<Durable> = None;
                 tls: TlsOptions = TlsOptions::default();
                 /// The files that the URL, or lists of servers, came from.
                 url_files: Vec<PathBuf> = Vec::new();
@@ -176,13 +179,6 @@ pub enum ClusterPubSub {
     Both,
 }
 
-/// How many replicas a grant must have reached, and how long that may take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Replicas {
-    pub(crate) count: u32,
-    pub(crate) within: Duration,
-}
-
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
@@ -208,22 +204,7 @@ impl ServerOptions {
                 format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}"),
             ));
         }
-        if let Some(Replicas { count, within }) = self.replicas {
-            if count == 0 {
-                return Err(Error::invalid("connect", "require_replicas needs a count of at least 1"));
-            }
-            check_timeout("time-out for require_replicas", within)?;
-            if within >= self.command_timeout {
-                return Err(Error::invalid(
-                    "connect",
-                    format!(
-                        "a time-out of {within:?} for require_replicas is too long: it must be less than the command_timeout, \
-                         {:?}",
-                        self.command_timeout
-                    ),
-                ));
-            }
-        }
+        self.check_copies()?;
         self.check_client_name()?;
         Ok(self)
     }
@@ -397,7 +378,7 @@ pub(crate) fn check_table(table: &str) -> Result<()> {
 
 const FEWEST_NODES: usize = 3;
 
-fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
+pub(crate) fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
     let why = match timeout {
         _ if timeout < SHORTEST_LEASE => format!("too short: the least is {SHORTEST_LEASE:?}"),
         _ if timeout > LONGEST_LEASE => format!("too long: the most is {LONGEST_IN_WORDS}"),

@@ -2,9 +2,12 @@
 //! distinguishes the living readers from the dead. Writers that are to come before readers are in a key that
 //! Redisson does not know.
 
+use redis::Value;
+
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;
 use crate::seam::{Answer, Claim, PLACE_LASTS, Snapshot};
+use crate::stores::redis::acks::Presence;
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::replies;
@@ -57,6 +60,15 @@ impl RedisKind for RwKind {
             }
             Mode::Write => RENEW.on(&[lock]).arg(format!("{}:write", claim.owner)).arg(lease_ms),
         })
+    }
+
+    fn presence(&self, claim: &Claim) -> Presence {
+        let check = Command::new("HEXISTS").arg(claim.name.key());
+        let check = match self.0 {
+            Mode::Read => check.arg(claim.owner),
+            Mode::Write => check.arg(format!("{}:write", claim.owner)),
+        };
+        Presence { check, expected: Value::Int(1) }
     }
 
     fn guarded(&self) -> Option<&'static Script> {

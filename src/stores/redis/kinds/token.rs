@@ -6,6 +6,7 @@ use redis::Value;
 
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release, Snapshot};
+use crate::stores::redis::acks::Presence;
 use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
 use crate::stores::redis::kinds::replies;
@@ -52,26 +53,15 @@ impl RedisKind for TokenKind {
         }
         let (lock, token) = (claim.name.key(), claim.owner.to_string());
         let set = Command::new("SET").arg(lock).arg(&token).arg("NX").arg("PX").arg(millis(claim.lease));
-        let commands = vec![set, Command::new("PTTL").arg(lock), Command::new("GET").arg(lock)];
+        let commands = [set, Command::new("PTTL").arg(lock), Command::new("GET").arg(lock)];
         let mut replies = Vec::with_capacity(commands.len());
-        let result = match call.server.replicas {
-            Some(replicas) => call.server.connections.dialog(call.deadline, |dialog| {
-                let undo =
-                    |dialog: &mut Dialog<'_>| remove(dialog, lock, &token).map(|ended| ended.is_none());
-                let said = replicas.attempt(dialog, commands, |set| *set == Value::Okay, undo)?;
-                replies.extend(said.into_iter().map(Some));
-                Ok(())
-            }),
-            None => call
-                .server
-                .connections
-                .dialog(call.deadline, |dialog| dialog.collect(&commands, &mut replies).map(drop)),
-        };
+        let result =
+            call.server.connections.dialog(call.deadline, |dialog| dialog.collect(&commands, &mut replies));
         let mut replies = replies.into_iter().flatten();
         // SET's answer decides; if it was read, it does not matter what became of the others.
         match replies.next().map(accept).transpose()? {
             None => return Err(result.err().unwrap_or_else(|| Failure::Unknown(unexpected(&Value::Nil)))),
-            Some(Value::Okay) => return Ok(Attempt::granted(None)),
+            Some(Value::Okay) => return call.confirmed(claim, Attempt::granted(None)),
             Some(Value::Nil) => {}
             Some(other) => return decoded(Err(unexpected(&other))),
         }
@@ -80,11 +70,10 @@ impl RedisKind for TokenKind {
         match (ttl_ms, holder) {
             // Left by an earlier attempt whose answer was lost.
             (_, Some(Value::BulkString(holder))) if holder == token.as_bytes() => {
-                Ok(if renew(call, claim)? {
-                    Attempt::granted(None)
-                } else {
-                    Attempt::Busy { retry_after: Some(Duration::ZERO) }
-                })
+                if !renew(call, claim)? {
+                    return Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) });
+                }
+                call.confirmed(claim, Attempt::granted(None))
             }
             (Some(Value::Int(ttl_ms)), _) => Ok(Attempt::Busy { retry_after: ttl(ttl_ms) }),
             _ => Ok(Attempt::Busy { retry_after: None }),
@@ -119,6 +108,27 @@ impl RedisKind for TokenKind {
                 }
             }
         })
+    }
+
+    fn presence(&self, claim: &Claim) -> Presence {
+        let check = Command::new("GET").arg(claim.name.key());
+        Presence { check, expected: Value::BulkString(claim.owner.to_string().into_bytes()) }
+    }
+
+    fn touch_without_scripts(&self, dialog: &mut Dialog<'_>, claim: &Claim) -> Answer<bool> {
+        let (lock, token) = (claim.name.key(), claim.owner.to_string());
+        loop {
+            let again = |ttl_ms: i64| Some(Command::new("PEXPIRE").arg(lock).arg(ttl_ms.max(1)));
+            match watched(dialog, lock, &token, again)? {
+                Watched::Done => return Ok(true),
+                Watched::Other(_) => return Ok(false),
+                Watched::Changed => {}
+            }
+        }
+    }
+
+    fn undo_without_scripts(&self, dialog: &mut Dialog<'_>, claim: &Claim) -> Answer<bool> {
+        remove(dialog, claim.name.key(), &claim.owner.to_string()).map(|ended| ended.is_none())
     }
 
     fn expire_in(&self, _call: &RedisCall<'_>, _claim: &Claim, _rest: Duration) -> Answer<bool> {
