@@ -206,7 +206,8 @@ impl Acks {
             commands.push(Command::new("ROLE"));
             let mut answers = dialog.say(&commands)?;
             commands.truncate(count);
-            if self.is_alone_by(answers.pop()) && self.wanted.durable.is_none() {
+            if replicas_in(answers.pop()) == Some(Seen::Nobody) && self.wanted.durable.is_none() {
+                self.note(true);
                 return Ok(Ok(answers));
             }
         }
@@ -216,7 +217,7 @@ impl Acks {
         } else if !kinds::of(claim.kind).touch_without_scripts(dialog, claim)? {
             return Ok(Err(gone()));
         }
-        let wants_replica = self.wanted.replicas > 0 && !self.is_alone.load(Ordering::SeqCst);
+        let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
             let first = if self.wanted.unless_alone { ASK_WHO_AFTER } else { Duration::MAX };
             commands.push(self.wait(first.min(limit_of(until))));
@@ -242,12 +243,23 @@ impl Acks {
         let wanted = i64::from(self.wanted.replicas);
         let mut count = acknowledged(first);
         if self.wanted.unless_alone && matches!(count, Ok(count) if count < wanted) {
-            if self.is_alone_by(dialog.say(&[Command::new("ROLE")])?.pop()) {
-                return Ok(Ok(()));
+            match replicas_in(dialog.say(&[Command::new("ROLE")])?.pop()) {
+                // A replica that has acknowledged nothing yet still loads what it missed.
+                Some(Seen::Nobody | Seen::Loading) => {
+                    self.note(true);
+                    return Ok(Ok(()));
+                }
+                Some(Seen::Somebody) | None => self.is_alone.store(false, Ordering::SeqCst),
             }
             count = acknowledged(dialog.say(&[self.wait(limit_of(until))])?.pop());
         }
-        Ok(count.and_then(|count| if count >= wanted { Ok(()) } else { Err(self.too_few(Some(count))) }))
+        Ok(count.and_then(|count| {
+            if count < wanted {
+                return Err(self.too_few(Some(count)));
+            }
+            self.note(false);
+            Ok(())
+        }))
     }
 
     fn files_have(&self, dialog: &mut Dialog<'_>, until: Moment) -> Answer<Result<()>> {
@@ -272,14 +284,8 @@ impl Acks {
         Command::new("WAIT").arg(self.wanted.replicas).arg(millis(within).max(1))
     }
 
-    /// Notes, by the answer to ROLE, whether the server has no replica. One that has acknowledged nothing yet
-    /// still loads what it missed, and does not count. A server that does not say counts as one that has.
-    fn is_alone_by(&self, role: Option<Value>) -> bool {
-        let is_alone = match role {
-            Some(Value::Array(parts)) => matches!(parts.get(2), Some(Value::Array(replicas))
-                if !replicas.iter().any(has_acknowledged)),
-            _ => false,
-        };
+    /// Notes whether the server has no replica, and reports it if that is news.
+    fn note(&self, is_alone: bool) {
         self.is_alone.store(is_alone, Ordering::SeqCst);
         if self.is_reported.swap(is_alone, Ordering::SeqCst) != is_alone {
             let server = Arc::clone(&self.server);
@@ -290,7 +296,6 @@ impl Acks {
                 observer.event(&event);
             });
         }
-        is_alone
     }
 
     /// `count`: of acknowledgements, if known.
@@ -344,15 +349,32 @@ fn acknowledged(answer: Option<Value>) -> Result<i64> {
     }
 }
 
-/// Of the part of ROLE's answer that is about one replica: address, port, and what it has acknowledged.
-fn has_acknowledged(replica: &Value) -> bool {
-    match replica {
-        Value::Array(parts) => !matches!(parts.get(2), Some(Value::BulkString(offset)) if offset == b"0"),
-        _ => false,
-    }
+/// The replicas that a server lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Nobody,
+    /// None of them has acknowledged anything.
+    Loading,
+    Somebody,
 }
 
-pub(super) fn waitaof_refused(error: &redis::ServerError) -> Error {
+/// By the answer to ROLE; `None`: the server does not say.
+fn replicas_in(role: Option<Value>) -> Option<Seen> {
+    let Some(Value::Array(parts)) = role else { return None };
+    let Some(Value::Array(replicas)) = parts.get(2) else { return None };
+    // Address, port, and how much it has acknowledged.
+    let is_loading = |replica: &Value| match replica {
+        Value::Array(parts) => matches!(parts.get(2), Some(Value::BulkString(offset)) if offset == b"0"),
+        _ => false,
+    };
+    Some(match replicas.as_slice() {
+        [] => Seen::Nobody,
+        all if all.iter().all(is_loading) => Seen::Loading,
+        _ => Seen::Somebody,
+    })
+}
+
+fn waitaof_refused(error: &redis::ServerError) -> Error {
     let refused = refusal(error, Expected::Nothing);
     let is_off = error.details().is_some_and(|text| text.contains("appendonly is disabled"));
     let words = match refused.kind() {

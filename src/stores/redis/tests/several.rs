@@ -1,7 +1,6 @@
 //! Several locks in one request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::config::ServerOptions;
@@ -9,7 +8,7 @@ use crate::copies::{ReplicaRule, Replicas};
 use crate::error::ErrorKind;
 use crate::ident::FencingToken;
 use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Sink, Store};
+use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 use crate::stores::redis::tests::kinds::Messages;
