@@ -482,6 +482,14 @@ mod tests {
     }
 
     #[test]
+    fn one_word_waits_for_no_replica() {
+        for word in ["no", "Off", "0"] {
+            let server = with(&[("LEASEHOLD_REPLICAS", word)]).unwrap().server;
+            assert_eq!(server.replicas, ReplicaRule::Nothing, "{word}");
+        }
+    }
+
+    #[test]
     fn variables_that_contradict_or_need_each_other_are_refused() {
         let (url, three) = (("LEASEHOLD_URL", "redis://a"), "redis://a redis://b redis://c");
         for (variables, names) in [
@@ -493,6 +501,10 @@ mod tests {
             ),
             (&[("LEASEHOLD_RING_FROM", three)], ["LEASEHOLD_RING_FROM", "LEASEHOLD_RING"]),
             (&[("LEASEHOLD_REPLICAS", "1")], ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"]),
+            (
+                &[("LEASEHOLD_REPLICAS", "no"), ("LEASEHOLD_REPLICAS_TIMEOUT", "1s")],
+                ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"],
+            ),
             #[cfg(feature = "tls")]
             (&[("LEASEHOLD_TLS_KEY", "k")], ["LEASEHOLD_TLS_KEY", "LEASEHOLD_TLS_CERT"]),
         ] {

@@ -237,6 +237,9 @@ fn the_default_survives_unplanned_failovers_of_a_cluster() {
                     );
                     cluster.members[primary].kill();
                     cluster.members[primary].restart();
+                    let has_loaded =
+                        || cluster.ask::<String>(primary, &["INFO", "persistence"]).contains("\r\nloading:0");
+                    assert!(eventually(LONG, has_loaded), "it loads for ever");
                     cluster.wait_until_whole();
                     load.next_round();
                 }

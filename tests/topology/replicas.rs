@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{ClientBuilder, ErrorKind, Event, LockClient, Observer, RedisLock};
 
+use crate::support::sentinel::{LIMIT, SentinelSet};
 use crate::support::server::{RedisServer, ServerBinary, default_server, matrix};
-use crate::support::{LONG, eventually, ms, now, stalled_since, within};
+use crate::support::{LONG, alone_within, eventually, ms, now, stalled_since, within};
 
 /// The replicas' time.
 const GIVEN: Duration = ms(150);
@@ -222,6 +224,56 @@ fn durable_grants_wait_for_files() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("append-only file"), "{error}");
         assert!(!exists(&servers.master, "durable:off"));
+    }
+}
+
+#[test]
+fn with_sentinels_a_grant_waits_for_one_replica_by_default() {
+    alone_within(LIMIT * 4, || {
+        let Some(binary) = default_server() else { return };
+        let set = SentinelSet::start(&binary);
+        let (events, told) = unbounded();
+        let build = || LockClient::builder().url(set.url()).command_timeout(ms(900));
+        let client = build().observer(ReplicaEvents(events)).build().unwrap();
+        let careless = build().without_replicas().build().unwrap();
+        let master = set.master();
+        for lock in kinds(&client, "default") {
+            assert!(lock.try_lock().unwrap());
+            let has = |replica: &RedisServer| exists(replica, lock.name());
+            assert!(set.replicas(master).any(has), "{}", lock.name());
+            lock.unlock().unwrap();
+        }
+        set.replicas(master).for_each(RedisServer::stop);
+        let lock = client.get_lock("stopped");
+        let error = lock.try_lock().unwrap_err();
+        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+        assert!(error.to_string().contains("without_replicas()"), "{error}");
+        assert!(careless.get_lock("stopped").try_lock().unwrap());
+        careless.get_lock("stopped").unlock().unwrap();
+        assert!(told.is_empty());
+        // The master drops those that answer nothing.
+        let alone = || lock.try_lock().is_ok_and(|granted| granted);
+        assert!(eventually(LONG, alone), "the master has replicas still");
+        lock.unlock().unwrap();
+        (0..20).for_each(|_| drop(lock.acquire().unwrap()));
+        assert_eq!(told.recv_timeout(LONG), Ok(false));
+        set.replicas(master).for_each(RedisServer::cont);
+        let is_back = || {
+            drop(lock.acquire());
+            !told.is_empty()
+        };
+        assert!(eventually(LONG, is_back), "the replicas are back");
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [true], "each change is reported once");
+    });
+}
+
+struct ReplicaEvents(Sender<bool>);
+
+impl Observer for ReplicaEvents {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::NoReplica { .. } | Event::ReplicaBack { .. } = event {
+            self.0.send(matches!(event, Event::ReplicaBack { .. })).unwrap();
+        }
     }
 }
 
