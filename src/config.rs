@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::copies::{Durable, ReplicaRule};
+use crate::copies::{Copies, Durable, ReplicaRule};
 use crate::credentials::Provider;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
@@ -182,6 +182,11 @@ pub enum ClusterPubSub {
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
+    /// See [`ReplicaRule::copies`].
+    pub(crate) fn copies(&self, has_replicas: bool) -> Option<Copies> {
+        self.replicas.copies(self.durable, self.command_timeout, has_replicas)
+    }
+
     /// The URL of the file that was named in its place.
     pub(crate) fn read_url(&mut self) -> Result<()> {
         if let Some(file) = self.url_files.first() {
@@ -204,7 +209,11 @@ impl ServerOptions {
                 format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}"),
             ));
         }
-        self.check_copies()?;
+        self.durable.map_or(Ok(()), Durable::check)?;
+        if let ReplicaRule::Required(replicas) = self.replicas {
+            check_timeout("time-out for require_replicas", replicas.within)?;
+            replicas.check(self.command_timeout)?;
+        }
         self.check_client_name()?;
         Ok(self)
     }
@@ -378,7 +387,7 @@ pub(crate) fn check_table(table: &str) -> Result<()> {
 
 const FEWEST_NODES: usize = 3;
 
-pub(crate) fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
+fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
     let why = match timeout {
         _ if timeout < SHORTEST_LEASE => format!("too short: the least is {SHORTEST_LEASE:?}"),
         _ if timeout > LONGEST_LEASE => format!("too long: the most is {LONGEST_IN_WORDS}"),

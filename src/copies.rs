@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 
 /// By default, so long may one of the connected replicas take.
@@ -44,15 +43,19 @@ pub(crate) struct Copies {
     pub(crate) within: Duration,
 }
 
-impl ServerOptions {
+impl ReplicaRule {
     /// The copies that each grant needs; `None`: no more than the server's own. `has_replicas`: the URL is of
     /// a set-up that replaces a failed server by a replica.
-    pub(crate) fn copies(&self, has_replicas: bool) -> Option<Copies> {
+    pub(crate) fn copies(
+        self,
+        durable: Option<Durable>,
+        command_timeout: Duration,
+        has_replicas: bool,
+    ) -> Option<Copies> {
         // So that the answer comes before the request's own time is over.
-        let shorter = |limit: Duration| limit.min(self.command_timeout.mul_f64(2.0 / 3.0));
-        let within = shorter(if self.durable.is_some() { DURABLE_WITHIN } else { WITHIN });
-        let durable = self.durable;
-        match self.replicas {
+        let limit = if durable.is_some() { DURABLE_WITHIN } else { WITHIN };
+        let within = limit.min(command_timeout.mul_f64(2.0 / 3.0));
+        match self {
             ReplicaRule::ByUrl if has_replicas => {
                 Some(Copies { replicas: 1, unless_alone: true, durable, within })
             }
@@ -64,33 +67,34 @@ impl ServerOptions {
             }
         }
     }
+}
 
-    pub(crate) fn check_copies(&self) -> Result<()> {
-        if let Some(Durable { local, replicas }) = self.durable {
-            if local > 1 {
-                let words = format!(
-                    "durable({local}, {replicas}) is not possible: a server has one file, so the most is 1"
-                );
-                return Err(Error::invalid("connect", words));
-            }
-            if local + replicas == 0 {
-                let words = "durable(0, 0) asks for no file: name one at least, or leave it out";
-                return Err(Error::invalid("connect", words));
-            }
-        }
-        let ReplicaRule::Required(Replicas { count, within }) = self.replicas else { return Ok(()) };
+impl Replicas {
+    pub(crate) fn check(self, command_timeout: Duration) -> Result<()> {
+        let Replicas { count, within } = self;
         if count == 0 {
             return Err(Error::invalid("connect", "require_replicas needs a count of at least 1"));
         }
-        crate::config::check_timeout("time-out for require_replicas", within)?;
-        if within >= self.command_timeout {
-            let limit = self.command_timeout;
+        if within >= command_timeout {
             let words = format!(
-                "a time-out of {within:?} for require_replicas is too long: it must be less than the command_timeout, {limit:?}"
+                "a time-out of {within:?} for require_replicas is too long: it must be less than the \
+                 command_timeout, {command_timeout:?}"
             );
             return Err(Error::invalid("connect", words));
         }
         Ok(())
+    }
+}
+
+impl Durable {
+    pub(crate) fn check(self) -> Result<()> {
+        let Durable { local, replicas } = self;
+        let why = match (local, replicas) {
+            (0, 0) => "asks for no file: name one at least, or leave it out",
+            (0 | 1, _) => return Ok(()),
+            _ => "is not possible: a server has one file, so the most is 1",
+        };
+        Err(Error::invalid("connect", format!("durable({local}, {replicas}) {why}")))
     }
 }
 
@@ -100,22 +104,21 @@ mod tests {
 
     #[test]
     fn sentinels_and_clusters_want_one_replica_by_default() {
-        let options = ServerOptions::default();
-        let copies = options.copies(true).unwrap();
+        let (rule, time) = (ReplicaRule::ByUrl, Duration::from_secs(3));
+        let copies = rule.copies(None, time, true).unwrap();
         assert_eq!((copies.replicas, copies.unless_alone, copies.within), (1, true, WITHIN));
-        assert_eq!(options.copies(false), None);
-        let without = ServerOptions { replicas: ReplicaRule::Nothing, ..options.clone() };
-        assert_eq!(without.copies(true), None);
-        let quick = ServerOptions { command_timeout: Duration::from_millis(300), ..options };
-        assert_eq!(quick.copies(true).unwrap().within, Duration::from_millis(200));
+        assert_eq!(rule.copies(None, time, false), None);
+        assert_eq!(ReplicaRule::Nothing.copies(None, time, true), None);
+        let quick = rule.copies(None, Duration::from_millis(300), true).unwrap();
+        assert_eq!(quick.within, Duration::from_millis(200));
     }
 
     #[test]
     fn files_and_replicas_are_asked_for_beside_each_other() {
-        let durable = Some(Durable { local: 1, replicas: 0 });
-        let options = ServerOptions { durable, ..ServerOptions::default() };
-        let copies = options.copies(true).unwrap();
+        let (rule, time, durable) =
+            (ReplicaRule::ByUrl, Duration::from_secs(3), Some(Durable { local: 1, replicas: 0 }));
+        let copies = rule.copies(durable, time, true).unwrap();
         assert_eq!((copies.replicas, copies.durable, copies.within), (1, durable, DURABLE_WITHIN));
-        assert_eq!(options.copies(false).unwrap().replicas, 0);
+        assert_eq!(rule.copies(durable, time, false).unwrap().replicas, 0);
     }
 }

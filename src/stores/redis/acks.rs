@@ -17,13 +17,12 @@ use redis::Value;
 
 use crate::copies::{Copies, Durable};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::seam::{Answer, Claim, Failure};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::conn::dialog::Dialog;
-use crate::stores::redis::kinds;
-use crate::stores::redis::kinds::kind::expected;
 use crate::stores::redis::reply::{Expected, accepted, refusal, tagged, unexpected};
 use crate::stores::redis::script::{Command, TOUCH};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -86,11 +85,29 @@ enum Turn {
     IsLate,
 }
 
-/// How the server says that an owner has a lock.
-pub(crate) struct Presence {
+/// What a round has to know of a grant.
+pub(crate) struct Grant {
+    pub(crate) lock: Arc<LockName>,
+    /// Asks whether the server has it; the answer, if so.
     pub(crate) check: Command,
     pub(crate) expected: Value,
+    /// Undoes it. For several grants of one script, whose first this is, all.
+    pub(crate) undo: Command,
+    /// Where scripts may not be used.
+    pub(crate) scriptless: Option<Scriptless>,
 }
+
+/// The same without scripts, for an owner's token.
+#[derive(Clone)]
+pub(crate) struct Scriptless {
+    pub(crate) token: String,
+    /// As the script `touch.lua`; `false`: nothing was written.
+    pub(crate) touch: OnToken,
+    /// `false`: the owner did not hold it.
+    pub(crate) undo: OnToken,
+}
+
+type OnToken = fn(&mut Dialog<'_>, &str, &str) -> Answer<bool>;
 
 impl Acks {
     pub(crate) fn new(
@@ -112,32 +129,34 @@ impl Acks {
         })
     }
 
-    /// Waits until the grant under this claim has its copies; without them it is undone.
-    pub(crate) fn confirm(&self, claim: &Claim, deadline: Moment) -> Answer<()> {
-        self.reach(claim, deadline).map_err(|error| match self.undo(claim, deadline) {
+    /// Waits until the grant has its copies; without them it is undone.
+    pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
+        self.reach(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
             Ok(true) => Failure::Refused(error),
             Ok(false) | Err(_) => Failure::Unknown(error),
         })
     }
 
-    fn undo(&self, claim: &Claim, deadline: Moment) -> Answer<bool> {
-        let kind = kinds::of(claim.kind);
-        if !self.scripts {
-            return self.connections.dialog(deadline, |dialog| kind.undo_without_scripts(dialog, claim));
+    fn undo(&self, grant: &Grant, deadline: Moment) -> Answer<bool> {
+        if let Some(Scriptless { token, undo, .. }) = self.scriptless(grant) {
+            return self.connections.dialog(deadline, |dialog| undo(dialog, grant.lock.key(), token));
         }
-        let reply = self.connections.call(&kind.removal(claim, 0), deadline)?;
-        Ok(tagged(reply, expected(claim.kind))?.tag() == b"freed")
+        let reply = self.connections.call(&grant.undo, deadline)?;
+        Ok(tagged(reply, Expected::Nothing)?.tag() == b"freed")
+    }
+
+    fn scriptless<'a>(&self, grant: &'a Grant) -> Option<&'a Scriptless> {
+        if self.scripts { None } else { grant.scriptless.as_ref() }
     }
 
     /// As [`confirm`](Self::confirm), without undoing.
-    pub(crate) fn reach(&self, claim: &Claim, deadline: Moment) -> Result<()> {
+    pub(crate) fn reach(&self, grant: &Grant, deadline: Moment) -> Result<()> {
         let begun = Clock::System.now();
         // WAIT ends a little before the time of the request does.
         let limit = self.wanted.within.min(deadline.since(begun).mul_f64(0.9));
         let until = begun.plus(limit);
-        let presence = kinds::of(claim.kind).presence(claim);
         loop {
-            let (round, at, leads) = self.enter(&presence.check);
+            let (round, at, leads) = self.enter(&grant.check);
             let leads = leads
                 || match round.wait(until) {
                     Turn::Leads => true,
@@ -145,10 +164,10 @@ impl Acks {
                     Turn::IsLate => return Err(self.too_few(None)),
                 };
             if leads {
-                self.lead(&round, claim, until, deadline);
+                self.lead(&round, grant, until, deadline);
             }
             match round.answer(at) {
-                Ok(answer) if answer == presence.expected => return Ok(()),
+                Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => return Err(refusal(&error, Expected::Nothing)),
                 Ok(_) => return Err(gone()),
                 Err(error) if leads || Clock::System.now() >= until => return Err(error),
@@ -182,12 +201,12 @@ impl Acks {
         (round, at, leads)
     }
 
-    fn lead(&self, round: &Round, claim: &Claim, until: Moment, deadline: Moment) {
+    fn lead(&self, round: &Round, grant: &Grant, until: Moment, deadline: Moment) {
         let checks = std::mem::take(&mut round.state.lock().checks);
         let panicked =
             || Error::new(ErrorKind::Resource, "lock", "the thread that asked the replicas panicked");
         let mut leader = Leader { acks: self, round, outcome: Err(panicked()) };
-        let asked = self.connections.dialog(deadline, |dialog| self.ask(dialog, claim, checks, until));
+        let asked = self.connections.dialog(deadline, |dialog| self.ask(dialog, grant, checks, until));
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
@@ -196,7 +215,7 @@ impl Acks {
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,
-        claim: &Claim,
+        grant: &Grant,
         checks: Vec<Command>,
         until: Moment,
     ) -> Answer<Result<Vec<Value>>> {
@@ -211,11 +230,14 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        if self.scripts {
+        let scriptless = self.scriptless(grant);
+        if let Some(Scriptless { token, touch, .. }) = scriptless {
+            if !touch(dialog, grant.lock.key(), token)? {
+                return Ok(Err(gone()));
+            }
+        } else {
             // With its body: sent again, it would come after the WAIT.
-            commands.extend(TOUCH.on(&[claim.name.key()]).with_body());
-        } else if !kinds::of(claim.kind).touch_without_scripts(dialog, claim)? {
-            return Ok(Err(gone()));
+            commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         }
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
@@ -224,7 +246,7 @@ impl Acks {
         }
         let mut answers = dialog.say(&commands)?.into_iter();
         let held: Vec<Value> = answers.by_ref().take(count).collect();
-        if self.scripts && answers.next() != Some(Value::Int(1)) {
+        if scriptless.is_none() && answers.next() != Some(Value::Int(1)) {
             return Ok(Err(gone()));
         }
         if wants_replica && let Err(error) = self.replicas_have(dialog, answers.next(), until)? {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::ident::{FencingToken, LockName};
 use crate::seam::capabilities::Batches;
 use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store, named};
+use crate::stores::redis::acks::Grant;
 use crate::stores::redis::kinds::kind::{Deferrable, deferrable, expected, needs_copies};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, tagged};
@@ -48,7 +49,7 @@ impl Batches for RedisStore {
         let read = move |reply| {
             let attempt = replies::attempted(&tagged(reply, expected)?, wants_fence)?;
             if let (Some(acks), Attempt::Granted { .. }) = (acks, &attempt) {
-                acks.confirm(&asked, deadline)?;
+                acks.confirm(&kind.grant(&asked), deadline)?;
             }
             Ok(attempt)
         };
@@ -80,13 +81,14 @@ impl Batches for RedisStore {
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
         let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
-        let (acks, connections) = (self.server.acks.clone(), Arc::clone(&self.server.connections));
-        let all = claims.to_vec();
+        let (acks, undo) = (self.server.acks.clone(), several::removals(claims));
+        let grant = kinds::of(first.kind).grant(first);
         let read = move |reply| {
             let fences = several::acquired(&tagged(reply, Expected::Hash)?)?;
             match acks {
                 Some(acks) if !fences.is_empty() => {
-                    several::confirmed(&acks, &connections, &all, deadline).map(|()| fences)
+                    // The server made all of them at once: all are where the first is.
+                    acks.confirm(&Grant { undo, ..grant }, deadline).map(|()| fences)
                 }
                 _ => Ok(fences),
             }

@@ -64,7 +64,9 @@ impl RingMember for RedisStore {
         let command = command.under(guarded, mark, fence);
         let call = self.until(deadline);
         let outcome = call.ask(&command, expected(claim.kind)).and_then(|reply| {
-            marked(&reply, |reply| call.confirmed(claim, replies::attempted(reply, claim.wants_fence)?))
+            marked(&reply, |reply| {
+                call.confirmed(|| kind.grant(claim), replies::attempted(reply, claim.wants_fence)?)
+            })
         });
         named(outcome, "lock", claim.name.given())
     }

@@ -6,8 +6,8 @@ use redis::Value;
 
 use crate::ident::LockName;
 use crate::refused::Refused;
-use crate::seam::{Answer, Attempt, Claim, Pending, named};
-use crate::stores::redis::acks::Acks;
+use crate::seam::{Answer, Attempt, Pending, named};
+use crate::stores::redis::acks::{Acks, Grant};
 use crate::stores::redis::conn::connections::{Connections, Started};
 use crate::stores::redis::pubsub::Subscriber;
 use crate::stores::redis::reply::{Expected, Tagged, tagged};
@@ -56,9 +56,9 @@ impl RedisCall<'_> {
     }
 
     /// The result of an attempt at a new hold: a grant counts once it is on the copies that it needs.
-    pub(crate) fn confirmed(&self, claim: &Claim, attempt: Attempt) -> Answer<Attempt> {
+    pub(crate) fn confirmed(&self, grant: impl FnOnce() -> Grant, attempt: Attempt) -> Answer<Attempt> {
         if let (Some(acks), Attempt::Granted { .. }) = (&self.server.acks, &attempt) {
-            acks.confirm(claim, self.deadline)?;
+            acks.confirm(&grant(), self.deadline)?;
         }
         Ok(attempt)
     }

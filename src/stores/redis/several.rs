@@ -3,9 +3,7 @@
 use redis::Value;
 
 use crate::ident::FencingToken;
-use crate::seam::{Answer, Claim, Failure, Kind, Release, named};
-use crate::stores::redis::acks::Acks;
-use crate::stores::redis::conn::connections::Connections;
+use crate::seam::{Answer, Claim, Kind, Release, named};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::expected;
 use crate::stores::redis::kinds::{self, replies};
@@ -55,24 +53,6 @@ pub(super) fn acquired(reply: &Tagged) -> Answer<Vec<Option<FencingToken>>> {
             .map(|index| fence(reply.text(index)?).map_err(|_not_a_number| reply.unexpected()))
             .collect(),
         _ => Err(reply.unexpected()),
-    })
-}
-
-/// Waits until the grants of one request have their copies: all have them if the first has, since the server
-/// made them at once. Without copies all are undone.
-pub(super) fn confirmed(
-    acks: &Acks,
-    connections: &Connections,
-    claims: &[Claim],
-    deadline: Moment,
-) -> Answer<()> {
-    let Some(first) = claims.first() else { return Ok(()) };
-    acks.reach(first, deadline).map_err(|error| {
-        let reply = connections.call(&removals(claims), deadline);
-        match reply.and_then(|reply| tagged(reply, Expected::Hash)) {
-            Ok(reply) if reply.tag() == b"freed" => Failure::Refused(error),
-            _ => Failure::Unknown(error),
-        }
     })
 }
 

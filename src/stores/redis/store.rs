@@ -204,7 +204,7 @@ fn handed(reply: redis::Value, wants_fence: bool) -> Answer<Handoff> {
 /// gives its number up, and what is left of either is cleaned up.
 fn confirmed(handoff: Handoff, acks: Option<&Acks>, to: &Claim, deadline: Moment) -> Answer<Handoff> {
     if let (Handoff::Granted { .. }, Some(acks)) = (&handoff, acks) {
-        acks.reach(to, deadline).map_err(Failure::Unknown)?;
+        acks.reach(&kinds::of(to.kind).grant(to), deadline).map_err(Failure::Unknown)?;
     }
     Ok(handoff)
 }

@@ -1,5 +1,6 @@
 //! A kind of lock on Redis: its requests, how to read their replies, and where its waiters listen.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -7,8 +8,7 @@ use redis::Value;
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Snapshot};
-use crate::stores::redis::acks::Presence;
-use crate::stores::redis::conn::dialog::Dialog;
+use crate::stores::redis::acks::Grant;
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
@@ -114,23 +114,18 @@ pub(crate) trait RedisKind: Sync {
     fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         let command = self.acquisition(claim, count, call.server.connections.link());
         let attempt = replies::attempted(&call.ask(&command, expected(claim.kind))?, claim.wants_fence)?;
-        if needs_copies(claim, count) { call.confirmed(claim, attempt) } else { Ok(attempt) }
+        if needs_copies(claim, count) { call.confirmed(|| self.grant(claim), attempt) } else { Ok(attempt) }
     }
 
-    /// How the server says that the claim's owner has the lock.
-    fn presence(&self, claim: &Claim) -> Presence {
-        let check = Command::new("HEXISTS").arg(claim.name.key()).arg(claim.owner);
-        Presence { check, expected: Value::Int(1) }
-    }
-
-    /// As the script `touch.lua`, where scripts may not be used; `false`: nothing was written.
-    fn touch_without_scripts(&self, _dialog: &mut Dialog<'_>, _claim: &Claim) -> Answer<bool> {
-        Err(unsupported("this kind of lock needs scripts"))
-    }
-
-    /// A release where scripts may not be used; `false`: the owner did not hold it.
-    fn undo_without_scripts(&self, _dialog: &mut Dialog<'_>, _claim: &Claim) -> Answer<bool> {
-        Err(unsupported("this kind of lock needs scripts"))
+    /// The claim's grant, for those that need copies.
+    fn grant(&self, claim: &Claim) -> Grant {
+        Grant {
+            lock: Arc::clone(&claim.name),
+            check: Command::new("HEXISTS").arg(claim.name.key()).arg(claim.owner),
+            expected: Value::Int(1),
+            undo: self.removal(claim, 0),
+            scriptless: None,
+        }
     }
 
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {

@@ -1,12 +1,13 @@
 //! The simple lock: one string key that holds its owner's token.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release, Snapshot};
-use crate::stores::redis::acks::Presence;
+use crate::stores::redis::acks::{Grant, Scriptless};
 use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
 use crate::stores::redis::kinds::replies;
@@ -61,7 +62,7 @@ impl RedisKind for TokenKind {
         // SET's answer decides; if it was read, it does not matter what became of the others.
         match replies.next().map(accept).transpose()? {
             None => return Err(result.err().unwrap_or_else(|| Failure::Unknown(unexpected(&Value::Nil)))),
-            Some(Value::Okay) => return call.confirmed(claim, Attempt::granted(None)),
+            Some(Value::Okay) => return call.confirmed(|| self.grant(claim), Attempt::granted(None)),
             Some(Value::Nil) => {}
             Some(other) => return decoded(Err(unexpected(&other))),
         }
@@ -73,7 +74,7 @@ impl RedisKind for TokenKind {
                 if !renew(call, claim)? {
                     return Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) });
                 }
-                call.confirmed(claim, Attempt::granted(None))
+                call.confirmed(|| self.grant(claim), Attempt::granted(None))
             }
             (Some(Value::Int(ttl_ms)), _) => Ok(Attempt::Busy { retry_after: ttl(ttl_ms) }),
             _ => Ok(Attempt::Busy { retry_after: None }),
@@ -110,25 +111,19 @@ impl RedisKind for TokenKind {
         })
     }
 
-    fn presence(&self, claim: &Claim) -> Presence {
-        let check = Command::new("GET").arg(claim.name.key());
-        Presence { check, expected: Value::BulkString(claim.owner.to_string().into_bytes()) }
-    }
-
-    fn touch_without_scripts(&self, dialog: &mut Dialog<'_>, claim: &Claim) -> Answer<bool> {
-        let (lock, token) = (claim.name.key(), claim.owner.to_string());
-        loop {
-            let again = |ttl_ms: i64| Some(Command::new("PEXPIRE").arg(lock).arg(ttl_ms.max(1)));
-            match watched(dialog, lock, &token, again)? {
-                Watched::Done => return Ok(true),
-                Watched::Other(_) => return Ok(false),
-                Watched::Changed => {}
-            }
+    fn grant(&self, claim: &Claim) -> Grant {
+        let token = claim.owner.to_string();
+        Grant {
+            lock: Arc::clone(&claim.name),
+            check: Command::new("GET").arg(claim.name.key()),
+            expected: Value::BulkString(token.clone().into_bytes()),
+            undo: self.removal(claim, 0),
+            scriptless: Some(Scriptless {
+                token,
+                touch,
+                undo: |dialog, lock, token| remove(dialog, lock, token).map(|ended| ended.is_none()),
+            }),
         }
-    }
-
-    fn undo_without_scripts(&self, dialog: &mut Dialog<'_>, claim: &Claim) -> Answer<bool> {
-        remove(dialog, claim.name.key(), &claim.owner.to_string()).map(|ended| ended.is_none())
     }
 
     fn expire_in(&self, _call: &RedisCall<'_>, _claim: &Claim, _rest: Duration) -> Answer<bool> {
@@ -195,6 +190,18 @@ fn remove(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Answer<Option<Opt
         match watched(dialog, lock, token, |_| Some(Command::new("DEL").arg(lock)))? {
             Watched::Done => return Ok(None),
             Watched::Other(holder) => return Ok(Some(holder)),
+            Watched::Changed => {}
+        }
+    }
+}
+
+/// Writes the key's expiry again as it is, if the key has the token.
+fn touch(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Answer<bool> {
+    loop {
+        let again = |ttl_ms: i64| Some(Command::new("PEXPIRE").arg(lock).arg(ttl_ms.max(1)));
+        match watched(dialog, lock, token, again)? {
+            Watched::Done => return Ok(true),
+            Watched::Other(_) => return Ok(false),
             Watched::Changed => {}
         }
     }

@@ -15,6 +15,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::{Failure, Kind, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::acks::Acks;
+use crate::stores::redis::kinds;
 use crate::stores::redis::tests::fake::{Act, Fake};
 use crate::stores::redis::tests::harness::{Said, claim, granted, open, soon};
 use crate::sync::Mutex;
@@ -184,7 +185,8 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     let wanted = ServerOptions::default().copies(true).unwrap();
     let connections = &store.server.connections;
     let acks = Acks::new(connections, true, wanted, &reporter, "here");
-    let confirm = || acks.confirm(&claim(Kind::Mutex, "lk", 30_000), soon());
+    let grant = kinds::of(Kind::Mutex).grant(&claim(Kind::Mutex, "lk", 30_000));
+    let confirm = || acks.confirm(&grant, soon());
     confirm().done();
     confirm().done();
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 0));
