@@ -237,9 +237,12 @@ fn the_default_survives_unplanned_failovers_of_a_cluster() {
                     );
                     cluster.members[primary].kill();
                     cluster.members[primary].restart();
-                    let has_loaded =
-                        || cluster.ask::<String>(primary, &["INFO", "persistence"]).contains("\r\nloading:0");
-                    assert!(eventually(LONG, has_loaded), "it loads for ever");
+                    // Until then it loads, and answers no question about the cluster.
+                    let follows = || {
+                        let text: String = cluster.ask(primary, &["INFO", "replication"]);
+                        text.contains("role:slave") && text.contains("master_link_status:up")
+                    };
+                    assert!(eventually(LIMIT, follows), "it does not follow the new primary");
                     cluster.wait_until_whole();
                     load.next_round();
                 }
