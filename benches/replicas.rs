@@ -13,58 +13,31 @@
     reason = "a program that measures"
 )]
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+#[path = "../tests/support/mod.rs"]
+mod support;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::LockClient;
+use support::server::{RedisServer, default_server};
+use support::{let_pass, now};
 
 const ROUNDS: usize = 5;
 const RUN: Duration = Duration::from_secs(1);
 const WITHIN: Duration = Duration::from_secs(1);
 
-struct Server(Child, u16);
-
-impl Server {
-    fn start(of: Option<u16>) -> Server {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--save", "", "--repl-diskless-sync-delay", "0"]);
-        if let Some(master) = of {
-            command.args(["--replicaof", "127.0.0.1", &master.to_string()]);
-        }
-        Server(command.current_dir(std::env::temp_dir()).stdout(Stdio::null()).spawn().unwrap(), port)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 fn main() {
     let given = std::env::args().find(|argument| argument.starts_with("redis://"));
-    let servers = if given.is_some() {
-        Vec::new()
-    } else {
-        let master = Server::start(None);
-        let replica = Server::start(Some(master.1));
-        vec![master, replica]
-    };
-    let url = given.unwrap_or_else(|| format!("redis://127.0.0.1:{}", servers[0].1));
+    let Some(binary) = default_server() else { return };
+    let master = RedisServer::builder(&binary).config("repl-diskless-sync-delay 0").start();
+    let of = format!("replicaof 127.0.0.1 {}", master.port());
+    let _replica = RedisServer::builder(&binary).config(&of).start();
+    let url = given.unwrap_or_else(|| master.url());
     let connect = |count: u32| {
-        let begun = Instant::now();
-        loop {
-            let options = LockClient::builder().url(&url).retry_timeout(Duration::from_secs(30));
-            let options = if count > 0 { options.require_replicas(count, WITHIN) } else { options };
-            match options.build() {
-                Ok(client) => return client,
-                Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "{error}"),
-            }
-        }
+        let options = LockClient::builder().url(&url).retry_timeout(Duration::from_secs(30));
+        let options = if count > 0 { options.require_replicas(count, WITHIN) } else { options };
+        options.build().unwrap()
     };
     let clients = [connect(0), connect(1)];
     drop(clients[1].get_lock("ready").acquire().unwrap());
@@ -96,7 +69,7 @@ fn main() {
 
 fn cycles(client: &LockClient, threads: usize, locks: usize) -> u64 {
     let (ended, all) = (AtomicBool::new(false), AtomicU64::new(0));
-    let begun = Instant::now();
+    let begun = now();
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let (ended, all) = (&ended, &all);
@@ -111,7 +84,7 @@ fn cycles(client: &LockClient, threads: usize, locks: usize) -> u64 {
                 all.fetch_add(count, Ordering::Relaxed);
             });
         }
-        std::thread::sleep(RUN);
+        let_pass(RUN, "the run lasts so long");
         ended.store(true, Ordering::Relaxed);
     });
     (all.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64()) as u64

@@ -281,24 +281,26 @@ impl Observer for ReplicaEvents {
 fn many_threads_count_to_the_end_with_replicas() {
     let Some(servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
-    let inside = std::sync::atomic::AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let lock = client.get_lock("counted");
-                for _ in 0..50 {
-                    let guard = lock.acquire().unwrap();
-                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-                    drop(guard);
-                }
-            });
-        }
-    });
-    let unlocked = now();
-    assert!(client.get_lock("counted").try_lock_for(LONG).unwrap());
-    within(unlocked, Duration::ZERO, "taking what everybody has released");
-    client.get_lock("counted").unlock().unwrap();
+    // Threads hand the first to each other; a fair lock is released, and asked for again.
+    for lock in [client.get_lock("counted"), RedisLock::clone(&client.get_fair_lock("counted:fair"))] {
+        let inside = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let guard = lock.acquire().unwrap();
+                        assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        drop(guard);
+                    }
+                });
+            }
+        });
+        let unlocked = now();
+        assert!(lock.try_lock_for(LONG).unwrap());
+        within(unlocked, Duration::ZERO, "taking what everybody has released");
+        lock.unlock().unwrap();
+    }
 }
 
 #[test]
