@@ -54,10 +54,15 @@ struct Rounds {
     next: Option<Arc<Round>>,
 }
 
-#[derive(Default)]
 struct Round {
     state: Mutex<RoundState>,
     changed: Condvar,
+}
+
+impl Default for Round {
+    fn default() -> Round {
+        Round { state: Mutex::default(), changed: Condvar::new() }
+    }
 }
 
 #[derive(Default)]
