@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::copies::{Copies, Durable, ReplicaRule};
 use crate::credentials::Provider;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
@@ -67,7 +68,9 @@ macro_rules! client_options {
                 /// Whether scripts may be used; without them only token locks work.
                 scripts: bool = true;
                 /// How many replicas must have each grant.
-                replicas: Option<Replicas> = None;
+                replicas: ReplicaRule = ReplicaRule::ByUrl;
+                /// In how many append-only files each grant must be.
+                durable: Option<Durable> = None;
                 tls: TlsOptions = TlsOptions::default();
                 /// The files of the URL or of lists of servers.
                 url_files: Vec<PathBuf> = Vec::new();
@@ -174,16 +177,14 @@ pub enum ClusterPubSub {
     Both,
 }
 
-/// How many replicas must have a grant, and within which time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Replicas {
-    pub(crate) count: u32,
-    pub(crate) within: Duration,
-}
-
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
+    /// See [`ReplicaRule::copies`].
+    pub(crate) fn copies(&self, has_replicas: bool) -> Option<Copies> {
+        self.replicas.copies(self.durable, self.command_timeout, has_replicas)
+    }
+
     pub(crate) fn read_url(&mut self) -> Result<()> {
         if let Some(file) = self.url_files.first() {
             self.url = read_urls(file).map_err(|why| unusable("URL", &why))?;
@@ -205,21 +206,10 @@ impl ServerOptions {
                 format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}"),
             ));
         }
-        if let Some(Replicas { count, within }) = self.replicas {
-            if count == 0 {
-                return Err(Error::invalid("connect", "require_replicas needs a count of at least 1"));
-            }
-            check_timeout("time-out for require_replicas", within)?;
-            if within >= self.command_timeout {
-                return Err(Error::invalid(
-                    "connect",
-                    format!(
-                        "a time-out of {within:?} for require_replicas is too long: it must be less than the command_timeout, \
-                         {:?}",
-                        self.command_timeout
-                    ),
-                ));
-            }
+        self.durable.map_or(Ok(()), Durable::check)?;
+        if let ReplicaRule::Required(replicas) = self.replicas {
+            check_timeout("time-out for require_replicas", replicas.within)?;
+            replicas.check(self.command_timeout)?;
         }
         self.check_client_name()?;
         Ok(self)

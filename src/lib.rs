@@ -149,6 +149,7 @@ compile_error!("leasehold runs on Linux, Android, macOS and Windows only");
 
 mod client;
 mod config;
+mod copies;
 mod credentials;
 mod deadlock;
 mod directory;

@@ -63,6 +63,8 @@ impl ClientBuilder {
     /// | `LEASEHOLD_SESSION_LOCKS` | `yes`: [`session_locks`](Self::session_locks) | `yes` |
     /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
+    /// | `LEASEHOLD_REPLICAS` | `no`: [`without_replicas`](Self::without_replicas) | `no` |
+    /// | `LEASEHOLD_DURABLE` | [`durable`](Self::durable): the server's file, and how many replicas' | `1 1` |
     #[doc = client_options!(rows)]
     ///
     /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d` in sequence: `30`, `500ms`, `1h30m`.
@@ -120,11 +122,28 @@ impl ClientBuilder {
         if variables.switch("LEASEHOLD_SCRIPTS")? == Some(false) {
             builder = builder.without_scripts();
         }
-        if let Some((count, within)) = variables.pair("LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT")? {
+        if variables.text("LEASEHOLD_REPLICAS")?.is_some_and(|text| switch(&text) == Ok(false)) {
+            builder = builder.without_replicas();
+            if variables.text("LEASEHOLD_REPLICAS_TIMEOUT")?.is_some() {
+                return Err(bad(
+                    "LEASEHOLD_REPLICAS_TIMEOUT",
+                    "LEASEHOLD_REPLICAS says that none is waited for",
+                ));
+            }
+        } else if let Some((count, within)) =
+            variables.pair("LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT")?
+        {
             let count = number(&count).map_err(|why| bad("LEASEHOLD_REPLICAS", why))?;
             let within = time(&within).map_err(|why| bad("LEASEHOLD_REPLICAS_TIMEOUT", why))?;
             builder = builder.require_replicas(count, within);
             builder.check_times().map_err(|error| bad("LEASEHOLD_REPLICAS_TIMEOUT", error.detail()))?;
+        }
+        if let Some(text) = variables.text("LEASEHOLD_DURABLE")? {
+            let (local, replicas) =
+                text.split_once(' ').ok_or_else(|| bad("LEASEHOLD_DURABLE", "it is two numbers"))?;
+            let file_count = |text| number(text).map_err(|why| bad("LEASEHOLD_DURABLE", why));
+            builder = builder.durable(file_count(local)?, file_count(replicas)?);
+            builder.check_times().map_err(|error| bad("LEASEHOLD_DURABLE", error.detail()))?;
         }
         secured(builder, &variables)
     }
@@ -320,6 +339,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::copies::{Durable, ReplicaRule, Replicas};
     #[cfg(unix)]
     use std::os::unix::ffi::OsStringExt;
     #[cfg(windows)]
@@ -369,6 +389,7 @@ mod tests {
             ("LEASEHOLD_CLUSTER_PUB_SUB", "Both"),
             ("LEASEHOLD_REPLICAS", "2"),
             ("LEASEHOLD_REPLICAS_TIMEOUT", "20ms"),
+            ("LEASEHOLD_DURABLE", "1 2"),
             ("LEASEHOLD_SCRIPTS", "off"),
             ("LEASEHOLD_TABLE", "s.t"),
             ("LEASEHOLD_CREATE_SCHEMA", "1"),
@@ -386,8 +407,9 @@ mod tests {
             (server.unsubscribe_delay, server.cluster_pub_sub),
             (Duration::from_secs(4), ClusterPubSub::Both)
         );
-        let replicas = server.replicas.unwrap();
-        assert_eq!((replicas.count, replicas.within, server.scripts), (2, Duration::from_millis(20), false));
+        let replicas = Replicas { count: 2, within: Duration::from_millis(20) };
+        assert_eq!((server.replicas, server.scripts), (ReplicaRule::Required(replicas), false));
+        assert_eq!(server.durable, Some(Durable { local: 1, replicas: 2 }));
         assert_eq!((server.table.name.as_str(), server.table.create), ("s.t", true));
         assert_eq!((server.table.session_locks, server.table.designated_poller), (true, false));
         assert!(server.hosts.check_options().is_ok());
@@ -457,6 +479,14 @@ mod tests {
     }
 
     #[test]
+    fn one_word_waits_for_no_replica() {
+        for word in ["no", "Off", "0"] {
+            let server = with(&[("LEASEHOLD_REPLICAS", word)]).unwrap().server;
+            assert_eq!(server.replicas, ReplicaRule::Nothing, "{word}");
+        }
+    }
+
+    #[test]
     fn variables_that_contradict_or_need_each_other_are_refused() {
         let (url, three) = (("LEASEHOLD_URL", "redis://a"), "redis://a redis://b redis://c");
         for (variables, names) in [
@@ -468,6 +498,10 @@ mod tests {
             ),
             (&[("LEASEHOLD_RING_FROM", three)], ["LEASEHOLD_RING_FROM", "LEASEHOLD_RING"]),
             (&[("LEASEHOLD_REPLICAS", "1")], ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"]),
+            (
+                &[("LEASEHOLD_REPLICAS", "no"), ("LEASEHOLD_REPLICAS_TIMEOUT", "1s")],
+                ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"],
+            ),
             #[cfg(feature = "tls")]
             (&[("LEASEHOLD_TLS_KEY", "k")], ["LEASEHOLD_TLS_KEY", "LEASEHOLD_TLS_CERT"]),
         ] {

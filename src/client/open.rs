@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockOptions, ServerOptions};
+use crate::copies::ReplicaRule;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{check_scheme, without_credentials};
 use crate::observe::event::Event;
@@ -121,6 +122,7 @@ pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'stati
 
 /// Refuses impossible combinations before connecting.
 pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
+    check_durable(server, servers)?;
     match servers {
         Servers::One => {
             check_scheme(&server.url)?;
@@ -133,6 +135,24 @@ pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
             .try_for_each(|node| check_place(&ServerOptions { url: node.url.clone(), ..server.clone() })),
         Servers::Ring(ring) => ring.clone().checked().map(drop),
     }
+}
+
+fn check_durable(server: &ServerOptions, servers: &Servers) -> Result<()> {
+    let store = match servers {
+        Servers::Redlock(_) => "redlock",
+        Servers::Ring(_) => return Ok(()),
+        Servers::One => match Backend::of(&server.url) {
+            Backend::Redis | Backend::Sentinel | Backend::Cluster => return Ok(()),
+            other => other.label(),
+        },
+    };
+    if server.durable.is_none() {
+        return Ok(());
+    }
+    let words = format!(
+        "durable() is for a Redis, its Sentinels, a cluster or a ring: {store} has its own settings for what a restart keeps"
+    );
+    Err(Error::new(ErrorKind::Unsupported, "connect", words))
 }
 
 #[cfg(feature = "redis")]
@@ -246,8 +266,13 @@ fn connect_redlock(
     if !server.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and redlock() were given: give one of them"));
     }
+    // A majority of servers takes the replicas' place.
+    let replicas = match server.replicas {
+        ReplicaRule::ByUrl => ReplicaRule::Nothing,
+        given => given,
+    };
     let nodes = redlock.nodes.into_iter().enumerate().map(|(at, node)| {
-        let options = ServerOptions { url: node.url, ..server.clone() };
+        let options = ServerOptions { url: node.url, replicas, ..server.clone() };
         let place = RedisStore::place(&options)?;
         // The number distinguishes servers whose hosts cannot be shown.
         let place = if place.starts_with('(') { format!("server {} {place}", at + 1) } else { place };

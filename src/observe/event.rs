@@ -206,6 +206,19 @@ pub enum Event<'a> {
     },
     /// Wake-ups are back.
     WakeupsUp,
+    /// A server whose replicas are to acknowledge each grant has none that is connected and up to date: from
+    /// now on grants count without. Reported once, until one is back.
+    #[non_exhaustive]
+    NoReplica {
+        /// The server, or the Sentinels that name it.
+        server: &'a str,
+    },
+    /// Such a server has a replica again, and each grant waits for it.
+    #[non_exhaustive]
+    ReplicaBack {
+        /// The server, or the Sentinels that name it.
+        server: &'a str,
+    },
     /// Callbacks are slow and reports wait: repeated reports are dropped from now on. Reported on its own
     /// thread, since the callback thread is busy.
     CallbacksDelayed,

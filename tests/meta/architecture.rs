@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 const GROUND: &[&str] = &[
     "config",
+    "copies",
     "deadlock",
     "directory",
     "error",

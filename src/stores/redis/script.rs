@@ -104,6 +104,7 @@ scripts! {
     TOKEN_ACQUIRE = "token_acquire.lua";
     LOOK = "look.lua";
     RING_MARK = "ring_mark.lua";
+    TOUCH = "touch.lua";
 }
 
 /// Scripts behind the guard, which runs them only under a ring's mark.

@@ -51,7 +51,6 @@ pub(crate) struct ClusterStore {
     topology: Topology,
     unread: UnreadReleases,
     scripts: bool,
-    waits_for_replicas: bool,
     command_timeout: Duration,
     notes: bool,
     /// The member that has the format's number has answered.
@@ -90,7 +89,6 @@ impl ClusterStore {
             topology,
             unread: UnreadReleases::default(),
             scripts: options.scripts,
-            waits_for_replicas: options.replicas.is_some(),
             command_timeout: options.command_timeout,
             notes: options.notes,
             has_agreed: AtomicBool::new(false),
@@ -534,7 +532,7 @@ impl Batches for ClusterStore {
     }
 
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
-        let is_one = is_batched(kind) && self.scripts && !self.waits_for_replicas;
+        let is_one = is_batched(kind) && self.scripts;
         is_one.then(|| u32::from(slot(name.key())))
     }
 

@@ -2,9 +2,14 @@
 //! distinguishes the living readers from the dead. Writers that are to come before readers are in a key that
 //! Redisson does not know.
 
+use std::sync::Arc;
+
+use redis::Value;
+
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;
 use crate::seam::{Answer, Claim, PLACE_LASTS, Snapshot};
+use crate::stores::redis::acks::Grant;
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::mutex::queue_mode;
@@ -80,6 +85,16 @@ impl RedisKind for RwKind {
             Mode::Write => command.arg(format!("{}:write", claim.owner)),
         };
         Some(command.arg(millis(PLACE_LASTS)))
+    }
+
+    fn grant(&self, claim: &Claim) -> Grant {
+        let check = Command::new("HEXISTS").arg(claim.name.key());
+        let check = match self.0 {
+            Mode::Read => check.arg(claim.owner),
+            Mode::Write => check.arg(format!("{}:write", claim.owner)),
+        };
+        let (undo, lock) = (self.removal(claim, 0), Arc::clone(&claim.name));
+        Grant { lock, check, expected: Value::Int(1), undo, scriptless: None }
     }
 
     fn guarded(&self) -> Option<&'static Script> {
