@@ -105,7 +105,7 @@ pub(crate) fn wall_ms() -> u64 {
 }
 
 /// The end of a hold: when the watchdog's renewals end, or after a fixed time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lease {
     /// The client's lease, renewed by the watchdog until released.
     Renewed,

@@ -15,9 +15,9 @@ mod ending;
 mod exit;
 pub(crate) mod handoff;
 pub(crate) mod hold;
+pub(crate) mod lock;
 mod pace;
 mod policy;
-pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;
 mod renewals;
@@ -26,6 +26,7 @@ pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
 mod timer_queue;
+pub(crate) mod waiter;
 mod watchdog;
 
 #[cfg(leasehold_shuttle)]
