@@ -254,9 +254,8 @@ impl Registry {
     }
 
     pub(crate) fn holds_of(&self, kind: Kind, name: &Arc<LockName>) -> Vec<Arc<Hold>> {
-        let holds = |local: Arc<LocalLock>| {
-            local.state().holds.iter().map(|own| Arc::clone(&own.hold)).collect()
-        };
+        let holds =
+            |local: Arc<LocalLock>| local.state().holds.iter().map(|own| Arc::clone(&own.hold)).collect();
         self.found(kind, name).map(holds).unwrap_or_default()
     }
 

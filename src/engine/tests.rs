@@ -3,7 +3,6 @@
 mod answers;
 mod cached;
 mod later;
-mod machine;
 mod rare;
 mod throttled;
 mod time_slices;

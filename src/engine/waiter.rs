@@ -115,6 +115,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_wait_has_one_name() {
+        let wait = Wait::default();
+        assert!(!wait.is_published());
+        let names = [1, 2].map(|id| wait.publish(|| PublishedWait { id, at_ms: 0 }).id);
+        assert!(wait.is_published());
+        assert_eq!(names, [1, 1]);
+    }
+
+    #[test]
     fn a_wait_is_new_once_for_each_number() {
         let mut waiter = Waiter::default();
         let sleeper = |number| Sleeper {

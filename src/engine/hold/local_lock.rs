@@ -11,9 +11,7 @@ use std::time::Duration;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::Hold;
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{
-    self, At, HoldState, Look, Machine, Reuse, TicketId, Wish, Withdrawn,
-};
+use crate::engine::lock::{self, At, HoldState, Look, Machine, Reuse, TicketId, Wish, Withdrawn};
 use crate::engine::waiter::{Sleeper, Wait, Waiter};
 use crate::error::Error;
 use crate::fork::is_forked;
@@ -279,7 +277,8 @@ static TICKETS: AtomicU64 = AtomicU64::new(0);
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
         // Looks first, counts second: each change of `is_up` is counted, see `Channel::set_up`.
-        let recalls = self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
+        let recalls =
+            self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }
     }
 

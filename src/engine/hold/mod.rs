@@ -20,8 +20,7 @@ use std::time::Duration;
 
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
-use crate::engine::hold::local_lock::LockState;
-pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, Next, QueuePlace};
+pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, LockState, Next, QueuePlace};
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
 use crate::engine::lock::{Handle, HoldState, Stage};
@@ -129,7 +128,8 @@ impl Hold {
         };
         let (hold, thread) = (Arc::new(hold), hold_thread);
         let number = hold.claim.owner.number();
-        let mut state = State { asks_to_cache, ..HoldState::new(Arc::clone(&hold), thread, number, sent, until) };
+        let mut state =
+            State { asks_to_cache, ..HoldState::new(Arc::clone(&hold), thread, number, sent, until) };
         let level = state.levels.add(lease);
         (hold, state, level)
     }

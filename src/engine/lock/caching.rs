@@ -330,7 +330,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     pub(crate) fn note_wanted(&mut self, serial: u64, at: At<'_>) -> Option<(H, Option<Next<TicketId>>)> {
         let own = self.state_of(serial)?;
         let is_idle = own.is_cached_until_recall();
-        let is_news = own.recallable.as_mut().is_some_and(|cached| !std::mem::replace(&mut cached.is_wanted, true));
+        let is_news =
+            own.recallable.as_mut().is_some_and(|cached| !std::mem::replace(&mut cached.is_wanted, true));
         if is_news {
             self.caching.note_recall(at);
         }

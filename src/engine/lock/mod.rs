@@ -21,6 +21,9 @@
 pub(crate) mod caching;
 mod hold;
 mod queue;
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -313,7 +316,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// Whether a grant under this number, read now, counts: its window is open, and nothing may come yet that
     /// was asked under the number.
     pub(crate) fn counts(&self, own: &HoldState<H>, now: Moment) -> bool {
-        !own.is_over(now) && !self.retired.has(own.number)
+        !own.is_over(now) && !self.retired.has_lately(own.number)
     }
 
     /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread: they make
@@ -385,7 +388,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if left > 0 {
             return end(Then::StillHeld);
         }
-        let by_time_slice = if may_cache && own.is_live() && !own.is_over(at.now) { may_stay(own) } else { None };
+        let by_time_slice =
+            if may_cache && own.is_live() && !own.is_over(at.now) { may_stay(own) } else { None };
         if let Some(cached) = by_time_slice.and_then(|by_time_slice| self.cache(serial, by_time_slice, at)) {
             return end(Then::Cached(cached));
         }
@@ -464,11 +468,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
 
     /// Takes a hold out that is over here, and has the head of the queue look. `released`: it ended by a true
     /// release, when, and which others were notified.
-    pub(crate) fn remove(
-        &mut self,
-        serial: u64,
-        released: Option<(Others, Moment)>,
-    ) -> Option<HoldState<H>> {
+    pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
         // Others' processes first. Taking the hold out, which wakes the next waiter here, comes second.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
@@ -572,6 +572,11 @@ impl Retired {
         {
             self.until = self.until.max(oldest);
         }
+    }
+
+    /// Whether that number is one of the last, as one that was retired a moment ago is.
+    fn has_lately(&self, number: u64) -> bool {
+        self.last.contains(&number)
     }
 
     /// Whether a grant under that number may meet a late request.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Registry;
 use crate::engine::deadlock::graph::{Thread, Wait};
 use crate::engine::hold::Hold;
-use crate::engine::hold::local_lock::LockKey;
 use crate::engine::hold::State;
+use crate::engine::hold::local_lock::LockKey;
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::engine::waiter::{PublishedWait, Sleeper};
 use crate::ident::{ClientId, Owner, unbound_number};
@@ -98,8 +98,7 @@ impl Registry {
             waits.into_iter().filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
         let waits = waits.map(|(key, known, one)| {
             let at_ms = wall_ms.saturating_sub(millis(now.since(one.since)));
-            let PublishedWait { id, at_ms } =
-                known.publish(|| PublishedWait { id: unbound_number(), at_ms });
+            let PublishedWait { id, at_ms } = known.publish(|| PublishedWait { id: unbound_number(), at_ms });
             let Sleeper { number, kind, takes_again, writers_first, since, .. } = *one;
             let (thread, key) = (Thread { client, id: one.thread.id() }, key.name.key().to_owned());
             let wait = Wait { thread, id, key, kind, number, at_ms, takes_again, writers_first };

@@ -43,7 +43,9 @@ impl Engine {
     /// The hold has been cached at `now`; others may release it.
     pub(super) fn cached(&self, hold: &Arc<Hold>, outcome: CacheOutcome, now: Moment) {
         // Until a recall, its lock has been watched since it was granted.
-        if let (CacheOutcome::ForTimeSlice { is_new }, Some((cache_thread, _))) = (outcome, self.cache_thread()) {
+        if let (CacheOutcome::ForTimeSlice { is_new }, Some((cache_thread, _))) =
+            (outcome, self.cache_thread())
+        {
             self.core.cache_thread.watch(cache_thread, hold.local(), is_new, now.plus(IDLE));
         }
         self.report_released(hold, now.since(hold.since()));
