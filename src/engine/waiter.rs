@@ -12,7 +12,7 @@ use crate::time::Moment;
 
 /// Under the mutex of the lock.
 #[derive(Debug, Default)]
-pub(crate) struct Waiter {
+pub(crate) struct LocalWaiter {
     pub(crate) wait: Arc<Wait>,
     /// The thread, once it sleeps: for people.
     sleeper: Option<Sleeper>,
@@ -56,13 +56,13 @@ pub(crate) struct Sleeper {
     pub(crate) writers_first: bool,
 }
 
-impl Waits for Waiter {
+impl Waits for LocalWaiter {
     fn wake(&mut self) {
         self.wait.wake();
     }
 }
 
-impl Waiter {
+impl LocalWaiter {
     /// The waiter is about to sleep; whether for the first time under its number.
     pub(crate) fn note_sleeper(&mut self, sleeper: Sleeper) -> bool {
         let number = sleeper.number;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_new_once_for_each_number() {
-        let mut waiter = Waiter::default();
+        let mut waiter = LocalWaiter::default();
         let sleeper = |number| Sleeper {
             number,
             thread: ThreadMarker::current(),

@@ -12,7 +12,7 @@ use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::Hold;
 use crate::engine::lock::caching::RULES;
 use crate::engine::lock::{self, At, HoldState, Look, Machine, Reuse, TicketId, Wish, Withdrawn};
-use crate::engine::waiter::{Sleeper, Wait, Waiter};
+use crate::engine::waiter::{LocalWaiter, Sleeper, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
@@ -63,7 +63,7 @@ pub(crate) struct LocalLock {
 /// All that changes about a lock in this process.
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
-    machine: Machine<Arc<Hold>, Waiter>,
+    machine: Machine<Arc<Hold>, LocalWaiter>,
     /// The channel of recalls, once holds may stay until one.
     recalls: Option<Subscription>,
     /// Since when the head has had only failures, and the last one. The waiters behind it share them.
@@ -82,15 +82,15 @@ pub(crate) type End = lock::End<Promise>;
 pub(crate) type Found = lock::Found<Arc<Hold>, Promise, Option<QueuePlace>>;
 
 impl Deref for LockState {
-    type Target = Machine<Arc<Hold>, Waiter>;
+    type Target = Machine<Arc<Hold>, LocalWaiter>;
 
-    fn deref(&self) -> &Machine<Arc<Hold>, Waiter> {
+    fn deref(&self) -> &Machine<Arc<Hold>, LocalWaiter> {
         &self.machine
     }
 }
 
 impl DerefMut for LockState {
-    fn deref_mut(&mut self) -> &mut Machine<Arc<Hold>, Waiter> {
+    fn deref_mut(&mut self) -> &mut Machine<Arc<Hold>, LocalWaiter> {
         &mut self.machine
     }
 }
@@ -245,7 +245,7 @@ impl LocalLock {
 
     fn place(self: &Arc<LocalLock>, state: &mut LockState, spins: bool) -> QueuePlace {
         let ticket = TicketId(TICKETS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-        let waiter = Waiter::default();
+        let waiter = LocalWaiter::default();
         let wait = Arc::clone(&waiter.wait);
         state.queue.join(ticket, waiter, spins);
         QueuePlace { local: Arc::clone(self), ticket, wait, has_left: false }
@@ -369,7 +369,7 @@ impl QueuePlace {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
     }
 
-    /// See [`Waiter::note_sleeper`].
+    /// See [`LocalWaiter::note_sleeper`].
     pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
         let mut state = self.local.state();
         state.queue.get_mut(self.ticket).is_some_and(|ticket| ticket.waiter.note_sleeper(sleeper))

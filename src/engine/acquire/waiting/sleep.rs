@@ -46,7 +46,7 @@ impl Waiting<'_> {
         // First the end of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
         engine.usable(call.action)?;
         // Whoever is handed the lock caches it for a time slice at most: others here want it.
-        let offer = call.kind.is_handed_off().then(|| Claim { caches: false, ..claim });
+        let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
         let asleep = place.sleep(offer, wake_at == Moment::NEVER);
         if !asleep.sleeps {
             return Ok(());

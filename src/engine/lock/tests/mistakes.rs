@@ -109,10 +109,10 @@ impl Mistake {
                     .into_iter()
                     .for_each(|ticket| ticket.word = false);
             }
-            (Mistake::LeavesBeforeSent, Event::GoOn { thread }) => {
-                if effects.iter().any(|effect| matches!(effect, Effect::LeaveWaitQueue { .. })) {
-                    lock.leave(TicketId(*thread as u64));
-                }
+            (Mistake::LeavesBeforeSent, Event::GoOn { thread })
+                if effects.iter().any(|effect| matches!(effect, Effect::LeaveWaitQueue { .. })) =>
+            {
+                lock.leave(TicketId(*thread as u64));
             }
             _ => {}
         }

@@ -7,6 +7,7 @@
 
 mod caching;
 mod driver;
+mod event;
 mod explore;
 mod mistakes;
 mod passing;

@@ -2,6 +2,7 @@
 
 use super::world::NOW;
 use super::*;
+use crate::engine::lock::retired::MOST_RETIRED;
 use crate::engine::lock::{Look, Next, Withdrawn};
 
 const FIRST: TicketId = TicketId(1);
