@@ -98,8 +98,12 @@ impl Mistake {
                 }
             }
             (Mistake::NumberUsedAgain, Event::ReleaseAnswer { .. }) => lock.retired = Retired::default(),
-            (Mistake::ReceiverKeepsNumber, Event::HandoffAnswer { number, answer: Said::Unknown, .. }) => {
+            (
+                Mistake::ReceiverKeepsNumber,
+                Event::HandoffAnswer { to, number, answer: Said::Unknown, .. },
+            ) => {
                 lock.retired.last.retain(|other| other != number);
+                (client.numbers[*to], client.users[*to].number) = (*number, *number);
             }
             (Mistake::WordIgnored, Event::Answer { thread, answer: Attempt::Busy, .. }) => {
                 let user = &mut client.users[*thread];
