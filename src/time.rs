@@ -103,8 +103,8 @@ pub(crate) fn wall_ms() -> u64 {
     since.map_or(0, millis)
 }
 
-/// How a hold ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The end of a hold: when the watchdog's renewals end, or after a fixed time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lease {
     /// The client's lease, renewed by the watchdog until released.
     Renewed,

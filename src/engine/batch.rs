@@ -290,12 +290,11 @@ impl LevelRelease {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let ended = hold.local().state().end(hold, *level, begun);
-        let Some(ended) = ended else {
+        let Some(ended) = hold.local().end(hold, *level, |_, _| None, begun) else {
             return Err(engine.no_level(action, hold));
         };
         let left = ended.left;
-        let Some(next) = engine.still_held(hold, ended, begun) else {
+        let Some(next) = engine.still_held(hold, ended.then, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
         let result = HandoffResult::default();

@@ -181,7 +181,7 @@ impl Core {
         };
         let now = self.clock.now();
         if !in_time {
-            hold.lose(LossReason::Expired, now, &self.reporter);
+            self.lose_at(hold, LossReason::Expired, now);
         }
         if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
             self.undo_renewal(hold, now);
@@ -221,11 +221,14 @@ pub(crate) struct CacheThread {
     /// `None` inside: it could not be started, so nothing is kept.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
     pub(crate) locks: Mutex<Vec<Arc<LocalLock>>>,
-    /// Taken out to be released, the oldest first, but for what a thread that ends waits for.
-    pub(crate) leaving: Mutex<VecDeque<(Arc<Hold>, Option<Call>)>>,
+    /// To be released, the oldest first, but for what a thread that ends waits for.
+    pub(crate) leaving: Mutex<VecDeque<Leaving>>,
     /// The threads that wait for what they keep to be released.
     pub(crate) ended: Mutex<Vec<Ended>>,
 }
+
+/// A lock whose cached hold is to be released, of which thread if not of any, and who waits for that.
+pub(crate) type Leaving = (Arc<LocalLock>, Option<u64>, Option<Call>);
 
 /// A thread that waits for what it keeps to be released, before it ends.
 pub(crate) struct Ended {

@@ -23,7 +23,11 @@ pub(crate) struct PendingHandoff {
 }
 
 /// The effect of a hand-off's outcome on the thread that handed the lock off, until that thread knows it.
-pub(crate) struct Releaser(Option<Box<dyn FnOnce(ReleaseOutcome) + Send>>);
+pub(crate) struct Releaser {
+    settle: Option<Box<dyn FnOnce(ReleaseOutcome) + Send>>,
+    /// The releaser waits, and releases what was refused.
+    pub(crate) waits: bool,
+}
 
 /// How a releaser's hold ended.
 #[derive(Debug)]
@@ -68,12 +72,12 @@ impl PendingHandoff {
 }
 
 impl Releaser {
-    pub(crate) fn new(settle: impl FnOnce(ReleaseOutcome) + Send + 'static) -> Releaser {
-        Releaser(Some(Box::new(settle)))
+    pub(crate) fn new(waits: bool, settle: impl FnOnce(ReleaseOutcome) + Send + 'static) -> Releaser {
+        Releaser { settle: Some(Box::new(settle)), waits }
     }
 
     fn settle(&mut self, outcome: ReleaseOutcome) {
-        if let Some(settle) = self.0.take() {
+        if let Some(settle) = self.settle.take() {
             settle(outcome);
         }
     }
@@ -83,7 +87,7 @@ impl Drop for Releaser {
     /// A waiter that unwinds leaves the answer unread, or is reading it: its own claim ends with its lease,
     /// the releaser's is unknown.
     fn drop(&mut self) {
-        if self.0.is_some() {
+        if self.settle.is_some() {
             let words = "the thread that was handed the lock panicked";
             let error = Error::new(crate::ErrorKind::Resource, "unlock", words).with_unknown_outcome();
             self.settle(ReleaseOutcome::Unknown(error));
@@ -103,7 +107,7 @@ impl HandoffResult {
     /// outcome.
     pub(crate) fn releaser(&self) -> Releaser {
         let HandoffResult { outcome, waker } = self.clone();
-        Releaser::new(move |ended| {
+        Releaser::new(true, move |ended| {
             *outcome.lock() = Some(ended);
             waker.wake();
         })

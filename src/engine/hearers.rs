@@ -189,12 +189,11 @@ mod tests {
                 bound: None,
                 may_be_cached: true,
                 asks_to_cache: false,
-                until_recall: false,
                 leads: false,
             };
             let (hold, state, _level) = Hold::new(grant, &local);
-            let hold = Arc::new(hold);
-            local.state().enter(&hold, state);
+            let at = local.state().at(Clock::Manual(time.clone()).now());
+            let _entered = local.state().enter(state, None, at);
             let calls = Arc::new(AtomicU32::new(0));
             let counted = Arc::clone(&calls);
             hold.contention.begin(Some(Arc::new(move || _ = counted.fetch_add(1, Ordering::SeqCst))));

@@ -17,9 +17,9 @@ mod exit;
 pub(crate) mod handoff;
 mod hearers;
 pub(crate) mod hold;
+pub(crate) mod lock;
 mod pace;
 mod policy;
-pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;
 mod renewals;
@@ -28,6 +28,7 @@ pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
 mod timer_queue;
+pub(crate) mod waiter;
 mod watchdog;
 
 #[cfg(leasehold_shuttle)]

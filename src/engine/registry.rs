@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
-use crate::engine::hold::local_lock::{Entered, LockKey, Locks, REMEMBERED};
+use crate::engine::hold::local_lock::{LockKey, Locks, REMEMBERED};
 use crate::engine::hold::{Hold, LocalLock, QueuePlace, State};
+use crate::engine::lock::CacheTerms;
 use crate::engine::timer_queue::{TimerQueue, slot_of};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
 use crate::sync::{Mutex, MutexGuard};
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// Order of mutexes: a local lock's, the timer queue's, `remembered`. Only [`stuck`](Registry::stuck) locks
 /// two entries.
@@ -70,8 +71,8 @@ impl Registry {
     }
 
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
-        let is_contended = hold.local().state().note_released(others, now);
-        if is_contended {
+        hold.local().state().note_released(others, now);
+        if others != Others::Nobody {
             self.remember(hold.local(), now);
         }
     }
@@ -101,28 +102,30 @@ impl Registry {
         self.tidy_at.store(next, Ordering::Release);
     }
 
-    /// Enters a hold, and returns when to look at it. A lost hold of the same thread makes room: its guards
-    /// still know it. `place`: that of the waiter that was granted the lock.
+    /// Enters a hold, and returns when to look at it, and whether the keeper is to watch its lock from now
+    /// on. `place`: that of the waiter that was granted the lock; it is left. `None`: the grant does not
+    /// count, see [`Machine::counts`](crate::engine::lock::Machine::counts).
     pub(crate) fn insert(
         &self,
         (hold, mut own): (&Arc<Hold>, State),
-        thread: Option<u64>,
-        place: Option<QueuePlace>,
-    ) -> Moment {
-        self.grants.fetch_add(1, Ordering::Relaxed);
+        terms: Option<CacheTerms>,
+        place: &mut Option<QueuePlace>,
+        clock: &Clock,
+    ) -> Option<(Moment, bool)> {
         let slot = slot_of(hold, &own, hold.since());
         let mut state = hold.local().state();
-        let mut timer_queue = self.timer_queue.lock();
-        if let Some(thread) = thread {
-            for lost in state.holds.extract_if(.., |other| other.hold.is_of_thread(thread)) {
-                timer_queue.remove(lost);
-            }
+        let at = state.at(clock.now());
+        if !state.counts(&own, at.now) {
+            return None;
         }
+        self.grants.fetch_add(1, Ordering::Relaxed);
+        let mut timer_queue = self.timer_queue.lock();
         timer_queue.put(hold, &mut own, slot);
+        let (lost, is_new) = state.enter(own, terms, at);
+        lost.into_iter().for_each(|lost| timer_queue.remove(lost));
         drop(timer_queue);
-        state.enter(hold, own);
-        place.into_iter().for_each(|place| place.leave_granted(&mut state));
-        slot.moment()
+        place.take().into_iter().for_each(|place| place.leave_granted(&mut state));
+        Some((slot.moment(), is_new))
     }
 
     pub(crate) fn note_grant(&self) {
@@ -143,7 +146,10 @@ impl Registry {
             }
             slot.moment()
         };
-        hold.with(put).unwrap_or(Moment::NEVER)
+        hold.with(put).unwrap_or_else(|| {
+            self.timer_queue.lock().forget(hold);
+            Moment::NEVER
+        })
     }
 
     /// Holds that end with something of the store's own.
@@ -154,7 +160,7 @@ impl Registry {
     fn all_holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
         for local in self.all() {
-            holds.extend(local.state().holds.iter().map(|entered| Arc::clone(&entered.hold)));
+            holds.extend(local.state().holds.iter().map(|own| Arc::clone(&own.hold)));
         }
         holds
     }
@@ -170,10 +176,9 @@ impl Registry {
         }
     }
 
-    /// Notifies nobody: the lock is on its way to the head already.
-    pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
-        let mut state = hold.local().state();
-        state.take_out(hold).into_iter().for_each(|entered| self.timer_queue.lock().remove(entered));
+    /// The hand-off to this waiter is settled: see [`Machine::received`](crate::engine::lock::Machine::received).
+    pub(crate) fn received(&self, place: &QueuePlace, is_refused: bool) {
+        place.received(is_refused).into_iter().for_each(|own| self.timer_queue.lock().remove(own));
     }
 
     /// Notifies the head of the queue that the lock may be free.
@@ -184,14 +189,11 @@ impl Registry {
     /// The same. `released`: the hold ended by a true release, when, and which others were notified.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
-        // Others' processes first. Taking the hold out, which wakes the next waiter here, comes second.
-        let contended = released.filter(|(others, now)| state.note_released(*others, *now));
-        state.take_out(hold).into_iter().for_each(|entered| self.timer_queue.lock().remove(entered));
-        state.caching.end();
-        state.queue.nudge();
+        let taken = state.remove(hold.serial(), released);
+        taken.into_iter().for_each(|own| self.timer_queue.lock().remove(own));
         state.forget_if_unused();
         drop(state);
-        if let Some((_, now)) = contended {
+        if let Some((_, now)) = released.filter(|(others, _)| *others != Others::Nobody) {
             self.remember(hold.local(), now);
         }
     }
@@ -226,19 +228,19 @@ impl Registry {
                 is_waiting: waits,
                 ..LockUse::new(local.key.name.key(), owner, thread, now.since(since))
             };
-            let is_live =
-                |entered: &&Entered| !entered.hold.is_cached() && entered.hold.loss_at(now).is_none();
+            let is_live = |own: &&State| !own.hold.is_cached() && own.hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
-            uses.extend(held.map(|Entered { hold, state }| {
+            uses.extend(held.map(|state| {
+                let hold = &state.hold;
                 let thread = hold.holder.thread();
                 let name = thread.as_ref().map_or("", |thread| thread.name());
                 let used = used(hold.owner().number(), name, hold.since(), false);
                 LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
             }));
             let room = most.saturating_sub(uses.len());
-            let mut waiting = state.queue.sleepers();
+            let mut waiting = state.queue.iter().filter_map(|ticket| ticket.waiter.sleeper());
             let (named, before) = (waiting.by_ref().take(room), uses.len());
-            uses.extend(named.map(|(_, one)| used(one.number, one.thread.name(), one.since, true)));
+            uses.extend(named.map(|one| used(one.number, one.thread.name(), one.since, true)));
             if let Some(last) = uses.get_mut(before..).and_then(<[LockUse]>::last_mut) {
                 last.more_waiters = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
             }
@@ -252,9 +254,8 @@ impl Registry {
     }
 
     pub(crate) fn holds_of(&self, kind: Kind, name: &Arc<LockName>) -> Vec<Arc<Hold>> {
-        let holds = |local: Arc<LocalLock>| {
-            local.state().holds.iter().map(|entered| Arc::clone(&entered.hold)).collect()
-        };
+        let holds =
+            |local: Arc<LocalLock>| local.state().holds.iter().map(|own| Arc::clone(&own.hold)).collect();
         self.found(kind, name).map(holds).unwrap_or_default()
     }
 
@@ -264,12 +265,11 @@ impl Registry {
         for local in self.all() {
             let mut state = local.state();
             // No hold of the thread, of whichever client, may follow under a number in doubt.
-            state.holds.iter().filter(|one| one.state.is_in_doubt()).for_each(|one| one.hold.retire_owner());
-            for entered in state.holds.drain(..) {
-                holds.push(Arc::clone(&entered.hold));
-                self.timer_queue.lock().remove(entered);
+            for own in state.clear() {
+                holds.push(Arc::clone(&own.hold));
+                self.timer_queue.lock().remove(own);
             }
-            recalls.extend(state.caching.clear());
+            recalls.extend(state.end_caching());
             state.queue.wake_all();
         }
         drop(recalls); // where no local lock is locked: a store has locks of its own

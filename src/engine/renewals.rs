@@ -256,12 +256,11 @@ mod tests {
             bound: None,
             may_be_cached: false,
             asks_to_cache: false,
-            until_recall: false,
             leads: false,
         };
         let (hold, state, _level) = Hold::new(grant, &local);
-        let hold = Arc::new(hold);
-        local.state().enter(&hold, state);
+        let at = local.state().at(sent);
+        let _entered = local.state().enter(state, None, at);
         hold
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::directory::{LockUse, MAX_REPORTED, MAX_REPORTED_BYTES, WaitRecord};
 use crate::engine::deadlock::graph::Wait;
-use crate::engine::queue::Ticket;
+use crate::engine::waiter::Wait as KnownWait;
 use crate::ident::Owner;
 use crate::seam::Family;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub(crate) struct OwnWait {
     pub(crate) wait: Wait,
     pub(crate) thread_name: Box<str>,
     pub(crate) since: Moment,
-    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) known: Arc<KnownWait>,
 }
 
 /// A hold that such a thread has, or that one waits for.
@@ -202,7 +202,7 @@ mod tests {
             writers_first: false,
         };
         let since = Moment::from_nanos(since);
-        OwnWait { wait, thread_name: "".into(), since, ticket: Arc::default() }
+        OwnWait { wait, thread_name: "".into(), since, known: Arc::default() }
     }
 
     fn hold(thread: u64, key: String) -> OwnHold {

@@ -3,7 +3,6 @@
 mod answers;
 mod cached;
 mod later;
-mod machine;
 mod rare;
 mod time_slices;
 
@@ -338,8 +337,8 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
 
 /// Whether the first in the local queue sleeps, and so may be handed the lock.
 fn sleeps(engine: &Engine, name: &Arc<LockName>) -> bool {
-    let head = engine.registry.found(Kind::Mutex, name).and_then(|local| local.head());
-    head.is_some_and(|head| head.is_open())
+    let local = engine.registry.found(Kind::Mutex, name);
+    local.is_some_and(|local| local.state().queue.iter().next().is_some_and(|head| head.is_asleep))
 }
 
 /// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the
@@ -395,21 +394,19 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
         let (again, (many, attempts_since)) = thread::scope(|scope| {
             let judge = || {
                 let _ends = Ends(failing);
-                // How often it has said that it waits for leave.
-                let told_to_wake = || {
-                    engine
-                        .registry
-                        .found(Kind::Mutex, name)
-                        .and_then(|local| local.head())
-                        .map_or(0, |head| head.followers())
+                let waits = || {
+                    let local = engine.registry.found(Kind::Mutex, name);
+                    local.is_some_and(|local| local.state().queue.iter().any(|one| one.follows))
                 };
                 comes_about("an attempt, or its wait", || {
-                    store.attempts.load(Ordering::SeqCst) > attempts || told_to_wake() > 0
+                    store.attempts.load(Ordering::SeqCst) > attempts || waits()
                 });
+                let wakes = || engine.stats().woken_locally + engine.stats().woken_by_message;
+                let before = wakes();
                 let (_never, nothing) = bounded::<()>(0);
                 let many = (0..30).map(|_| {
                     assert!(nothing.recv_timeout(Duration::from_millis(1)).is_err());
-                    told_to_wake()
+                    wakes() - before
                 });
                 let many = many.max();
                 let attempts_since = store.attempts.load(Ordering::SeqCst) - attempts;

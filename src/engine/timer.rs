@@ -169,13 +169,10 @@ impl Timer {
             // nobody.
             self.core.undo_renewal(hold, now);
         }
-        if !hold.is_of_any_thread() || hold.is_orphaned() {
+        if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
             self.core.registry.remove(hold); // nobody would ask the registry for it
-        } else if is_first {
-            hold.local().nudge();
-            if !hold.was_renewed() {
-                self.core.registry.remember_lapsed(hold);
-            }
+        } else if is_first && !hold.was_renewed() {
+            self.core.registry.remember_lapsed(hold);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::local_lock::Entered;
-use crate::engine::hold::{Hold, State, TimerSlot};
+use crate::engine::hold::{Hold, State};
+use crate::engine::lock::TimerSlot;
 use crate::engine::policy::renewal_period;
 use crate::time::Moment;
 
@@ -47,7 +47,7 @@ fn key(at: Moment, hold: &Arc<Hold>) -> TimerKey {
 }
 
 impl TimerQueue {
-    /// Puts a hold there, wherever it has been. The caller has locked its entry.
+    /// Puts a hold there, wherever it has been. The caller has locked its lock.
     pub(crate) fn put(&mut self, hold: &Arc<Hold>, state: &mut State, slot: TimerSlot) {
         match std::mem::replace(&mut state.slot, slot) {
             TimerSlot::Out => {}
@@ -61,8 +61,16 @@ impl TimerQueue {
         }
     }
 
-    pub(crate) fn remove(&mut self, mut entered: Entered) {
-        self.put(&entered.hold, &mut entered.state, TimerSlot::Out);
+    pub(crate) fn remove(&mut self, mut state: State) {
+        let hold = Arc::clone(&state.hold);
+        self.put(&hold, &mut state, TimerSlot::Out);
+    }
+
+    /// Removes a hold that its lock does not have any more: a waiter that panicked has taken it along.
+    pub(crate) fn forget(&mut self, hold: &Arc<Hold>) {
+        let is_other = |other: &mut Arc<Hold>| !Arc::ptr_eq(other, hold);
+        self.renewals.retain(|_, other| is_other(other));
+        self.checks.retain(|_, other| is_other(other));
     }
 
     /// Some of the holds whose time has come. They stay where they are until they are put elsewhere.

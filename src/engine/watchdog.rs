@@ -125,10 +125,9 @@ impl Round {
                     if is_held {
                         renewed += 1;
                         core.confirm(hold, sent, claim.lease);
-                    } else if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &core.reporter) {
+                    } else if !hold.is_releasing() && core.lose_at(hold, LossReason::Gone, sent) {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from
                         // the release.
-                        hold.local().nudge();
                         is_any_lost = true;
                     }
                     self.let_go(hold);

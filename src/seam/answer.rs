@@ -62,7 +62,7 @@ pub(crate) enum Release {
 }
 
 /// The other clients that a release notified, as far as the store knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Others {
     Nobody,
     /// So many clients listen; each may ask.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::engine::acquire::lock_config::LockConfig;
-use crate::engine::hold::caching::Reuse;
 use crate::engine::hold::{Hold, LocalLock};
+use crate::engine::lock::Reuse;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::hold::caching::CacheTerms;
 use crate::engine::hold::{Grant, Hold, Holder, QueuePlace};
+use crate::engine::lock::CacheTerms;
 use crate::ident::{FencingToken, ThreadMarker};
 use crate::observe::event::Event;
 use crate::observe::spans::WaitSpan;
@@ -18,7 +18,8 @@ type BoundedStart = (Moment, Option<Arc<dyn Bound>>);
 
 impl Engine {
     /// Makes the hold of a grant that was asked for under `claim`, whose lease counts from `since` on, and
-    /// enters it. `bound`: what ends the hold besides its lease. `place`: to be left with the grant.
+    /// enters it. `bound`: what ends the hold besides its lease. `place`: to be left with the grant. `None`:
+    /// the grant does not count any more.
     pub(super) fn enter(
         &self,
         call: &AcquireCall<'_>,
@@ -26,8 +27,8 @@ impl Engine {
         (claim, (since, bound)): (&Claim, BoundedStart),
         cache_terms: Option<CacheTerms>,
         fence: Option<FencingToken>,
-        place: Option<QueuePlace>,
-    ) -> Granted {
+        place: &mut Option<QueuePlace>,
+    ) -> Option<Granted> {
         let holder = if call.by_thread {
             Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMarker::current() }
         } else {
@@ -48,17 +49,15 @@ impl Engine {
             bound,
             may_be_cached: call.may_cache_slice(),
             asks_to_cache: call.caches(),
-            until_recall: cache_terms.is_some(),
             leads: call.config.leads,
         };
         let (hold, state, level) = Hold::new(grant, call.local);
-        let hold = Arc::new(hold);
-        let look = self.registry.insert((&hold, state), call.by_thread.then(|| thread.id()), place);
+        let (look, is_new) = self.registry.insert((&hold, state), cache_terms, place, &self.clock)?;
         self.timer.run_by(look);
-        if let Some(terms) = cache_terms {
-            self.cache_until_recall(&hold, terms);
+        if cache_terms.is_some() {
+            self.watch_cached_hold(&hold, is_new);
         }
-        Granted { hold, level }
+        Some(Granted { hold, level })
     }
 
     /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when

@@ -17,8 +17,8 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
 use crate::engine::acquire::waiting::Waiting;
-use crate::engine::hold::local_lock::Wish;
 use crate::engine::hold::{Found, Hold};
+use crate::engine::lock::Wish;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMarker, unbound_number};
 use crate::interrupt::Interrupt;
@@ -54,8 +54,8 @@ impl Engine {
                 self.wait_for(call, &thread, begun, waiting)
             }
             Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
-            Found::Stale(hold) => {
-                self.core.give_back(&hold, self.clock.now(), under.another());
+            Found::Stale(hold, next) => {
+                self.core.give_back(&hold, next, begun, under.another());
                 self.wait_for(call, &thread, begun, waiting)
             }
             // An own hold was lost: a new one follows, under a number that nothing late can be under. See

@@ -138,7 +138,7 @@ mod tests {
             },
             thread_name: "".into(),
             since: Moment::from_nanos(0),
-            ticket: Arc::default(),
+            known: Arc::default(),
         };
         Stuck {
             waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],

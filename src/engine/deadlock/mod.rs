@@ -331,7 +331,7 @@ impl Finder {
         if let Some(wait) = youngest(ring).filter(is_ours)
             && let Some(own) = stuck.waits.iter().find(|own| own.wait.id == wait.id)
         {
-            own.ticket.end_for(&deadlock);
+            own.known.end_for(&deadlock);
         }
     }
 

@@ -62,8 +62,6 @@ pub(crate) struct Grant {
     pub(crate) may_be_cached: bool,
     /// The call asked for caching, by `cached`.
     pub(crate) asks_to_cache: bool,
-    /// The hold is cached until a recall.
-    pub(crate) until_recall: bool,
     /// The holder leads, for those who look.
     pub(crate) leads: bool,
 }

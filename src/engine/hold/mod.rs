@@ -1,10 +1,9 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
-//! `local` is the lock in this process, with all that changes about its holds under one mutex. `phase` is the
-//! stage of a hold, `state` its re-entries, `caching` its stay without a user, `loss` who is notified of its
+//! `local_lock` is the lock in this process, with all that changes about its holds under one mutex, as the
+//! state machine of `engine/lock` has it. `phase` is what each look reads of that, `loss` who is notified of a
 //! loss.
 
-pub(crate) mod caching;
 pub(crate) mod contention;
 pub(crate) mod grant;
 mod listeners;
@@ -12,7 +11,6 @@ pub(crate) mod local_lock;
 mod loss;
 mod phase;
 mod renewal;
-mod state;
 
 #[cfg(test)]
 mod tests;
@@ -24,10 +22,10 @@ use std::time::Duration;
 use crate::engine::hold::contention::Contention;
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
-pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, Next, QueuePlace};
+pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, LockState, Next, QueuePlace};
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
-pub(crate) use crate::engine::hold::state::{State, TimerSlot};
+use crate::engine::lock::{Handle, HoldState, Stage};
 use crate::engine::policy::{at_risk, renewal_slack};
 use crate::ident::{FencingToken, LockName, Owner};
 use crate::observe::reporter::Reporter;
@@ -36,6 +34,33 @@ use crate::observe::{Loss, LossReason, event::Event};
 use crate::seam::{Bound, Claim, Kind, Releasing};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
+
+/// See [`HoldState`].
+pub(crate) type State = HoldState<Arc<Hold>>;
+
+impl Handle for Arc<Hold> {
+    fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    fn retire(&mut self) -> bool {
+        let thread = self.holder.thread();
+        thread.iter().for_each(|mark| mark.retire(self.claim.owner.number()));
+        thread.is_some()
+    }
+
+    fn publish(&mut self, stage: Stage) {
+        self.phase.publish(stage);
+    }
+
+    fn lost(&mut self, reason: LossReason) {
+        self.phase.lose(reason);
+    }
+
+    fn session_ends(&self) -> Moment {
+        self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until())
+    }
+}
 
 impl Releasing for Hold {
     fn overtaken(&self) {
@@ -79,11 +104,13 @@ static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 impl Hold {
     /// Returns the hold, its state to be entered in its lock, and the id of its first level.
-    pub(crate) fn new(grant: Grant, local: &Arc<LocalLock>) -> (Hold, State, u64) {
-        let Grant { asks_to_cache, until_recall, .. } = grant;
-        let mut state = State { kept_alive_at: grant.sent, asks_to_cache, until_recall, ..State::default() };
-        let level = state.levels.add(grant.lease);
+    pub(crate) fn new(grant: Grant, local: &Arc<LocalLock>) -> (Arc<Hold>, State, u64) {
+        let (sent, lease, asks_to_cache) = (grant.sent, grant.lease, grant.asks_to_cache);
         let until = grant.sent.plus(window(grant.claim.lease));
+        let hold_thread = match &grant.holder {
+            Holder::Thread { id, .. } => Some(*id),
+            Holder::Guard { .. } => None,
+        };
         let hold = Hold {
             claim: grant.claim.of_hold(),
             local: Arc::clone(local),
@@ -103,12 +130,21 @@ impl Hold {
             listeners: Listeners::default(),
             contention: Contention::default(),
         };
+        let (hold, thread) = (Arc::new(hold), hold_thread);
+        let number = hold.claim.owner.number();
+        let mut state =
+            State { asks_to_cache, ..HoldState::new(Arc::clone(&hold), thread, number, sent, until) };
+        let level = state.levels.add(lease);
         (hold, state, level)
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Checks, or changes, the state. `None`: the lock has the hold no more.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
-        self.local.state().state_of(self).map(act)
+        self.local.state().state_of(self.serial).map(act)
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -215,9 +251,13 @@ impl Hold {
     /// Gives up the owner number for the thread's next holds. A loss does so by itself: see
     /// [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
+        self.retire_owner_in(&mut self.local.state());
+    }
+
+    /// Also where the lock has the hold no more.
+    fn retire_owner_in(&self, state: &mut LockState) {
         if let Some(mark) = self.holder.thread() {
-            // Notes first, gives up second: see `Waiting::window_of`.
-            self.local.given_up.add(self.claim.owner.number());
+            state.retired.add(self.claim.owner.number());
             mark.retire(self.claim.owner.number());
         }
     }
@@ -226,10 +266,10 @@ impl Hold {
     /// must have another number. While this hold lives the thread keeps its number, so that a writer can
     /// still take the read lock.
     pub(crate) fn retire_owner_on_end(&self) {
-        let is_here = self.with(|state| state.is_spent = true).is_some();
-        // Sets first, looks second. Pairs with `begin_release`.
-        if !is_here || !self.phase.is_live() {
-            self.retire_owner();
+        let mut state = self.local.state();
+        match state.state_of(self.serial) {
+            Some(_) => state.spend(self.serial),
+            None => self.retire_owner_in(&mut state),
         }
     }
 
@@ -239,33 +279,25 @@ impl Hold {
 
     /// Whether the hold can be cached, and used again as if it were granted anew. `Some`: whether for a time
     /// slice too. `unlock` promises that the lock is free unless the call asked for caching.
-    pub(crate) fn can_be_cached(&self, is_dropped: bool) -> Option<bool> {
+    pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
-        self.with(|state| {
-            // Cached until a recall, the hold keeps its token, as with re-entries, and a renewal that is
-            // under way concerns this hold alone. So may a hold that a session bounds: `until` is the end of
-            // both.
-            let by_time_slice = self.may_be_cached && (is_dropped || state.asks_to_cache) && is_plain;
-            let is_sound = !state.renewal_has_failed
-                && if state.until_recall { !state.is_spent } else { !state.is_in_doubt() };
-            ((state.until_recall || by_time_slice) && is_sound && is_nobodys).then_some(by_time_slice)
-        })?
+        // Cached until a recall, the hold keeps its token, as with re-entries, and a renewal that is under
+        // way concerns this hold alone. So may a hold that a session bounds: `until` is the end of both.
+        let by_time_slice = self.may_be_cached && (is_dropped || state.asks_to_cache) && is_plain;
+        let until_recall = state.recallable.is_some();
+        let is_sound =
+            !state.renewal_has_failed && if until_recall { !state.is_spent } else { !state.is_in_doubt() };
+        ((until_recall || by_time_slice) && is_sound && is_nobodys).then_some(by_time_slice)
     }
 
     pub(crate) fn is_until_recall(&self) -> bool {
-        self.with(|state| state.until_recall).unwrap_or_default()
+        self.with(|state| state.recallable.is_some()).unwrap_or_default()
     }
 
     /// From now on the hold is released with its last level.
     pub(crate) fn end_until_recall(&self) {
-        self.with(|state| state.until_recall = false);
-    }
-
-    /// Caches the hold: its end was reported, and nobody hears of it until it [begins
-    /// again](Self::begin_again). `false`: it is lost.
-    pub(super) fn cache(&self) -> bool {
-        self.phase.set_unused(true)
+        self.with(|state| state.recallable = None);
     }
 
     /// Whether no thread has the hold, or had it when its release or loss began.
@@ -273,14 +305,9 @@ impl Hold {
         self.phase.is_unused()
     }
 
-    /// The first level of a hold that was cached, for a thread that asked at `since`. `None`: the hold is
-    /// lost.
-    pub(super) fn begin_again(&self, state: &mut State, since: Moment, asks_to_cache: bool) -> Option<u64> {
-        self.phase.set_unused(false).then(|| {
-            self.since.store(since.nanos(), Ordering::Relaxed);
-            state.asks_to_cache = asks_to_cache;
-            state.levels.add(Lease::Renewed)
-        })
+    /// The hold was cached, and is in use again, for a thread that asked at `since`.
+    pub(super) fn begin_again(&self, since: Moment) {
+        self.since.store(since.nanos(), Ordering::Relaxed);
     }
 
     pub(crate) fn guard_level(&self, id: u64) {
@@ -313,12 +340,16 @@ impl Hold {
         self.with(|state| self.end_level_in(state, level))?
     }
 
-    pub(super) fn end_level_in(&self, state: &mut State, level: Option<u64>) -> Option<u32> {
+    fn end_level_in(&self, state: &mut State, level: Option<u64>) -> Option<u32> {
         let ended = state.levels.take(level)?;
         if level.is_none() && ended.guarded {
-            self.has_spent_guard.store(true, Ordering::Release);
+            self.note_spent_guard();
         }
         u32::try_from(state.levels.open.len()).ok()
+    }
+
+    pub(super) fn note_spent_guard(&self) {
+        self.has_spent_guard.store(true, Ordering::Release);
     }
 
     /// Whether this level of a guard has ended. Takes the mutex only if `unlock` has ended a guard's level.
@@ -338,7 +369,7 @@ impl Hold {
     }
 
     pub(crate) fn is_renewed_in(&self, state: &State) -> bool {
-        (state.levels.renewed > 0 || state.until_recall) && !self.is_at_ceiling()
+        (state.levels.renewed > 0 || state.recallable.is_some()) && !self.is_at_ceiling()
     }
 
     pub(crate) fn renewed_lease(&self) -> Duration {
@@ -379,15 +410,16 @@ impl Hold {
     /// prolonged it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
-        let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
-        self.with(|state| {
-            state.renewal_has_failed = false;
-            if lease >= self.renewed_lease() {
-                state.kept_alive_at = state.kept_alive_at.max(sent);
-            }
-        });
+        let until = sent.plus(window(lease));
+        let mut state = self.local.state();
+        let before = self.until.fetch_max(until.nanos(), Ordering::AcqRel);
         // Raises first, reads the time second: a thread that reads a later time sees the new end.
-        clock.now().nanos() < before
+        let now = clock.now();
+        let Some(own) = state.state_of(self.serial) else { return now.nanos() < before };
+        if lease >= self.renewed_lease() {
+            own.kept_alive_at = own.kept_alive_at.max(sent);
+        }
+        own.confirm(until, now)
     }
 
     /// Whether any level, open or not, was to be renewed: then its end was not meant to come by itself.
@@ -414,10 +446,6 @@ impl Hold {
             return Some(LossReason::Gone);
         }
         Some(if self.is_at_ceiling() { LossReason::HeldTooLong } else { LossReason::Expired })
-    }
-
-    pub(super) fn stands_until(&self, now: Moment) -> Option<Moment> {
-        self.loss_at(now).is_none().then(|| self.until())
     }
 
     /// The same, and whether the hold may soon be lost.
@@ -457,16 +485,7 @@ impl Hold {
     /// something may still come is not the thread's next one: a renewal under way would prolong the next
     /// hold.
     pub(crate) fn begin_release(&self) -> bool {
-        self.with(|state| self.begin_release_in(state)).unwrap_or_default()
-    }
-
-    pub(super) fn begin_release_in(&self, state: &State) -> bool {
-        let has_begun = self.phase.begin_release();
-        // Changes first, looks second. Pairs with `retire_owner_on_end` and `begin_renewal`.
-        if has_begun && state.is_in_doubt() {
-            self.retire_owner();
-        }
-        has_begun
+        self.local.state().begin_return(self.serial)
     }
 
     /// Records the loss, gives up the owner's number, and notifies all listeners, once; returns whether this
@@ -476,18 +495,19 @@ impl Hold {
         if self.phase.loss().is_some() {
             return false;
         }
-        // Gives up first, loses second: a thread that sees the loss has another number for its next lock.
-        // Also for a hold that is being released: its window has ended, and the release may come later. Not
-        // at the end of its client, which releases the hold: a thread has the same number in all clients.
-        if reason != LossReason::ShutDown {
-            self.retire_owner();
+        let mut state = self.local.state();
+        if self.phase.loss().is_some() {
+            return false;
         }
-        let Some(was_unused) = self.phase.lose(reason) else { return false };
-        // Changes first, looks second, as `begin_release` does.
-        if self.is_in_doubt() {
-            self.retire_owner();
+        if state.state_of(self.serial).is_none() && reason != LossReason::ShutDown {
+            self.retire_owner_in(&mut state);
         }
-        if was_unused {
+        // What is being released, or was taken out, is lost to those who listen alone.
+        if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
+            return false;
+        }
+        drop(state);
+        if self.is_cached() {
             return true; // nobody held it
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };

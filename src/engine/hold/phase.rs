@@ -11,6 +11,7 @@
 //!
 //! The last four are final.
 
+use crate::engine::lock::Stage;
 use crate::observe::LossReason;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::time::Moment;
@@ -46,16 +47,12 @@ impl Phase {
         self.0.load(Ordering::SeqCst) & !UNUSED
     }
 
-    pub(super) fn is_live(&self) -> bool {
-        self.stage() == LIVE
-    }
-
     pub(super) fn is_releasing(&self) -> bool {
         self.stage() == RELEASING
     }
 
     pub(super) fn is_unused(&self) -> bool {
-        self.0.load(Ordering::SeqCst) & UNUSED != 0
+        self.unused() != 0
     }
 
     pub(super) fn loss(&self) -> Option<LossReason> {
@@ -68,29 +65,32 @@ impl Phase {
         }
     }
 
-    /// From live to releasing; whether this call did it.
-    pub(super) fn begin_release(&self) -> bool {
-        self.change(LIVE, RELEASING).is_some()
+    /// What those see who do not take the mutex. Under the mutex of the lock, as all changes.
+    pub(super) fn publish(&self, stage: Stage) {
+        let phase = match stage {
+            Stage::Held => LIVE,
+            Stage::Cached(_) => LIVE | UNUSED,
+            Stage::HandingOff { .. } | Stage::Returning => RELEASING | self.unused(),
+            Stage::Lost => return,
+        };
+        self.0.store(phase, Ordering::SeqCst);
     }
 
-    /// From live to lost, or from releasing to gone, which only the store can say. Returns whether no thread
-    /// had the hold, if this call did it.
-    pub(super) fn lose(&self, reason: LossReason) -> Option<bool> {
-        let from_live = self.change(LIVE, lost(reason));
-        from_live.or_else(|| (reason == LossReason::Gone).then(|| self.change(RELEASING, GONE))?)
+    /// From live to lost, or from releasing to gone, which only the store can say; whether this call did it.
+    pub(super) fn lose(&self, reason: LossReason) -> bool {
+        let is_possible = match self.stage() {
+            LIVE => true,
+            RELEASING => reason == LossReason::Gone,
+            _lost => false,
+        };
+        if is_possible {
+            self.0.store(lost(reason) | self.unused(), Ordering::SeqCst);
+        }
+        is_possible
     }
 
-    /// Whether this call did it.
-    pub(super) fn set_unused(&self, is_unused: bool) -> bool {
-        let (from, to) = if is_unused { (LIVE, LIVE | UNUSED) } else { (LIVE | UNUSED, LIVE) };
-        self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// Whether no thread has the hold, if this call did it.
-    fn change(&self, from: u8, to: u8) -> Option<bool> {
-        let change = |now: u8| (now & !UNUSED == from).then_some(to | now & UNUSED);
-        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).ok()?;
-        Some(before & UNUSED != 0)
+    fn unused(&self) -> u8 {
+        self.0.load(Ordering::SeqCst) & UNUSED
     }
 }
 

@@ -10,11 +10,8 @@ impl Hold {
     /// to be renewed.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
-            // Looks and notes under the mutex. Pairs with `begin_release` and `lose`, which change the phase
-            // first: they find the note, or the phase is not live here.
-            let claim = if self.phase.is_live() { self.renewal_in(state, now) } else { None };
-            state.is_under_way = claim.is_some();
-            claim
+            let claim = self.renewal_in(state, now);
+            state.begin_renewal(claim.is_some()).then_some(claim)?
         })?
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::lock::{CacheTerms, Then, Wish};
 use crate::engine::registry::Registry;
 use crate::ident::{ClientId, ThreadMarker};
 use crate::task::TaskMarker;
@@ -28,7 +29,6 @@ fn grant((lease, asks_to_cache): (Lease, bool), kind: Kind, sent: Moment) -> Gra
         bound: None,
         may_be_cached: asks_to_cache,
         asks_to_cache,
-        until_recall: false,
         leads: false,
     }
 }
@@ -36,19 +36,46 @@ fn grant((lease, asks_to_cache): (Lease, bool), kind: Kind, sent: Moment) -> Gra
 /// As the registry has it.
 fn hold_by(grant: Grant) -> Arc<Hold> {
     let local = Registry::default().local(grant.claim.kind, &grant.claim.name);
-    let (hold, state, _level) = Hold::new(grant, &local);
-    let hold = Arc::new(hold);
-    local.state().enter(&hold, state);
+    enter(grant, &local, None)
+}
+
+fn enter(grant: Grant, local: &Arc<LocalLock>, terms: Option<CacheTerms>) -> Arc<Hold> {
+    let (hold, own, _level) = Hold::new(grant, local);
+    let mut state = local.state();
+    let at = state.at(hold.since());
+    let _entered = state.enter(own, terms, at);
     hold
 }
 
 fn cached() -> Grant {
-    grant((Lease::Renewed, true), Kind::Mutex, ManualClock::new().now())
+    let mark = ThreadMarker::current();
+    let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark), task: TaskMarker::current() };
+    Grant { holder, ..grant((Lease::Renewed, true), Kind::Mutex, ManualClock::new().now()) }
 }
 
-fn begin_again(hold: &Hold, since: Moment, asks_to_cache: bool) {
-    assert!(hold.cache() && hold.is_cached());
-    assert!(hold.with(|state| hold.begin_again(state, since, asks_to_cache)).flatten().is_some());
+/// Ends the last level so that the hold is cached.
+fn cache(hold: &Arc<Hold>) {
+    let mut state = hold.local.state();
+    let at = state.at(hold.since());
+    state.caching.begin(1, at);
+    state.caching.count_on_return();
+    drop(state);
+    assert!(matches!(hold.local.end(hold, None, |_, _| Some(true), at.now).unwrap().then, Then::Cached(_)));
+    assert!(hold.is_cached());
+}
+
+fn begin_again(hold: &Arc<Hold>, since: Moment, caches: bool) {
+    cache(hold);
+    assert!(matches!(find(hold, since, caches), Found::Cached(..)));
+}
+
+fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found {
+    let Holder::Thread { id, .. } = hold.holder else { panic!("it is a thread's") };
+    hold.local.find(Some(id), Wish { caches, asks: true, waits: false }, |_, _| true, since)
+}
+
+fn can_be_cached(hold: &Hold, is_dropped: bool) -> Option<bool> {
+    hold.with(|state| hold.can_be_cached(state, is_dropped))?
 }
 
 /// A confirmation that comes at once.
@@ -60,13 +87,11 @@ fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
 fn unlock_keeps_what_the_present_use_asks_to_keep() {
     let hold = hold_by(cached());
     let now = hold.since();
-    assert_eq!([false, true].map(|is_dropped| hold.can_be_cached(is_dropped)), [Some(true), Some(true)]);
-    hold.end_level(None);
+    assert_eq!([false, true].map(|is_dropped| can_be_cached(&hold, is_dropped)), [Some(true), Some(true)]);
     begin_again(&hold, now, false);
-    assert_eq!([false, true].map(|is_dropped| hold.can_be_cached(is_dropped)), [None, Some(true)]);
-    hold.end_level(None);
+    assert_eq!([false, true].map(|is_dropped| can_be_cached(&hold, is_dropped)), [None, Some(true)]);
     begin_again(&hold, now, true);
-    assert_eq!(hold.can_be_cached(false), Some(true));
+    assert_eq!(can_be_cached(&hold, false), Some(true));
 }
 
 #[test]
@@ -315,51 +340,52 @@ fn a_hold_is_cached_after_its_whole_use() {
     let is_cached = |change: &dyn Fn(&Hold)| {
         let hold = hold();
         change(&hold);
-        hold.can_be_cached(false).is_some()
+        can_be_cached(&hold, false).is_some()
     };
     assert!(is_cached(&|_| ()));
     assert!(!is_cached(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
     let bound = hold_by(Grant { bound: Some(Arc::new(Session)), ..cached() });
-    assert!(bound.can_be_cached(false).is_none(), "its session");
+    assert!(can_be_cached(&bound, false).is_none(), "its session");
     assert!(!is_cached(&|hold| hold.note_failed_renewal()), "a renewal that is due");
     assert!(!is_cached(&|hold| hold.retire_owner_on_end()), "a request in doubt");
     assert!(!is_cached(&|hold| drop(hold.begin_renewal(hold.since()))), "a renewal on its way");
     let (held, reporter) = (hold(), Reporter::new(None));
     let listens = held.loss_channel();
-    assert!(held.can_be_cached(false).is_none(), "those who listen for its loss");
+    assert!(can_be_cached(&held, false).is_none(), "those who listen for its loss");
     held.forget_listeners(&reporter);
     drop(listens);
-    assert!(held.can_be_cached(false).is_some());
+    assert!(can_be_cached(&held, false).is_some());
 }
 
 #[test]
 fn a_hold_with_a_doubtful_number_is_not_cached() {
-    let hold = hold_by(Grant { until_recall: true, ..cached() });
+    let grant = cached();
+    let local = Registry::default().local(grant.claim.kind, &grant.claim.name);
+    let hold = enter(grant, &local, Some(CacheTerms { heard: 0, is_wanted: false }));
     assert!(hold.begin_renewal(hold.since()).is_some());
-    assert!(hold.can_be_cached(false).is_some(), "a renewal that is on its way concerns no other hold");
+    assert!(can_be_cached(&hold, false).is_some(), "a renewal that is on its way concerns no other hold");
     assert!(
         hold.end_level(None) == Some(0) && hold.is_renewed(),
         "so that its next use has the client's lease"
     );
     hold.retire_owner_on_end();
-    assert!(hold.can_be_cached(false).is_none());
+    assert!(can_be_cached(&hold, false).is_none());
 }
 
 #[test]
 fn a_reused_holds_use_counts_from_its_call() {
     let start = ManualClock::new().now();
     let hold = hold_by(Grant { sent: start, ..cached() });
-    hold.end_level(None);
-    begin_again(&hold, start.plus(LEASE), true);
-    assert_eq!((hold.since(), hold.is_cached(), hold.count()), (start.plus(LEASE), false, 1));
+    begin_again(&hold, start.plus(LEASE / 2), true);
+    assert_eq!((hold.since(), hold.is_cached(), hold.count()), (start.plus(LEASE / 2), false, 1));
 }
 
 #[test]
 fn a_hold_lost_while_cached_is_not_reused() {
     let (hold, reporter) = (hold_by(cached()), Reporter::new(None));
-    hold.end_level(None);
-    assert!(hold.cache() && hold.lose(LossReason::Gone, hold.since(), &reporter) && hold.is_cached());
-    assert!(hold.with(|state| hold.begin_again(state, hold.since(), true)).flatten().is_none());
+    cache(&hold);
+    assert!(hold.lose(LossReason::Gone, hold.since(), &reporter) && hold.is_cached());
+    assert!(matches!(find(&hold, hold.since(), true), Found::Own(_)), "the lost one");
     assert_eq!(reporter.counters.stats().lost_gone, 0);
 }
 

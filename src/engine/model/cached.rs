@@ -76,7 +76,7 @@ impl Crowd {
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
         for (client, local) in self.clients {
             client.engine.shutdown().unwrap();
-            assert!(local.take_cached(None).is_none());
+            assert!(!local.state().caches(None));
         }
         let is_free = || !self.world.client().lock().is_locked().unwrap();
         assert!(had_trouble || is_free(), "it is left until its lease ends");

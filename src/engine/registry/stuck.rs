@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::Registry;
 use crate::engine::deadlock::graph::{Thread, Wait};
 use crate::engine::hold::Hold;
-use crate::engine::hold::local_lock::{Entered, LockKey};
-use crate::engine::queue::{PublishedWait, Sleeper};
+use crate::engine::hold::State;
+use crate::engine::hold::local_lock::LockKey;
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
+use crate::engine::waiter::{PublishedWait, Sleeper};
 use crate::ident::{ClientId, Owner, unbound_number};
 use crate::seam::Family;
 use crate::time::{Moment, millis};
@@ -40,10 +41,12 @@ impl Registry {
             .collect();
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
         for (key, local) in &entries {
-            for (ticket, one) in local.queue.sleepers() {
+            for ticket in local.queue.iter() {
+                let Some(one) = ticket.waiter.sleeper() else { continue };
                 // A hold is entered before its waiter leaves the queue: a lock that was granted is waited for
                 // no more.
-                let is_granted = |Entered { hold, state }: &Entered| {
+                let is_granted = |state: &State| {
+                    let hold = &state.hold;
                     let is_own =
                         hold.kept_by(state) == Some(one.thread.id()) || hold.owner().number() == one.number;
                     is_own && stands(hold, now)
@@ -55,7 +58,7 @@ impl Registry {
                 if ripe > now {
                     next = Some(next.map_or(ripe, |next| next.min(ripe)));
                 } else {
-                    waits.push((*key, ticket, one));
+                    waits.push((*key, &ticket.waiter.wait, one));
                 }
             }
         }
@@ -68,7 +71,8 @@ impl Registry {
         let (mut holds, mut holding) = (Vec::new(), HashSet::new());
         for (key, local) in &entries {
             let is_awaited = !local.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
-            for Entered { hold, state } in &local.holds {
+            for state in &local.holds {
+                let hold = &state.hold;
                 let (thread, taker) = (hold.kept_by(state), hold.holder.taker());
                 let waiter = thread.or(taker).filter(|thread| threads.contains(thread));
                 let is_of_waiter = waiter.is_some();
@@ -92,14 +96,13 @@ impl Registry {
         }
         let waits =
             waits.into_iter().filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
-        let waits = waits.map(|(key, ticket, one)| {
+        let waits = waits.map(|(key, known, one)| {
             let at_ms = wall_ms.saturating_sub(millis(now.since(one.since)));
-            let PublishedWait { id, at_ms } =
-                ticket.publish(|| PublishedWait { id: unbound_number(), at_ms });
-            let Sleeper { number, kind, takes_again, writers_first, since, .. } = one;
+            let PublishedWait { id, at_ms } = known.publish(|| PublishedWait { id: unbound_number(), at_ms });
+            let Sleeper { number, kind, takes_again, writers_first, since, .. } = *one;
             let (thread, key) = (Thread { client, id: one.thread.id() }, key.name.key().to_owned());
             let wait = Wait { thread, id, key, kind, number, at_ms, takes_again, writers_first };
-            OwnWait { wait, thread_name: one.thread.name().into(), since, ticket: Arc::clone(ticket) }
+            OwnWait { wait, thread_name: one.thread.name().into(), since, known: Arc::clone(known) }
         });
         Stuck { waits: waits.collect(), holds, under: under.to_vec(), next }
     }

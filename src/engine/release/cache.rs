@@ -1,6 +1,6 @@
 //! A hold that is cached after its last level, and the keeper's thread, which releases what nobody uses.
 //!
-//! `hold/caching.rs` has the rules. A cached hold stays among the lock's holds, so that the lock counts as
+//! `lock/caching.rs` has the rules. A cached hold stays among the lock's holds, so that the lock counts as
 //! held here, but is no thread's until its own takes it again.
 
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::calls::{Call, Calls};
-use crate::engine::core::{Core, Ended};
+use crate::engine::core::{Core, Ended, Leaving};
 use crate::engine::exit;
-use crate::engine::hold::caching::{CacheOutcome, CacheTerms, IDLE, LONGEST_CHECK_GAP, Watched};
-use crate::engine::hold::local_lock::LevelEnd;
-use crate::engine::hold::{Hold, LocalLock};
+use crate::engine::hold::{Hold, LocalLock, Next, State};
+use crate::engine::lock::caching::{IDLE, LONGEST_CHECK_GAP, RULES};
+use crate::engine::lock::{CacheOutcome, Watched};
 use crate::engine::renewals::CHUNK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMarker;
@@ -30,33 +30,25 @@ use crate::time::Moment;
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Caches a hold whose last level ended at `now`: until a recall, or, for a dropped guard or a `cached`
-    /// lock, for the time slice if the thread is likely to be back at once. `false`: release it.
-    pub(super) fn caches(&self, hold: &Arc<Hold>, ended: &LevelEnd, is_dropped: bool, now: Moment) -> bool {
-        if ended.left > 0 || ended.next.is_some() || !ended.may_cache {
-            return false;
+    /// Whether this client may cache a hold whose last level ends now, and then whether for a time slice too;
+    /// for a dropped guard, or by `unlock`.
+    pub(super) fn may_stay(&self, hold: &Arc<Hold>, own: &State, is_dropped: bool) -> Option<bool> {
+        let by_time_slice = hold.can_be_cached(own, is_dropped)?;
+        let can_give_back = !self.calls.is_closed()
+            && self.cache_thread().is_some()
+            && exit::note_cached(ThreadMarker::current().id());
+        can_give_back.then_some(by_time_slice)
+    }
+
+    /// The hold has been cached at `now`; others may release it.
+    pub(super) fn cached(&self, hold: &Arc<Hold>, outcome: CacheOutcome, now: Moment) {
+        // Until a recall, its lock has been watched since it was granted.
+        if let (CacheOutcome::ForTimeSlice { is_new }, Some((cache_thread, _))) =
+            (outcome, self.cache_thread())
+        {
+            self.core.cache_thread.watch(cache_thread, hold.local(), is_new, now.plus(IDLE));
         }
-        let Some(by_time_slice) = hold.can_be_cached(is_dropped) else { return false };
-        if hold.loss_at(now).is_some() || self.calls.is_closed() {
-            return false;
-        }
-        let Some((cache_thread, _)) = self.cache_thread() else { return false };
-        let thread = ThreadMarker::current().id();
-        if !exit::note_cached(thread) {
-            return false;
-        }
-        let held = now.since(hold.since());
-        let local = hold.local();
-        // From then on others may release it.
-        match local.cache((hold, thread), by_time_slice, now) {
-            CacheOutcome::Ends => return false,
-            CacheOutcome::UntilRecall => {} // watched since it was granted
-            CacheOutcome::ForTimeSlice { is_new } => {
-                self.core.cache_thread.watch(cache_thread, local, is_new, now.plus(IDLE))
-            }
-        }
-        self.report_released(hold, held);
-        true
+        self.report_released(hold, now.since(hold.since()));
     }
 
     pub(in crate::engine) fn cache_thread(&self) -> Option<&(Arc<Service>, Waker)> {
@@ -98,11 +90,11 @@ impl Engine {
         local.heard(now, || hold_caching.hear(claim, waker))
     }
 
-    /// Caches a hold that was just granted, from the end of its use until a recall.
-    pub(crate) fn cache_until_recall(&self, hold: &Arc<Hold>, terms: CacheTerms) {
-        let (next, is_new) = hold.local().state().caching.grant(hold, terms, self.clock.now());
+    /// Has the keeper check a hold that was just granted, and that may stay until a recall.
+    pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, is_new: bool) {
         if let Some((cache_thread, _)) = self.cache_thread() {
-            self.core.cache_thread.watch(cache_thread, hold.local(), is_new, next);
+            let check = self.clock.now().plus(RULES.first_check);
+            self.core.cache_thread.watch(cache_thread, hold.local(), is_new, check);
         }
     }
 
@@ -125,17 +117,17 @@ impl Engine {
     /// Releases the cached hold: to the program the lock is not held. This thread's next request goes behind
     /// the release.
     pub(crate) fn release_cached(&self, local: &LocalLock) {
-        if let Some(hold) = local.take_cached(None) {
-            let now = self.clock.now();
-            self.core.give_back(&hold, now, self.calls.begin().detached());
+        let now = self.clock.now();
+        if let Some((hold, next)) = local.give_back(None, now) {
+            self.core.give_back(&hold, next, now, self.calls.begin().detached());
         }
     }
 }
 
 impl Core {
-    /// Releases a cached hold that was taken out for this.
-    pub(crate) fn give_back(self: &Arc<Core>, hold: &Arc<Hold>, now: Moment, call: Call) {
-        let Some(next) = self.still_held(hold, LevelEnd::LAST, now) else { return };
+    /// Sends the release of a cached hold, which has begun if `next` says so; else the hold is lost.
+    pub(crate) fn give_back(self: &Arc<Core>, hold: &Arc<Hold>, next: Option<Next>, now: Moment, call: Call) {
+        let Some(next) = self.leaves(hold, next, now) else { return };
         let settled = || self.settle_later(hold, call.another());
         if self.start_handoff(hold, next, now, settled).is_some() {
             let until_out = call.another();
@@ -154,33 +146,39 @@ impl Core {
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
         let (mut watched, mut checks) = (Vec::new(), Vec::new());
         for local in locks {
-            let now = self.clock.now();
-            let step = local.state().caching.watch(now);
+            let mut state = local.state();
+            let at = state.at(self.clock.now());
+            let step = state.watch(at);
+            drop(state);
             match step {
                 Watched::Over => continue,
                 Watched::Until(moment) => next = next.min(moment),
-                Watched::Idle(hold) => {
-                    leaving.push_back((hold, None));
-                    next = next.min(now.plus(IDLE));
+                Watched::Idle => {
+                    leaving.push_back((local, None, None));
+                    continue;
                 }
                 Watched::Check(hold) => {
-                    next = next.min(now); // it says when by the next round, a check later
+                    next = next.min(at.now); // it says when by the next round, a check later
                     checks.push(hold);
                 }
             }
             watched.push(local);
         }
-        self.cache_thread.locks.lock().append(&mut watched);
         // In slices: where each release waits for its answer, many of them would delay the checks of holds in
-        // use.
-        while let Some((hold, waited_for)) = leaving.pop_front() {
+        // use. What is not reached stays cached: its thread may have it again.
+        while let Some((local, thread, waited_for)) = leaving.pop_front() {
             let now = self.clock.now();
-            let call = calls.begin().detached();
-            self.give_back(&hold, now, waited_for.into_iter().fold(call, Call::and));
+            if let Some((hold, to)) = local.give_back(thread, now) {
+                let call = calls.begin().detached();
+                self.give_back(&hold, to, now, waited_for.into_iter().fold(call, Call::and));
+            }
+            next = next.min(now.plus(IDLE));
+            watched.push(local);
             if now.since(begun) >= SLICE {
                 break;
             }
         }
+        self.cache_thread.locks.lock().append(&mut watched);
         if !leaving.is_empty() {
             next = self.clock.now();
             *self.cache_thread.leaving.lock() = leaving;
@@ -192,25 +190,25 @@ impl Core {
     }
 
     /// Puts first what ending threads wait for.
-    fn take_of_ended(&self, leaving: &mut VecDeque<(Arc<Hold>, Option<Call>)>) {
+    fn take_of_ended(&self, leaving: &mut VecDeque<Leaving>) {
         let ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         if ended.is_empty() {
             return;
         }
-        let locks = self.cache_thread.locks.lock().clone();
+        let mut locks = self.cache_thread.locks.lock();
         for Ended { thread, call } in &ended {
-            let is_meant = |hold: &Hold| thread.is_none_or(|thread| hold.is_of_thread(thread));
-            for (_, waited_for) in leaving.iter_mut().filter(|(hold, _)| is_meant(hold)) {
+            let is_meant = |local: &LocalLock| local.state().caches(*thread);
+            for (_, _, waited_for) in leaving.iter_mut().filter(|(local, ..)| is_meant(local)) {
                 *waited_for = Some(waited_for.take().into_iter().fold(call.another(), Call::and));
             }
-            let cached = locks.iter().filter_map(|local| local.take_cached(*thread));
-            leaving.extend(cached.map(|hold| (hold, Some(call.another()))));
+            let cached = locks.extract_if(.., |local| is_meant(local));
+            leaving.extend(cached.map(|local| (local, *thread, Some(call.another()))));
         }
-        leaving.make_contiguous().sort_by_key(|(_, waited_for)| waited_for.is_none());
+        leaving.make_contiguous().sort_by_key(|(_, _, waited_for)| waited_for.is_none());
     }
 
     /// Asks the store whether others want these cached holds. An answer about a hold that is released
-    /// meanwhile changes nothing: see `is_releasing`, `note_wanted` and `take_idle`.
+    /// meanwhile changes nothing: see `is_releasing` and `note_wanted`.
     fn check_holds(self: &Arc<Core>, holds: &[Arc<Hold>], calls: &Arc<Calls>) {
         let Some(hold_caching) = self.store.capabilities().hold_caching else { return };
         let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(LONGEST_CHECK_GAP));
@@ -221,20 +219,20 @@ impl Core {
                 Ok(CachedCheck::Wanted | CachedCheck::Unmarked) => hold.local().note_wanted(hold, now),
                 Ok(CachedCheck::Lost) => {
                     // As a renewal that finds that.
-                    if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
-                        hold.local().nudge();
+                    if !hold.is_releasing() {
+                        self.lose_at(hold, LossReason::Gone, sent);
                     }
-                    hold.local().state().caching.take_idle(hold)
+                    None
                 }
                 Ok(CachedCheck::Stays) | Err(_) => None, // what nobody uses goes all the same
             };
-            idle.into_iter().for_each(|hold| self.give_back(&hold, now, calls.begin().detached()));
+            let call = || calls.begin().detached();
+            idle.into_iter().for_each(|(hold, next)| self.give_back(&hold, next, now, call()));
         }
     }
 
     /// The hold is released with its last level, as any other.
     pub(crate) fn end_until_recall(&self, hold: &Arc<Hold>) {
         hold.end_until_recall();
-        hold.local().state().caching.forget_recalls(hold);
     }
 }

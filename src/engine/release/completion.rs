@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::engine::calls::Call;
 use crate::engine::core::Core;
 use crate::engine::handoff::ReleaseOutcome;
-use crate::engine::hold::local_lock::LevelEnd;
+use crate::engine::hold::local_lock::Promise;
 use crate::engine::hold::{Hold, Next};
+use crate::engine::lock::Then;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
@@ -15,17 +16,21 @@ use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// Whether the hold stands at `now`: then the last level begins its release, unless that has begun. If
-    /// not, and this was the last level, the hold is taken out, and nothing is sent; what may remain of a
-    /// lease that we count as ended 1 % early is left to the watchdog.
-    pub(crate) fn still_held(&self, hold: &Arc<Hold>, ended: LevelEnd, now: Moment) -> Option<Next> {
-        let is_live = ended.next.is_some() || hold.is_live(now, &self.reporter);
-        let next = match ended.left {
-            0 if is_live => ended.next.or_else(|| hold.local().state().begin_release(hold, now)),
-            0 => None,
-            _ => return is_live.then_some(Next::Others),
-        };
+    /// Whom the lock goes to next. `None`: the hold does not stand at `now`. If this was the last level, the
+    /// hold is taken out then, and nothing is sent; what may remain of a lease that we count as ended 1 %
+    /// early is left to the watchdog.
+    pub(crate) fn still_held(&self, hold: &Arc<Hold>, then: Then<Promise>, now: Moment) -> Option<Next> {
+        match then {
+            Then::StillHeld => hold.is_live(now, &self.reporter).then_some(Next::Others),
+            Then::Leaves(next) => Some(next),
+            Then::Over | Then::Cached(_) => self.leaves(hold, None, now),
+        }
+    }
+
+    /// The same of a hold whose last level has ended, and whose release has begun if `next` says so.
+    pub(crate) fn leaves(&self, hold: &Arc<Hold>, next: Option<Next>, now: Moment) -> Option<Next> {
         if next.is_none() {
+            hold.is_live(now, &self.reporter); // records the loss
             self.forget_lost(hold, now);
         }
         next
@@ -95,8 +100,18 @@ impl Core {
             .report(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
     }
 
-    pub(crate) fn lose(&self, hold: &Hold, reason: LossReason) {
-        hold.lose(reason, self.clock.now(), &self.reporter);
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
+        self.lose_at(hold, reason, self.clock.now());
+    }
+
+    /// The same, noticed at `now`; whether this call was the first. A lost hold that no thread has, and that
+    /// none will end, is taken out.
+    pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
+        let is_first = hold.lose(reason, now, &self.reporter);
+        if is_first && hold.is_cached() {
+            self.registry.remove(hold);
+        }
+        is_first
     }
 
     /// A release did not get through: the watchdog repeats it until it is answered or the lease is over.

@@ -16,7 +16,7 @@ impl Engine {
     /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is
     /// next, or it could not be sent.
     pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
-        let Next::Local(..) = next else { return None };
+        let Next::Local(_) = next else { return None };
         let result = HandoffResult::default();
         let is_sent = self.start_handoff(hold, next, begun, || result.releaser()).is_none();
         is_sent.then(|| self.wait_for_handoff(&result))
@@ -74,33 +74,30 @@ impl Core {
         sent: Moment,
         releaser: impl FnOnce() -> Releaser,
     ) -> Option<Next> {
-        let (ticket, mut to) = match next {
-            Next::Local(ticket, claim) => (ticket, claim),
-            nobody_or_others => return Some(nobody_or_others),
-        };
+        let Next::Local((_, mut to)) = next else { return Some(next) };
         let from = hold.claim();
         to.home = from.home; // it stays where it was granted, wherever that name is asked for by now
         match self.store.hand_off(&from, &to, sent.plus(self.options.command_timeout)) {
             Some(pending) => {
-                // Taken out first, given second: in between the promise shows that the lock is held here. The
-                // other way round, a waiter behind the next owner could go to sleep for a hold whose end
-                // nobody reports.
-                self.registry.remove_handed(hold);
-                ticket.give(PendingHandoff { pending, sent, to, releaser: releaser() });
+                let handoff = PendingHandoff { pending, sent, to, releaser: releaser() };
+                if let Some(unread) = hold.local().sent(hold, handoff) {
+                    self.registry.remove(hold);
+                    drop(unread);
+                }
                 None
             }
             None => {
-                ticket.withdraw();
+                hold.local().state().not_sent(hold.serial());
                 Some(Next::Nobody)
             }
         }
     }
 
     /// For a releaser that goes on: the outcome is settled by the thread that reads it, before it
-    /// [says](crate::engine::queue::Ticket::received) that the hand-off is over.
+    /// [says](crate::engine::lock::Machine::received) that the hand-off is over.
     pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, call: Call) -> Releaser {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
-        Releaser::new(move |outcome| match outcome {
+        Releaser::new(false, move |outcome| match outcome {
             // As in `handed_off`. What the releaser's thread asks from then on goes behind it.
             ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), call),
             outcome => core.settle(&ended, outcome),

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::local_lock::LevelEnd;
-use crate::engine::hold::{Hold, LocalLock, Next};
+use crate::engine::hold::local_lock::End;
+use crate::engine::hold::{Hold, LocalLock, Next, State};
+use crate::engine::lock::Then;
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, Owner, ThreadMarker};
@@ -36,7 +37,8 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action)?;
         let begun = self.clock.now();
-        match local.end_of_thread(ThreadMarker::current().id(), begun) {
+        let may_stay = |hold: &Arc<Hold>, own: &State| self.may_stay(hold, own, false);
+        match local.end_of_thread(ThreadMarker::current().id(), may_stay, begun) {
             Some((hold, Some(ended))) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
             _ => Err(self.not_holding(action, kind, name)),
         }
@@ -49,7 +51,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
         let begun = self.clock.now();
-        let ended = hold.local().state().end(hold, level, begun);
+        let ended = hold.local().end(hold, level, |hold, own| self.may_stay(hold, own, false), begun);
         let ended = ended.ok_or_else(|| self.no_level(action, hold));
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
@@ -67,21 +69,24 @@ impl Engine {
     /// Ends all levels and frees the lock without caching it: the caller is about to wait for others.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
-        while hold.end_level(None).is_some_and(|left| left > 0) {}
-        self.give_up(action, hold, LevelEnd::LAST, self.clock.now()).map_err(Error::after_work)
+        let begun = self.clock.now();
+        let ended = loop {
+            match hold.local().end(hold, None, |_, _| None, begun) {
+                Some(ended) if ended.left > 0 => {}
+                Some(ended) => break ended,
+                None => return Err(self.no_level(action, hold).after_work()),
+            }
+        };
+        self.leave(action, hold, ended, begun).map_err(Error::after_work)
     }
 
-    fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
-        if self.caches(hold, &ended, false, begun) {
+    fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: End, begun: Moment) -> Result<()> {
+        let End { left, then, may_cache, .. } = ended;
+        if let Then::Cached(outcome) = then {
+            self.cached(hold, outcome, begun);
             return Ok(());
         }
-        self.give_up(action, hold, ended, begun)
-    }
-
-    /// The same without caching.
-    fn give_up(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
-        let LevelEnd { left, may_cache, .. } = ended;
-        let Some(next) = self.still_held(hold, ended, begun) else {
+        let Some(next) = self.still_held(hold, then, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
         let handed_off = if left == 0 { self.hand_off(hold, next, begun) } else { None };
@@ -208,18 +213,18 @@ impl Engine {
         }
         let call = self.calls.begin();
         let begun = self.clock.now();
-        let ended = hold.local().state().end(hold, Some(level), begun);
-        let Some(ended) = ended else {
+        let may_stay = |hold: &Arc<Hold>, own: &State| self.may_stay(hold, own, true);
+        let Some(ended) = hold.local().end(hold, Some(level), may_stay, begun) else {
             if hold.loss_at(begun).is_some() {
                 self.forget_lost(hold, begun);
             }
             return;
         };
-        if self.caches(hold, &ended, true, begun) {
-            return;
+        let End { left, then, may_cache, .. } = ended;
+        if let Then::Cached(outcome) = then {
+            return self.cached(hold, outcome, begun);
         }
-        let LevelEnd { left, may_cache, .. } = ended;
-        let Some(next) = self.still_held(hold, ended, begun) else { return };
+        let Some(next) = self.still_held(hold, then, begun) else { return };
         let started = match left {
             0 => self.start_handoff(hold, next, begun, || self.core.settle_later(hold, call.another())),
             _ => Some(next),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all, prolong};
-use crate::engine::hold::Next;
+use crate::engine::lock::Next;
 use crate::interrupt::Interrupt;
 use crate::seam::{Answer, Failure};
 
@@ -56,12 +56,12 @@ fn a_doubtful_request_is_cleaned_up_until_harmless() {
     let cleanups = store.cleanups.load(Ordering::SeqCst);
     assert!(cleanups > 0);
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
-    assert!(!place.ticket().take_nudge());
+    assert!(!place.has_word());
     // It arrives now, although nothing was there.
     *store.holder.lock() = Some(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
     assert_eq!(*store.holder.lock(), None);
-    comes_about("a waiter here hears that it was freed", || place.ticket().take_nudge());
+    comes_about("a waiter here hears that it was freed", || place.has_word());
     drop(place);
     engine.shutdown().unwrap();
 }
@@ -333,25 +333,28 @@ fn local_hand_offs_are_limited() {
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
-    place.ticket().open(mine.hold.claim());
     let mut times = 0;
-    let next = || mine.hold.local().state().promise(clock.now());
-    while let Next::Local(ticket, _) = next() {
-        ticket.withdraw();
+    let next = || {
+        assert!(place.sleep(Some(mine.hold.claim()), false).sleeps);
+        let mut state = mine.hold.local().state();
+        let at = state.at(clock.now());
+        state.promise(at)
+    };
+    while let Next::Local(_) = next() {
         times += 1;
         assert!(times < 1_000, "others never have a turn");
     }
     assert!(times > 1, "{times}");
     // A release is a turn for others; those that listen are remembered for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    assert!(matches!(next(), Next::Local(..)));
+    assert!(matches!(next(), Next::Local(_)));
     assert!(mine.hold.local().state().contended.is_some());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(mine.hold.local().state().contended.is_none());
     // A waiter here is told when the hold goes.
-    assert!(!place.ticket().take_nudge());
+    assert!(!place.has_word());
     engine.registry.remove(&mine.hold);
-    assert!(place.ticket().take_nudge());
+    assert!(place.has_word());
     drop(place);
     drop(engine.shutdown());
 }
@@ -704,7 +707,7 @@ fn a_renewals_loss_wakes_local_waiters() {
     *store.holder.lock() = None;
     clock.advance(engine.options.lease / 2);
     assert_eq!(mine.hold.standing(clock.now()), hold::Standing::Lost(LossReason::Gone));
-    assert!(place.ticket().take_nudge());
+    assert!(place.has_word());
     drop(place);
     drop(engine.shutdown());
 }

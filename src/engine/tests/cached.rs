@@ -5,7 +5,7 @@ use super::*;
 use crate::engine::calls::Calls;
 use crate::engine::core::Ended;
 use crate::engine::hold::LocalLock;
-use crate::engine::hold::caching::UNUSED;
+use crate::engine::lock::caching::UNUSED;
 use crate::engine::registry::Registry;
 use crate::engine::renewals::CHUNK;
 use crate::observe::event::Event;

@@ -6,7 +6,7 @@ use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
-use crate::engine::queue::Sleeper;
+use crate::engine::waiter::Sleeper;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::park::take_time;
@@ -285,7 +285,7 @@ fn a_waiter_during_its_own_release_blocks_nobody() {
     let place = engine.registry.local(Kind::Mutex, &awaited).join(false);
     let (thread, since) = (ThreadMarker::current(), engine.clock.now());
     let number = thread.number();
-    place.ticket().note_sleeper(Sleeper {
+    place.note_sleeper(Sleeper {
         number,
         thread,
         since,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::hold::LocalLock;
+use crate::engine::lock::caching::IDLE;
 
 const US: Duration = Duration::from_micros(1);
 
@@ -17,6 +18,12 @@ struct InSlice {
     guard: Granted,
 }
 
+fn begin(local: &LocalLock, clock: &ManualClock) {
+    let mut state = local.state();
+    let at = state.at(clock.now());
+    state.caching.begin(48, at);
+}
+
 impl InSlice {
     fn begin() -> InSlice {
         let (store, clock) = (Arc::new(Odd::default()), ManualClock::new());
@@ -24,7 +31,7 @@ impl InSlice {
         let local = engine.registry.local(Kind::Mutex, &name);
         let again = || {
             let granted = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-            local.state().caching.begin(48, clock.now());
+            begin(&local, &clock);
             granted
         };
         let granted = again();
@@ -83,7 +90,7 @@ fn a_cached_hold_belongs_to_no_thread() {
 
     let turn = InSlice::begin();
     turn.drop_guard();
-    turn.clock.advance(hold::caching::IDLE - US);
+    turn.clock.advance(IDLE - US);
     assert!(!turn.is_free());
     turn.clock.advance(US);
     comes_about("the release", || turn.is_free());
@@ -100,7 +107,7 @@ fn a_different_call_releases_the_cached_hold_first() {
     assert_eq!(turn.attempts(), attempts + 1);
     assert!(!Arc::ptr_eq(&again.hold, &turn.guard.hold));
     // Were the old one kept yet, its release would free this one, which has the same owner.
-    turn.clock.advance(hold::caching::IDLE * 20);
+    turn.clock.advance(IDLE * 20);
     assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
     turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
     turn.engine.shutdown().unwrap();
@@ -148,16 +155,13 @@ fn a_release_by_another_thread_changes_the_number() {
     let turn = InSlice::begin();
     turn.drop_guard();
     let number = ThreadMarker::current().number();
-    // Taken out, and not on its way yet.
-    let leaving = turn.local.take_cached(None).unwrap();
+    // Its release has begun, and is not on its way yet.
+    let (leaving, next) = turn.local.give_back(None, turn.engine.clock.now()).unwrap();
     thread::scope(|scope| {
         let give_back = || {
-            comes_about("the owner's wait", || turn.local.head().is_some_and(|head| head.is_open()));
-            turn.engine.core.give_back(
-                &leaving,
-                turn.engine.clock.now(),
-                turn.engine.calls.begin().detached(),
-            );
+            comes_about("the owner's wait", || sleeps(&turn.engine, &turn.name));
+            let (now, call) = (turn.engine.clock.now(), turn.engine.calls.begin().detached());
+            turn.engine.core.give_back(&leaving, next, now, call);
         };
         scope.spawn(give_back);
         let again = turn.lock(Lease::Renewed);
@@ -175,11 +179,11 @@ fn a_lost_hold_leaves_the_cached_one() {
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
     *turn.store.holder.lock() = None;
     let next = turn.lock(Lease::Renewed);
-    turn.local.state().caching.begin(48, turn.clock.now());
+    begin(&turn.local, &turn.clock);
     turn.engine.drop_level(&next.hold, next.level);
     turn.drop_guard();
     assert!(!turn.is_free());
-    turn.clock.advance(hold::caching::IDLE);
+    turn.clock.advance(IDLE);
     comes_about("the release", || turn.is_free());
     turn.engine.shutdown().unwrap();
 }
@@ -210,10 +214,10 @@ fn a_local_waiter_gets_an_unused_slice() {
             turn.engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || turn.local.head().is_some_and(|head| head.is_open()));
+        comes_about("the other thread's sleep", || sleeps(&turn.engine, &turn.name));
         turn.drop_guard();
         assert!(!turn.is_free(), "the thread that had it may be back");
-        turn.clock.advance(hold::caching::IDLE);
+        turn.clock.advance(IDLE);
         waiter.join().unwrap();
     });
     assert!(turn.is_free());
@@ -229,7 +233,7 @@ fn a_lock_value_without_turns_keeps_nothing() {
     let attempts = turn.attempts();
     let granted = turn.engine.acquire(&AcquireCall { config, by_thread: true, ..call }).unwrap().unwrap();
     assert_eq!(turn.attempts(), attempts + 1);
-    turn.local.state().caching.begin(48, turn.clock.now());
+    begin(&turn.local, &turn.clock);
     turn.engine.drop_level(&granted.hold, granted.level);
     assert!(turn.is_free());
     turn.engine.shutdown().unwrap();

@@ -89,13 +89,19 @@ impl Waiting<'_> {
                     self.leave_queue_by_grant(); // a hand-off knows nothing of the store's queue
                 }
                 self.queued = None;
+                let terms = self.cache_terms(&claim, queued);
+                let granted = engine.enter(call, thread, (&claim, window), terms, fence, &mut self.place);
+                let Some(granted) = granted else {
+                    self.report_asked(op, sent, None);
+                    return self.granted_too_late(claim, sent);
+                };
                 if queued > 0 && call.may_cache_slice() {
-                    let now = engine.clock.now();
-                    call.local.state().caching.begin(queued, now);
-                    engine.registry.remember(call.local, now);
+                    let mut state = call.local.state();
+                    let at = state.at(engine.clock.now());
+                    state.caching.begin(queued, at);
+                    drop(state);
+                    engine.registry.remember(call.local, at.now);
                 }
-                let keep = self.cache_terms(&claim, queued);
-                let granted = engine.enter(call, thread, (&claim, window), keep, fence, self.place.take());
                 if engine.writes_here(call, thread) {
                     self.end_writing_in_time(&granted.hold);
                 }
@@ -202,17 +208,18 @@ impl Waiting<'_> {
     }
 
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Step> {
-        let (claim, sent) = (handoff.to.clone(), handoff.sent);
+        let (claim, sent, waits) = (handoff.to.clone(), handoff.sent, handoff.releaser.waits);
         // As an attempt of the new owner's is answered.
         let answer = handoff.receive().map(|handoff| match handoff {
             Handoff::Granted { fence } => Attempt::granted(fence),
             Handoff::Lost => Attempt::Lost,
         });
+        let is_refused = waits && matches!(answer, Err(Failure::Refused(_)));
         self.coming = Some((sent, true));
         let step = self.answered(HANDOFF, claim, sent, answer);
         // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be.
-        // Before that the releaser's thread may not ask under it again. Pairs with `Entry::held_here`.
-        place.ticket().received();
+        // Before that the releaser's thread may not ask under it again. Pairs with `Machine::held_here`.
+        self.engine.registry.received(place, is_refused);
         step
     }
 }

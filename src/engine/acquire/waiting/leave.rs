@@ -70,7 +70,7 @@ impl Waiting<'_> {
             if answer.is_err() && !left.kind.only_asks() {
                 // Given up first, so that a later grant under the number is not counted on: see `window_of`.
                 if is_threads {
-                    local.given_up.add(left.owner.number());
+                    local.state().retired.add(left.owner.number());
                     mark.retire(left.owner.number());
                 }
                 core.clean_up(left, until, core.clock.now());

@@ -24,7 +24,7 @@ use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::retry::RetryBudget;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::QueuePlace;
-use crate::engine::queue::ClosedOffer;
+use crate::engine::lock::{Look, Withdrawn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ThreadMarker, unbound_number};
 use crate::observe::spans::WaitSpan;
@@ -201,12 +201,12 @@ impl<'a> Waiting<'a> {
             },
         };
         self.leave_wait_queue(&place);
-        let ticket = Arc::clone(place.ticket());
+        let wait = Arc::clone(place.wait());
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
         // The queue is left first, and `is_published` looked at second: a wait is named while it stands in
-        // the queue. Pairs with `Ticket::publish`.
-        if ticket.is_published() {
+        // the queue. Pairs with `Wait::publish`.
+        if wait.is_published() {
             self.engine.note_published_wait_over();
         }
         self.unless_shut_down(ended)
@@ -215,13 +215,13 @@ impl<'a> Waiting<'a> {
     /// The thread before it may have joined the wait queue for its client. And none of this client recalls
     /// what a thread here caches until a recall.
     fn note_join(&mut self, place: &QueuePlace) {
-        if !place.ticket().is_head() {
+        if !place.is_head() {
             self.wait_mode.become_in_doubt();
         }
-        // Joined first, looked second. Pairs with `LocalLock::cache`, which keeps nothing that others here
-        // wait for.
+        // Joined first, looked second. Pairs with `Machine::cache`, which keeps nothing that others here wait
+        // for.
         let Waiting { engine, call, .. } = *self;
-        let is_idle = call.local.state().caching.is_idle();
+        let is_idle = call.local.state().is_idle();
         if is_idle {
             engine.release_cached(call.local);
         }
@@ -256,8 +256,8 @@ impl<'a> Waiting<'a> {
         if self.parker.is_none() {
             return Ok(());
         }
-        // Woken first, looked second. Pairs with `Ticket::end_for`.
-        if let Some(ring) = place.ticket().ends_for() {
+        // Woken first, looked second. Pairs with `Wait::end_for`.
+        if let Some(ring) = place.wait().ends_for() {
             let words = format!("{ring}; this wait was the youngest, and ended so that the others go on");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
         }
@@ -269,26 +269,29 @@ impl<'a> Waiting<'a> {
     /// the lock is withdrawn before the store is asked.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
-        if place.ticket().is_given()
-            && let Some(handoff) = self.take_back(place)
-        {
-            return self.receive(place, handoff);
-        }
+        let now = self.engine.clock.now();
         // There may be permits for all who ask at the same time; who has to wait queues here.
         let is_first_try = self.call.kind.has_permits() && self.attempts == 0;
-        if !self.all_ask && !is_first_try && !place.ticket().is_head() {
-            return Ok(Step::Sleep(Moment::NEVER));
-        }
-        let now = self.engine.clock.now();
-        if self.asks_for_itself() {
-            if self.is_on_its_way(place) {
-                // The thread that settles the hand-off wakes this one. Messages until then are no reason to
-                // look again.
+        match place.look(self.all_ask || is_first_try, self.asks_for_itself(), now) {
+            Look::Behind => return Ok(Step::Sleep(Moment::NEVER)),
+            Look::OnItsWay => {
+                // The thread that settles the hand-off wakes this one. Until then nothing may be asked under
+                // the releaser's number, which may be this thread's, and messages are no reason to look again.
+                self.parker(place);
                 self.listening.pass_over();
                 return Ok(Step::Sleep(self.next_poll()));
             }
-        } else if let Some(until) = self.held_here_until(now) {
-            return Ok(Step::Sleep(until));
+            Look::HeldHere(until) => {
+                if let Some(until) = self.held_here_until(until, now) {
+                    return Ok(Step::Sleep(until));
+                }
+            }
+            Look::Receive => {
+                if let Some(handoff) = self.take_back(place) {
+                    return self.receive(place, handoff);
+                }
+            }
+            Look::Free => {}
         }
         if let Some(until) = self.poll_pause.take(now) {
             if self.poll_pause.is_firm() {
@@ -308,8 +311,7 @@ impl<'a> Waiting<'a> {
     /// While a hold of this process stands, its release is the event to wait for: the registry notifies this
     /// waiter. Only the safety poll asks the store then, in case the hold is gone there unknown to this
     /// client.
-    fn held_here_until(&mut self, now: Moment) -> Option<Moment> {
-        let until = self.call.local.held_here(now)?;
+    fn held_here_until(&mut self, until: Moment, now: Moment) -> Option<Moment> {
         let next_poll = self.next_poll();
         let poll = self.poll_pause.poll_by(next_poll);
         (now < poll).then(|| until.min(poll))
@@ -334,14 +336,11 @@ impl<'a> Waiting<'a> {
     /// Withdraws the offer to be handed the lock. `Some`: the lock is on its way already.
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
-            match place.ticket().close() {
-                ClosedOffer::Unused => return None,
-                ClosedOffer::Given(handoff) => return Some(handoff),
+            match place.withdraw() {
                 // The releaser has promised the lock and sends the request now. It wakes this thread when
                 // that is done.
-                ClosedOffer::Promised => {
-                    self.parker(place).park(Moment::NEVER, None);
-                }
+                (Withdrawn::Promised, _) => drop(self.parker(place).park(Moment::NEVER, None)),
+                (Withdrawn::Free | Withdrawn::Given, handed) => return handed,
             }
         }
     }
@@ -352,17 +351,9 @@ impl<'a> Waiting<'a> {
         self.all_ask || self.announces() || self.call.kind.is_shared()
     }
 
-    /// Whether the lock is on its way from one thread here to another, which wakes this one when that is
-    /// settled. Until then nothing may be asked under the releaser's number, which may be this thread's.
-    /// Pairs with `receive`.
-    fn is_on_its_way(&mut self, place: &QueuePlace) -> bool {
-        let Some(head) = self.call.local.receiving() else { return false };
-        head.wake_when_settled(self.parker(place).waker())
-    }
-
     fn parker(&mut self, place: &QueuePlace) -> &Parker {
         let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
-        place.ticket().set_waker(parker.waker());
+        place.wait().set_waker(parker.waker());
         parker
     }
 

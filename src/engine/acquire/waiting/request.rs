@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Waiting;
 use crate::engine::acquire::lock_config::LockConfig;
-use crate::engine::hold::caching::CacheTerms;
+use crate::engine::lock::CacheTerms;
 use crate::ident::unbound_number;
 use crate::inspect::Location;
 use crate::seam::{Bound, Claim, HoldNote, Kind};
@@ -81,7 +81,7 @@ impl Waiting<'_> {
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number
-            && (self.call.local.given_up.has(number)
+            && (self.call.local.state().retired.has(number)
                 || claim.kind.other_half().is_some()
                 || self.capabilities.majority.is_some());
         let is_open = self.engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
@@ -108,7 +108,7 @@ impl Waiting<'_> {
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),
             None => {
-                self.call.local.given_up.add(claim.owner.number());
+                self.call.local.state().retired.add(claim.owner.number());
                 self.thread.retire(claim.owner.number());
             }
         }

@@ -7,7 +7,7 @@ use super::Waiting;
 use super::events::WokenBy;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::hold::QueuePlace;
-use crate::engine::queue::{Sleeper, Ticket};
+use crate::engine::waiter::Sleeper;
 use crate::error::Result;
 use crate::park::{self, Parker};
 use crate::seam::{Claim, ListensFor, Others};
@@ -27,29 +27,26 @@ impl Waiting<'_> {
     /// message, or `wake_at`. May end for no reason.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let Waiting { engine, call, .. } = *self;
-        let ticket = place.ticket();
         self.report_waiting();
         let now = engine.clock.now();
         let until = wake_at.min(call.limit.moment(now));
         let claim = self.claim();
-        self.show_sleeper(ticket, &claim, now);
+        self.show_sleeper(place, &claim, now);
         self.parker(place);
         // All that follows is looked at after the waker is set: what happened before found nobody to wake.
         // First the end of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
         engine.usable(call.action)?;
-        // It has become the head since it was to sleep until it is. Pairs with `Ticket::become_head`.
-        if wake_at == Moment::NEVER && ticket.is_head() {
+        // Whoever is handed the lock caches it for a time slice at most: others here want it.
+        let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
+        let asleep = place.sleep(offer, wake_at == Moment::NEVER);
+        if !asleep.sleeps {
             return Ok(());
-        }
-        if call.kind.is_handed_off() {
-            // Whoever is handed the lock caches it for a time slice at most: others here want it.
-            ticket.open(Claim { caches: false, ..claim });
         }
         self.count_waiter();
         let is_held_here = || !self.asks_for_itself() && call.local.held_here(engine.clock.now()).is_some();
         let uses_messages =
             call.config.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
-        if uses_messages && (self.all_ask || ticket.is_head() && !is_held_here()) {
+        if uses_messages && (self.all_ask || asleep.is_head && !is_held_here()) {
             self.listen();
             if self.listening.is_refused() {
                 self.go_by_releases();
@@ -61,9 +58,6 @@ impl Waiting<'_> {
             if self.listening.has_moved() {
                 return Ok(());
             }
-        }
-        if ticket.is_given() || ticket.take_nudge() {
-            return Ok(());
         }
         let watch_releases_at = self.release_watch.begins_at.filter(|at| *at < until);
         let ended = self.parker(place).park(watch_releases_at.unwrap_or(until), call.interrupt);
@@ -84,9 +78,9 @@ impl Waiting<'_> {
     }
 
     /// Shows to people, and to those who look for deadlocks, that this thread sleeps for the lock.
-    fn show_sleeper(&self, ticket: &Ticket, claim: &Claim, now: Moment) {
+    fn show_sleeper(&self, place: &QueuePlace, claim: &Claim, now: Moment) {
         let Waiting { engine, call, thread, begun, .. } = *self;
-        let is_new = ticket.note_sleeper(Sleeper {
+        let is_new = place.note_sleeper(Sleeper {
             number: claim.owner.number(),
             thread: Arc::clone(thread),
             since: begun,

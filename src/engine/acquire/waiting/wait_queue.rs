@@ -119,7 +119,7 @@ impl Waiting<'_> {
     pub(super) fn watch_releases(&mut self, place: &QueuePlace, until: Moment) {
         self.release_watch.begins_at = None;
         self.poll_pause.sleep_on(until);
-        if place.ticket().is_head() {
+        if place.is_head() {
             let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
             let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
             self.release_watch.subscription = self.engine.store.listen(&claim, parker.waker());

@@ -4,12 +4,10 @@
 //! Deciding, sending, carrying out and reading are separate steps. `NOW` never moves: time passes as all
 //! moments come closer, so that states which differ by the date alone are one.
 
-use std::time::Duration;
-
+use super::driver::{Effect, Event, Said};
 use super::mistakes::Mistake;
 use super::store::{Request, Store};
-use crate::engine::tests::machine::*;
-use crate::time::Moment;
+use super::*;
 
 pub(super) const NOW: Moment = moment(64);
 pub(super) const TICK: Duration = Duration::from_nanos(1);
@@ -47,12 +45,32 @@ pub(super) struct Setup {
     pub(super) mistake: Option<Mistake>,
 }
 
+/// The rules of a lock, and of the drivers around it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) lock: crate::engine::lock::Rules,
+    pub(super) lease: Duration,
+    pub(super) renew_after: Duration,
+    /// A waiter asks the store without a reason this long after its last attempt.
+    pub(super) poll: Duration,
+    /// The pause of a waiter after a failed attempt.
+    pub(super) pause: Duration,
+    /// Every waiter asks the store, which queues waiters itself. Otherwise the first one asks for all.
+    pub(super) all_ask: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum At {
     Idle,
+    /// It goes on when what it sends is sent.
+    Going,
     Asking,
+    FallingAsleep {
+        for_head: bool,
+    },
     Sleeping,
     Receiving,
+    Leaving,
     Working,
     Counting,
     EndingInner,
@@ -65,9 +83,29 @@ pub(super) struct User {
     pub(super) at: At,
     pub(super) cycles: u8,
     pub(super) levels: u8,
-    /// The number of the thread's hold.
-    pub(super) held: Number,
+    /// The thread's hold.
+    pub(super) held: Option<Id>,
     pub(super) is_woken: bool,
+    /// A message came since it asked.
+    pub(super) message: bool,
+    pub(super) wake_at: Moment,
+    /// When it asks although a hold of this process stands.
+    pub(super) poll_at: Moment,
+    pub(super) pause_until: Option<Moment>,
+    pub(super) caches: bool,
+    pub(super) once: bool,
+    /// It asks for an uncontended lock, and leaves the queue with the grant.
+    pub(super) is_calm: bool,
+    /// The number of this wait, if not the thread's, and the one that it asks under or can be handed.
+    pub(super) unbound: Option<Number>,
+    pub(super) number: Number,
+    /// The recalls before its attempt.
+    pub(super) heard: Option<u64>,
+    pub(super) is_handed: bool,
+    /// It has read a hand-off, and has to settle it; whether that was refused, and the releaser releases.
+    pub(super) settles: Option<bool>,
+    /// The outcome of its own hand-off.
+    pub(super) outcome: Option<Said>,
     /// Its window was seen to end.
     pub(super) saw_end: bool,
     pub(super) outbox: Vec<Effect>,
@@ -82,9 +120,16 @@ pub(super) enum Cleaning {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Client {
-    pub(super) machine: Machine,
-    /// The owner number that each thread has now.
+    pub(super) lock: Lock,
+    /// The owner number that each thread has now, and the last of those that were a single wait's.
     pub(super) numbers: Vec<Number>,
+    pub(super) unbound: Vec<Number>,
+    /// The holds so far.
+    pub(super) grants: u64,
+    /// When each hold is to be renewed.
+    pub(super) renewals: Vec<(u64, Moment)>,
+    /// When the keeper looks next.
+    pub(super) watch_at: Moment,
     pub(super) users: Vec<User>,
     pub(super) outbox: Vec<Effect>,
     /// The connection of callers, and that of the watchdog.
@@ -114,6 +159,8 @@ pub(super) struct World {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Want { client: usize, thread: usize, once: bool },
+    // The next step of a thread that runs.
+    GoOn(usize, usize),
     Look(usize, usize),
     GiveUp(usize, usize),
     End { client: usize, thread: usize, dropped: bool, reacquires: bool },
@@ -163,14 +210,32 @@ impl World {
             at: At::Idle,
             cycles: setup.cycles,
             levels: 0,
-            held: 0,
+            held: None,
             is_woken: false,
+            message: false,
+            wake_at: Moment::NEVER,
+            poll_at: Moment::NEVER,
+            pause_until: None,
+            caches: false,
+            once: false,
+            is_calm: false,
+            unbound: None,
+            number: 0,
+            heard: None,
+            is_handed: false,
+            settles: None,
+            outcome: None,
             saw_end: false,
             outbox: Vec::new(),
         };
+        let numbers = |threads: usize| (1..=threads as u64).map(|thread| thread * NUMBERS);
         let client = |threads: &usize| Client {
-            machine: Machine::default(),
-            numbers: (1..=*threads as u64).map(|thread| thread * NUMBERS).collect(),
+            lock: Lock::default(),
+            numbers: numbers(*threads).collect(),
+            unbound: numbers(*threads).map(|number| number + NUMBERS / 2).collect(),
+            grants: 0,
+            renewals: Vec::new(),
+            watch_at: Moment::NEVER,
             users: vec![user.clone(); *threads],
             outbox: Vec::new(),
             wires: [Vec::new(), Vec::new()],
@@ -194,7 +259,7 @@ impl World {
 
     pub(super) fn actions(&self, setup: &Setup) -> Vec<Action> {
         let mut actions = Vec::new();
-        (0..self.clients.len()).for_each(|client| self.urgent(setup, client, &mut actions));
+        (0..self.clients.len()).for_each(|client| self.urgent(client, &mut actions));
         let is_urgent = !actions.is_empty();
         (0..self.clients.len()).for_each(|client| self.at_leisure(setup, client, &mut actions));
         actions.extend((0..self.strays.len()).map(Action::Stray));
@@ -208,14 +273,19 @@ impl World {
     }
 
     /// Steps that come before time passes.
-    fn urgent(&self, setup: &Setup, c: usize, out: &mut Vec<Action>) {
+    fn urgent(&self, c: usize, out: &mut Vec<Action>) {
         let client = &self.clients[c];
         for (t, user) in client.users.iter().enumerate() {
-            let ticket = client.machine.queue.iter().find(|ticket| ticket.id == t as u64);
-            let is_due = || ticket.is_some_and(|ticket| ticket.poll_at <= NOW);
+            let ticket = client.lock.queue.iter().find(|ticket| ticket.id.0 == t as u64);
+            let is_woken = user.is_woken || ticket.is_some_and(|ticket| ticket.waiter.is_woken);
+            let goes_on = user.settles.is_some()
+                || matches!(user.at, At::Going | At::FallingAsleep { .. } | At::Leaving)
+                || user.outcome.is_some();
             if !user.outbox.is_empty() {
                 out.push(Action::Send(c, t));
-            } else if user.at == At::Sleeping && (user.is_woken || is_due()) {
+            } else if goes_on {
+                out.push(Action::GoOn(c, t));
+            } else if user.at == At::Sleeping && (is_woken || user.wake_at <= NOW) {
                 out.push(Action::Look(c, t));
             }
         }
@@ -227,7 +297,7 @@ impl World {
         );
         for (i, (request, _)) in client.answers.iter().enumerate() {
             let is_read = match request {
-                Request::HandOff { ticket, .. } => client.users[*ticket as usize].at == At::Receiving,
+                Request::HandOff { to, .. } => client.users[*to].at == At::Receiving,
                 _ => true,
             };
             // Releases that no thread waits for are settled before later answers are read.
@@ -241,7 +311,7 @@ impl World {
         if client.recall {
             out.push(Action::Recall(c));
         }
-        if client.is_keeper_woken || client.machine.next(&setup.rules) <= NOW {
+        if client.is_time() {
             out.push(Action::Time(c));
         }
         let due = client.cleanups.iter().enumerate().filter(|(_, (_, _, state))| *state == Cleaning::Due);
@@ -250,9 +320,8 @@ impl World {
 
     /// Steps of threads, which take as much time as they like.
     fn at_leisure(&self, setup: &Setup, client: usize, out: &mut Vec<Action>) {
-        for (thread, user) in
-            self.clients[client].users.iter().enumerate().filter(|(_, user)| user.outbox.is_empty())
-        {
+        let users = self.clients[client].users.iter().enumerate();
+        for (thread, user) in users.filter(|(_, user)| user.outbox.is_empty() && user.settles.is_none()) {
             match user.at {
                 At::Idle => {
                     out.push(Action::Want { client, thread, once: false });
@@ -262,7 +331,8 @@ impl World {
                 }
                 At::Sleeping if setup.gives_up && thread % 2 == 0 => out.push(Action::GiveUp(client, thread)),
                 At::Working => {
-                    let guesses: &[bool] = if setup.rules.slice.is_zero() { &[true] } else { &[true, false] };
+                    let guesses: &[bool] =
+                        if setup.rules.lock.longest_slice.is_zero() { &[true] } else { &[true, false] };
                     for dropped in [false, true] {
                         if if dropped { setup.drops } else { setup.unlocks } {
                             let end = |reacquires: &bool| Action::End {
@@ -325,11 +395,11 @@ impl World {
     }
 
     /// The hold that a thread counts on by its phase and window alone.
-    pub(super) fn counts_on(&self, client: usize, thread: usize) -> Option<&Hold> {
-        match &self.clients[client].machine.slot {
-            Slot::Held(hold) if hold.thread == thread as u64 && NOW < hold.until => Some(hold),
-            _ => None,
-        }
+    pub(super) fn counts_on(&self, client: usize, thread: usize) -> Option<&HoldState<TestHold>> {
+        let is_own = |own: &&HoldState<TestHold>| {
+            own.is_of(thread as u64) && own.stage == Stage::Held && !own.is_over(NOW)
+        };
+        self.clients[client].lock.holds.iter().find(is_own)
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -339,10 +409,40 @@ impl World {
                 && client.wires.iter().all(Vec::is_empty)
                 && client.answers.is_empty()
                 && client.cleanups.is_empty()
-                && client.machine.slot == Slot::Free
-                && client.machine.queue.is_empty()
-                && client.machine.settling.is_empty()
+                && client.lock.holds.is_empty()
+                && client.lock.queue.is_empty()
         };
         self.store.owner.is_none() && self.clients.iter().all(is_done)
+    }
+}
+
+impl Client {
+    pub(super) fn at<'r>(&self, rules: &'r Rules) -> crate::engine::lock::At<'r> {
+        crate::engine::lock::At { now: NOW, recalls: Some(self.recalls), rules: &rules.lock }
+    }
+
+    pub(super) fn watch_by(&mut self, moment: Moment) {
+        let is_in_this_world = moment < NOW.plus(FAR / 2);
+        self.watch_at = if is_in_this_world { self.watch_at.min(moment) } else { self.watch_at };
+    }
+
+    /// Whether the timer, the watchdog or the keeper has something to do.
+    fn is_time(&self) -> bool {
+        let is_over = |own: &HoldState<TestHold>| own.is_live() && own.is_over(NOW);
+        self.is_keeper_woken
+            || self.watch_at <= NOW
+            || self.lock.holds.iter().any(is_over)
+            || !self.due_renewals().is_empty()
+    }
+
+    /// The holds that are to be renewed now, by their serial numbers.
+    pub(super) fn due_renewals(&self) -> Vec<u64> {
+        let due = |own: &&HoldState<TestHold>| {
+            let is_wanted = own.levels.renewed > 0 || own.recallable.is_some();
+            let serial = own.hold.0.serial;
+            let is_due = self.renewals.iter().any(|(other, at)| *other == serial && *at <= NOW);
+            is_wanted && is_due && own.is_live() && !own.is_under_way
+        };
+        self.lock.holds.iter().filter(due).map(|own| own.hold.0.serial).collect()
     }
 }

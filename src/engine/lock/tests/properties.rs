@@ -1,7 +1,7 @@
 //! The properties of each state.
 
-use super::world::{At, Setup, World};
-use crate::engine::tests::machine::*;
+use super::store::Request;
+use super::world::{At, NOW, Setup, World};
 
 impl World {
     /// The broken property, if there is one.
@@ -27,13 +27,18 @@ impl World {
                     ));
                 }
             }
-            if let Slot::Held(Hold { number, .. }) | Slot::Cached { hold: Hold { number, .. }, .. } =
-                client.machine.slot
-            {
+            for own in client.lock.holds.iter().filter(|own| own.is_live() && !own.is_over(NOW)) {
+                let number = own.number;
                 let is_in_doubt =
                     self.strays.iter().any(|(other, request)| *other == c && request.ends(number))
                         || client.wires.iter().flatten().any(|request| request.ends(number))
                         || client.cleanups.iter().any(|(other, _, _)| *other == number);
+                let renews = |request: &Request| request.renews_another(own.hold.0);
+                let is_renewed = client.wires.iter().flatten().any(renews)
+                    || self.strays.iter().any(|(other, request)| *other == c && renews(request));
+                if is_renewed {
+                    return Err(format!("the renewal of an earlier hold may prolong that of client {c}"));
+                }
                 if is_in_doubt {
                     return Err(format!("client {c} holds under number {number}, whose end may yet come"));
                 }
@@ -42,11 +47,11 @@ impl World {
         if owners > 1 {
             return Err("two own the lock".to_owned());
         }
-        if self.store.passes > setup.rules.local_handoffs && setup.rules.slice.is_zero() {
+        if self.store.passes > setup.rules.lock.local_handoffs && setup.rules.lock.longest_slice.is_zero() {
             return Err("a client hands the lock on and on while others wait".to_owned());
         }
         // A recall is under way as soon as another client waits; only a time slice is waited for.
-        if u128::from(self.idle_wait) > setup.rules.slice.as_nanos() && !self.had_fault {
+        if u128::from(self.idle_wait) > setup.rules.lock.longest_slice.as_nanos() && !self.had_fault {
             return Err("a client waits for an unused lock that another client caches".to_owned());
         }
         Ok(())

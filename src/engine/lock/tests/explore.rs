@@ -154,7 +154,7 @@ impl Violation {
         for action in &self.way {
             let outcome = world.apply(setup, *action);
             eprintln!("{action:?}: {outcome:?}, {:?}", world.store);
-            world.clients.iter().for_each(|client| eprintln!("    {:?}", client.machine));
+            world.clients.iter().for_each(|client| eprintln!("    {:?} {:?}", client.lock, client.users));
         }
     }
 }

@@ -1,22 +1,39 @@
 //! The store of a small world, and the requests to it.
 
-use crate::engine::tests::machine::*;
-use crate::time::Moment;
+use super::driver::{Attempt, Checked, Effect, Event, Said};
+use super::world::Rules;
+use super::*;
 
 /// A request on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Request {
-    Attempt { ticket: TicketId, number: Number, caches: bool, sent: Moment },
-    Count { thread: Thread, number: Number, count: u32, sent: Moment },
-    Release { thread: Thread, number: Number, left: u32, waits: bool },
-    HandOff { from: Number, to: Number, ticket: TicketId, sent: Moment },
-    Renew { number: Number, sent: Moment },
-    Check { number: Number },
+    Attempt { thread: usize, number: Number, caches: bool, waits: bool, sent: Moment },
+    Count { id: Id, count: u32, sent: Moment },
+    Release { id: Id, left: u32, waits: bool },
+    HandOff { from: Id, to: usize, number: Number, waits: bool, sent: Moment },
+    Renew { id: Id, sent: Moment },
+    Check { id: Id },
     CleanUp { number: Number },
     LeaveWaitQueue,
 }
 
 impl Request {
+    /// The request of an effect; `None`: the driver carries it out without one.
+    pub(super) fn of(effect: Effect, sent: Moment) -> Option<Request> {
+        Some(match effect {
+            Effect::Ask { thread, number, caches, waits } => {
+                Request::Attempt { thread, number, caches, waits, sent }
+            }
+            Effect::AskCount { id, count } => Request::Count { id, count, sent },
+            Effect::HandOff { from, to, number, waits } => Request::HandOff { from, to, number, waits, sent },
+            Effect::Release { id, left, waits } => Request::Release { id, left, waits },
+            Effect::Renew { id } => Request::Renew { id, sent },
+            Effect::Check { id } => Request::Check { id },
+            Effect::LeaveWaitQueue { .. } => Request::LeaveWaitQueue,
+            Effect::CleanUp { .. } | Effect::Lost { .. } => return None,
+        })
+    }
+
     /// A release whose answer is read by whichever thread reads next.
     pub(super) fn is_settled_by_others(&self) -> bool {
         matches!(self, Request::Release { waits: false, .. })
@@ -40,7 +57,7 @@ impl Request {
     /// The number that owns the lock if the request is carried out.
     pub(super) fn grants(&self) -> Option<Number> {
         match self {
-            Request::Attempt { number, .. } | Request::HandOff { to: number, .. } => Some(*number),
+            Request::Attempt { number, .. } | Request::HandOff { number, .. } => Some(*number),
             _ => None,
         }
     }
@@ -49,36 +66,45 @@ impl Request {
     pub(super) fn concerns(&self) -> Option<Number> {
         match self {
             Request::Attempt { .. } | Request::LeaveWaitQueue => None,
-            Request::Count { number, .. }
-            | Request::Release { number, .. }
-            | Request::HandOff { from: number, .. }
-            | Request::Renew { number, .. }
-            | Request::Check { number }
-            | Request::CleanUp { number } => Some(*number),
+            Request::Count { id, .. }
+            | Request::Release { id, .. }
+            | Request::HandOff { from: id, .. }
+            | Request::Renew { id, .. }
+            | Request::Check { id } => Some(id.number),
+            Request::CleanUp { number } => Some(*number),
         }
+    }
+
+    /// Whether it renews an earlier hold under the number of this one.
+    pub(super) fn renews_another(&self, hold: Id) -> bool {
+        matches!(self, Request::Renew { id, .. } if id.number == hold.number && id.serial != hold.serial)
     }
 
     pub(super) fn ends(&self, owner: Number) -> bool {
         match self {
-            Request::Release { number, left: 0, .. }
-            | Request::HandOff { from: number, .. }
-            | Request::CleanUp { number } => *number == owner,
+            Request::Release { id, left: 0, .. } | Request::HandOff { from: id, .. } => id.number == owner,
+            Request::CleanUp { number } => *number == owner,
             _ => false,
         }
     }
 
-    /// The event of an answer: of an attempt `attempt`, of other requests `answer`.
+    /// The event of an answer: of an attempt `attempt`, of other requests `answer`. `None`: nobody reads it, or
+    /// the clean-ups do.
     fn event(self, attempt: Attempt, answer: Said) -> Option<Event> {
         Some(match self {
-            Request::Attempt { ticket, number, sent, .. } => {
-                Event::Answer { ticket, number, sent, answer: attempt }
+            Request::Attempt { thread, number, sent, .. } => {
+                Event::Answer { thread, number, sent, answer: attempt }
             }
-            Request::Count { number, sent, .. } => Event::Counted { number, sent, answer },
-            Request::HandOff { ticket, sent, .. } => Event::HandoffAnswer { ticket, sent, answer },
-            Request::Renew { number, sent } => Event::RenewAnswer { number, sent, answer },
-            Request::Check { number } => Event::CheckAnswer { number, answer: Checked::Unknown },
-            Request::Release { number, .. } | Request::CleanUp { number } => {
-                Event::ReleaseAnswer { number, answer }
+            Request::Count { id, sent, .. } => Event::Counted { id, sent, answer },
+            Request::HandOff { from, to, number, waits, sent } => {
+                Event::HandoffAnswer { from, to, number, waits, sent, answer }
+            }
+            Request::Renew { id, sent } => Event::RenewAnswer { id, sent, answer },
+            Request::Check { id } => Event::CheckAnswer { id, answer: Checked::Unknown },
+            Request::Release { id, waits, .. } => Event::ReleaseAnswer { id, waits, answer },
+            // Stands for the answer alone.
+            Request::CleanUp { number } => {
+                Event::ReleaseAnswer { id: Id { serial: 0, number }, waits: false, answer }
             }
             Request::LeaveWaitQueue => return None,
         })
@@ -120,31 +146,31 @@ impl Store {
         let is_held = request.concerns().is_some_and(|number| self.owner == Some((client, number)));
         let (mut queued, mut told) = (None, (None, None));
         match request {
-            Request::Attempt { number, caches, .. } => {
-                (queued, told.1) = self.attempt(client, number, caches, rules);
+            Request::Attempt { number, caches, waits, .. } => {
+                (queued, told.1) = self.attempt(client, number, (caches, waits), rules);
             }
             Request::Release { left, .. } if left > 0 => self.count = if is_held { left } else { self.count },
             Request::Release { .. } | Request::CleanUp { .. } if is_held => {
                 self.passes = 0;
                 told.0 = self.free();
             }
-            Request::HandOff { to, .. } if is_held => {
+            Request::HandOff { number, .. } if is_held => {
                 self.passes += u32::from(!self.queue.is_empty());
-                self.own(client, to, 1, rules);
+                self.own(client, number, 1, rules);
             }
-            Request::Count { number, count, .. } if is_held => {
+            Request::Count { id, count, .. } if is_held => {
                 let sends_recall = self.sends_recall;
-                self.own(client, number, count, rules);
+                self.own(client, id.number, count, rules);
                 self.sends_recall = sends_recall;
             }
             Request::Renew { .. } if is_held => self.lease = length(rules),
-            Request::Check { number } => {
+            Request::Check { id } => {
                 let answer = match is_held {
                     false => Checked::NotHeld,
                     true if self.queue.is_empty() => Checked::Unwanted,
                     true => Checked::Wanted,
                 };
-                return (Some(Event::CheckAnswer { number, answer }), told);
+                return (Some(Event::CheckAnswer { id, answer }), told);
             }
             Request::LeaveWaitQueue => {
                 self.queue.retain(|other| *other != client);
@@ -168,20 +194,25 @@ impl Store {
         &mut self,
         client: usize,
         number: Number,
-        caches: bool,
+        (caches, waits): (bool, bool),
         rules: &Rules,
     ) -> (Option<u32>, Option<usize>) {
         if self.owner == Some((client, number)) {
             self.own(client, number, 1, rules);
             return (Some(0), None);
         }
-        if self.owner.is_none() && self.reserved.is_none_or(|(other, _)| other == client) {
+        // A caller that does not wait takes the lock whomever it is reserved for.
+        if self.owner.is_none() && self.reserved.is_none_or(|(other, _)| other == client || !waits) {
             self.passes = 0;
-            let stood = self.reserved.take().is_some() || self.queue.contains(&client);
+            let stood = self.reserved.take().is_some_and(|(other, _)| other == client)
+                || self.queue.contains(&client);
             self.queue.retain(|other| *other != client);
             self.own(client, number, 1, rules);
             self.sends_recall = caches;
             return (Some(if stood { self.queue.len() as u32 + 1 } else { 0 }), None);
+        }
+        if !waits {
+            return (None, None);
         }
         if !self.queue.contains(&client) {
             self.queue.push(client);

@@ -1,37 +1,29 @@
-//! The driver of the machines in a small world: what each action of the explorer does.
+//! What each action of the explorer does in a small world.
 
-use super::mistakes::Mistake;
+use super::driver::{Effect, Event, Said, actor};
 use super::store::Request;
-use super::world::{Action, At, Cleaning, Client, KEEPER, NOW, NUMBERS, Setup, TICK, User, World};
-use crate::engine::tests::machine::*;
+use super::world::{Action, At, Cleaning, Client, NOW, Setup, TICK, User, World};
+use super::*;
 
 impl World {
     pub(super) fn apply(&mut self, setup: &Setup, action: Action) -> Result<(), String> {
         match action {
             Action::Want { client, thread, once } => {
-                let (id, caches) = (thread as u64, setup.caches);
-                self.event(setup, client, thread, Event::Want { ticket: id, thread: id, caches, once })?;
+                self.event(setup, client, Event::Want { thread, caches: setup.caches, once })?;
             }
-            Action::Look(c, t) => {
-                self.clients[c].users[t].is_woken = false;
-                self.event(setup, c, t, Event::Look { ticket: t as u64 })?;
-            }
-            Action::GiveUp(c, t) => {
-                self.clients[c].users[t].is_woken = false;
-                self.event(setup, c, t, Event::GiveUp { ticket: t as u64 })?;
-            }
+            Action::GoOn(c, thread) => self.event(setup, c, Event::GoOn { thread })?,
+            Action::Look(c, thread) => self.event(setup, c, Event::Look { thread })?,
+            Action::GiveUp(c, thread) => self.event(setup, c, Event::GiveUp { thread })?,
             Action::End { client, thread, dropped, reacquires } => {
-                let number = self.clients[client].users[thread].held;
-                self.event_that(setup, client, thread, Event::End { number, dropped }, reacquires)?;
+                if let Some(id) = self.clients[client].users[thread].held {
+                    self.event_that(setup, client, Event::End { id, dropped }, reacquires)?;
+                }
             }
             Action::Send(c, t) => self.send(setup, c, t)?,
             Action::FailToSend(c, t) => {
                 self.fail();
-                if let Effect::HandOff { from: number, .. } | Effect::Release { number, .. } =
-                    self.outbox(c, t).remove(0)
-                {
-                    self.event(setup, c, t, Event::NotSent { number })?;
-                }
+                let effect = self.outbox(c, t).remove(0);
+                self.event_of(setup, (c, t), Event::NotSent { effect }, true)?;
             }
             Action::Deliver(c, wire) => {
                 let request = self.clients[c].wires[wire].remove(0);
@@ -48,7 +40,7 @@ impl World {
             }
             Action::Message(c) => {
                 self.clients[c].message = false;
-                self.event(setup, c, KEEPER, Event::Message)?;
+                self.event(setup, c, Event::Message)?;
             }
             Action::Recall(c) => {
                 let client = &mut self.clients[c];
@@ -63,8 +55,7 @@ impl World {
                 self.clients[c].recall = false;
             }
             Action::Time(c) => {
-                self.clients[c].is_keeper_woken = false;
-                self.event(setup, c, KEEPER, Event::Time)?;
+                self.event(setup, c, Event::Time)?;
             }
             Action::CleanUp(c, i) => {
                 let client = &mut self.clients[c];
@@ -94,70 +85,55 @@ impl World {
             }
         }
         self.forget_strays_without_effect();
-        self.clients.iter_mut().for_each(Client::begin_counting_anew);
+        self.clients.iter_mut().for_each(Client::forget_what_is_past);
         self.check(setup)
     }
 
-    fn event(&mut self, setup: &Setup, c: usize, actor: usize, event: Event) -> Result<(), String> {
-        self.event_that(setup, c, actor, event, true)
+    fn event(&mut self, setup: &Setup, c: usize, event: Event) -> Result<(), String> {
+        self.event_that(setup, c, event, true)
     }
 
-    /// Gives a machine an event, and begins with the effects.
-    fn event_that(
+    fn event_that(&mut self, setup: &Setup, c: usize, event: Event, reacquires: bool) -> Result<(), String> {
+        self.event_of(setup, (c, actor(&event)), event, reacquires)
+    }
+
+    /// Gives a client an event, and leaves what is to be sent to the `actor`.
+    fn event_of(
         &mut self,
         setup: &Setup,
-        c: usize,
-        actor: usize,
+        (c, actor): (usize, usize),
         event: Event,
         reacquires: bool,
     ) -> Result<(), String> {
-        super::table::note_seen(&self.clients[c].machine, &event);
+        super::table::note_seen(&self.clients[c], &event);
+        let before = super::table::stage(&self.clients[c].lock);
+        let mut rules = setup.rules;
+        rules.lock.least_score = if reacquires { 0 } else { u8::MAX };
         let client = &mut self.clients[c];
-        let (number, recalls) =
-            (client.numbers.get(actor).copied().unwrap_or_default(), Some(client.recalls));
-        let mut inputs = Inputs { rules: &setup.rules, now: NOW, number, recalls, reacquires };
-        if let Some(mistake) = setup.mistake {
-            mistake.before(&mut client.machine, &event, &mut inputs);
+        let held: Vec<_> = client.users.iter().map(|user| user.held).collect();
+        let event = setup.mistake.map_or(event, |mistake| mistake.event(event));
+        setup.mistake.into_iter().for_each(|mistake| mistake.before(client, &event));
+        let effects = client.on(&rules, event);
+        setup.mistake.into_iter().for_each(|mistake| mistake.after(client, &event, &effects));
+        client.give_numbers_up();
+        super::table::note_moved(before, &client.lock);
+        for (t, before) in held.into_iter().enumerate() {
+            let user = &self.clients[c].users[t];
+            if user.held.is_some() && user.held != before && self.counts_on(c, t).is_none() {
+                return Err(format!("client {c} got a hold that has ended"));
+            }
         }
-        let mut effects = client.machine.on(event, inputs);
-        if let Some(mistake) = setup.mistake {
-            mistake.after(&mut client.machine, &event, &mut effects);
-        }
-        effects.into_iter().try_for_each(|effect| self.take(setup, c, actor, effect))
+        effects.into_iter().try_for_each(|effect| self.take(setup, (c, actor), effect))
     }
 
-    fn take(&mut self, setup: &Setup, c: usize, actor: usize, effect: Effect) -> Result<(), String> {
-        let had_fault = self.had_fault;
-        let client = &mut self.clients[c];
+    fn take(&mut self, setup: &Setup, (c, actor): (usize, usize), effect: Effect) -> Result<(), String> {
         match effect {
-            Effect::Reply(reply) => {
-                if let Some(user) = client.users.get_mut(actor) {
-                    user.reply(reply);
-                }
-                if matches!(reply, Reply::Entered(_)) && self.counts_on(c, actor).is_none() {
-                    return Err(format!("client {c} got a hold that has ended"));
-                }
-            }
-            Effect::Retire { number } => {
-                let current = &mut client.numbers[(number / NUMBERS - 1) as usize];
-                *current += u64::from(*current == number);
-                assert!(!current.is_multiple_of(NUMBERS), "the numbers ran out");
-            }
-            Effect::Wake { ticket } => client.users[ticket as usize].is_woken = true,
-            Effect::Settled { thread } => {
-                let user = &mut client.users[thread as usize];
-                if user.at != At::EndingLast {
-                    return Err(format!(
-                        "thread {thread} of client {c} learns of a release that it does not wait for"
-                    ));
-                }
-                user.end_cycle();
-            }
-            Effect::Lost { .. } if !had_fault => {
+            Effect::Lost { .. } if !self.had_fault => {
                 return Err(format!("a hold of client {c} was lost without a fault"));
             }
             Effect::Lost { .. } => {}
             Effect::CleanUp { number } => {
+                let client = &mut self.clients[c];
                 let until = NOW.plus(setup.rules.lease + TICK);
                 match client.cleanups.iter_mut().find(|(other, _, _)| *other == number) {
                     Some(cleanup) => cleanup.1 = until,
@@ -177,30 +153,13 @@ impl World {
 
     fn send(&mut self, setup: &Setup, c: usize, t: usize) -> Result<(), String> {
         let effect = self.outbox(c, t).remove(0);
-        let thread = t as u64;
-        let (request, then) = match effect {
-            Effect::Ask { ticket, number, caches } => {
-                (Request::Attempt { ticket, number, caches, sent: NOW }, None)
-            }
-            Effect::AskCount { number, count } => (Request::Count { thread, number, count, sent: NOW }, None),
-            Effect::HandOff { from, to, ticket } => {
-                (Request::HandOff { from, to, ticket, sent: NOW }, Some(Event::Sent { number: from }))
-            }
-            Effect::Release { number, left, waits, reports } => {
-                (Request::Release { thread, number, left, waits }, reports.then_some(Event::Sent { number }))
-            }
-            Effect::Renew { number } => (Request::Renew { number, sent: NOW }, None),
-            Effect::Check { number } => (Request::Check { number }, None),
-            Effect::LeaveWaitQueue { ticket } => {
-                (Request::LeaveWaitQueue, Some(Event::WaitQueueLeft { ticket }))
-            }
-            other => return Err(format!("{other:?} is not to be sent")),
+        let Some(request) = Request::of(effect, NOW) else {
+            return Err(format!("{effect:?} is not to be sent"));
         };
         self.clients[c].wires[request.wire()].push(request);
-        let then = then.filter(|_| {
-            setup.mistake != Some(Mistake::LeavesBeforeSent) || request != Request::LeaveWaitQueue
-        });
-        then.map_or(Ok(()), |event| self.event(setup, c, t, event))
+        let reports =
+            matches!(effect, Effect::HandOff { .. } | Effect::Release { left: 0, waits: false, .. });
+        if reports { self.event_of(setup, (c, t), Event::Sent { effect }, true) } else { Ok(()) }
     }
 
     fn carry_out(&mut self, setup: &Setup, c: usize, request: Request, is_answered: bool) {
@@ -221,27 +180,12 @@ impl World {
         request: Request,
         event: Option<Event>,
     ) -> Result<(), String> {
-        let client = &mut self.clients[c];
-        let actor = match request {
-            Request::Attempt { ticket, .. } | Request::HandOff { ticket, .. } => ticket as usize,
-            Request::Count { thread, .. } => thread as usize,
-            Request::Release { thread, left, waits, .. } => {
-                if left > 0 {
-                    client.users[thread as usize].at = At::Working;
-                    if !matches!(event, Some(Event::ReleaseAnswer { answer: Said::Unknown, .. })) {
-                        return Ok(());
-                    }
-                }
-                if waits { thread as usize } else { KEEPER }
-            }
-            _ => KEEPER,
-        };
         match (request, event) {
             (Request::CleanUp { number }, Some(Event::ReleaseAnswer { answer, .. })) => {
-                client.cleaned_up(number, answer);
+                self.clients[c].cleaned_up(number, answer);
                 Ok(())
             }
-            (_, Some(event)) => self.event(setup, c, actor, event),
+            (_, Some(event)) => self.event(setup, c, event),
             (_, None) => Ok(()),
         }
     }
@@ -284,7 +228,7 @@ impl World {
             let client = &self.clients[c];
             let grants = |request: &Request| request.grants() == Some(number);
             let will_grant = |effect: &Effect| match effect {
-                Effect::Ask { number: other, .. } | Effect::HandOff { to: other, .. } => *other == number,
+                Effect::Ask { number: other, .. } | Effect::HandOff { number: other, .. } => *other == number,
                 _ => false,
             };
             self.store.owner == Some((c, number))
@@ -300,6 +244,15 @@ impl World {
 }
 
 impl Client {
+    /// Threads use no number that was retired.
+    pub(super) fn give_numbers_up(&mut self) {
+        for number in &mut self.numbers {
+            while self.lock.retired.has(*number) {
+                *number += 1;
+            }
+        }
+    }
+
     fn cleaned_up(&mut self, number: Number, answer: Said) {
         let Some(place) = self.cleanups.iter().position(|(other, _, _)| *other == number) else { return };
         match answer {
@@ -311,27 +264,31 @@ impl Client {
 }
 
 impl User {
-    fn reply(&mut self, reply: Reply) {
-        match reply {
-            Reply::Entered(number) => {
-                (self.at, self.held, self.levels) = (At::Working, number, self.levels + 1);
-                self.saw_end &= self.levels > 1;
-            }
-            Reply::Asked => self.at = if self.levels > 0 { At::Counting } else { At::Asking },
-            Reply::Sleep(_) => self.at = At::Sleeping,
-            Reply::Receive => self.at = At::Receiving,
-            Reply::Ending => {
-                self.levels -= 1;
-                self.at = if self.levels > 0 { At::EndingInner } else { At::EndingLast };
-            }
-            Reply::Lost | Reply::Left if self.at == At::Counting => self.at = At::Working,
-            Reply::Lost if self.levels > 1 => (self.levels, self.at) = (self.levels - 1, At::Working),
-            Reply::Lost | Reply::Left | Reply::Ended => self.end_cycle(),
+    pub(super) fn begin_work(&mut self) {
+        self.forget_wait();
+        (self.at, self.levels) = (At::Working, 1);
+        self.saw_end = false;
+    }
+
+    fn forget_wait(&mut self) {
+        let fresh = (Moment::NEVER, Moment::NEVER, None, None);
+        (self.wake_at, self.poll_at, self.pause_until, self.heard) = fresh;
+        (self.unbound, self.number) = (None, 0);
+        (self.is_woken, self.message, self.is_calm, self.once) = (false, false, false, false);
+    }
+
+    /// One of several levels has ended.
+    pub(super) fn end_level(&mut self) {
+        self.levels = self.levels.saturating_sub(1);
+        match self.levels {
+            0 => self.end_cycle(),
+            _ => self.at = At::Working,
         }
     }
 
-    fn end_cycle(&mut self) {
-        (self.levels, self.held, self.is_woken, self.saw_end) = (0, 0, false, false);
+    pub(super) fn end_cycle(&mut self) {
+        self.forget_wait();
+        (self.levels, self.held, self.saw_end) = (0, None, false);
         self.cycles -= 1;
         self.at = if self.cycles == 0 { At::Done } else { At::Idle };
     }

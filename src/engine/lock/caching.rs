@@ -1,0 +1,390 @@
+//! Whether a hold stays in the store after its last level, and how long: for the client's time slice, or until
+//! a recall.
+//!
+//! To all other clients the lock is held meanwhile, by an owner whose lease runs. In its time slice the
+//! client got the lock out of the wait queue in the store, and a thread that comes back at once has the lock
+//! again without a request. So a slice needs no keys and no messages, as eventual fairness in parking_lot and
+//! the cohort locks of Dice, Marathe and Shavit (2012). `lock_builder(name).cached()` leaves the hold until
+//! another client asks for the lock, which recalls it, as the delegations of NFSv4 (RFC 7530, 10.4).
+
+use std::time::Duration;
+
+use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, TicketId, Waits};
+use crate::time::{Lease, Moment};
+
+/// A hold that is cached for a time slice is released after this without a user.
+pub(crate) const IDLE: Duration = Duration::from_micros(300);
+
+/// A hold that is cached until a recall is released after this without a user.
+pub(crate) const UNUSED: Duration = Duration::from_millis(500);
+
+pub(crate) const LONGEST_CHECK_GAP: Duration = Duration::from_millis(500);
+
+/// The times and limits of a lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// The most hand-offs, and the longest time of them, before other processes get the lock. More makes the
+    /// others wait longer; less costs more true releases.
+    pub(crate) local_handoffs: u32,
+    pub(crate) local_handoff_time: Duration,
+    /// A lock counts as contended for this time after its last release here.
+    pub(crate) contended: Duration,
+    /// All time slices of the clients in the queue together, and the longest single one. A client waits for
+    /// one slice and one hand-over of each client before it.
+    pub(crate) slices: Duration,
+    pub(crate) longest_slice: Duration,
+    /// A longer hold is released as usual: the hand-over costs little beside it.
+    pub(crate) short: Duration,
+    /// A thread that asks again within this reacquires at once.
+    pub(crate) at_once: Duration,
+    pub(crate) idle: Duration,
+    /// From this score on a hold is cached.
+    pub(crate) least_score: u8,
+    /// A longer pause in a time slice means that the thread was descheduled.
+    pub(crate) stall: Duration,
+    pub(crate) unused: Duration,
+    /// The first check of a hold comes this long after its grant, each later one after twice as long, up to
+    /// the longest gap. A check finds waiters that send no recalls.
+    pub(crate) first_check: Duration,
+    pub(crate) longest_check_gap: Duration,
+    /// Two recalls within `soon` switch caching off for `pause`: clients that alternate gain nothing by it.
+    pub(crate) soon: Duration,
+    pub(crate) pause: Duration,
+}
+
+pub(crate) const RULES: Rules = Rules {
+    local_handoffs: 24,
+    local_handoff_time: Duration::from_millis(3),
+    contended: Duration::from_secs(1),
+    slices: Duration::from_millis(64),
+    longest_slice: Duration::from_millis(2),
+    short: Duration::from_micros(500),
+    at_once: Duration::from_micros(200),
+    idle: IDLE,
+    least_score: 3,
+    stall: Duration::from_micros(600),
+    unused: UNUSED,
+    first_check: Duration::from_millis(50),
+    longest_check_gap: LONGEST_CHECK_GAP,
+    soon: Duration::from_millis(100),
+    pause: Duration::from_secs(1),
+};
+
+/// The score of a lock rises by one when a thread reacquires at once, and falls by `LATE` when not. From
+/// `UNKNOWN` one return is enough: in a crowd of hundreds a client has few grants a second.
+const UNKNOWN: u8 = 2;
+pub(super) const MOST: u8 = 8;
+pub(super) const LATE: u8 = 4;
+
+/// What the decisions about a cached hold go by. Which hold is cached, and why, is its [`Stage`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Caching {
+    /// The end of the present time slice, if there is one.
+    pub(super) ends: Option<Moment>,
+    /// Since when the present thread has the lock.
+    pub(super) began: Moment,
+    /// When the hold was last taken or released in the slice.
+    pub(super) last: Moment,
+    /// The last release that may be cached: when, and by which thread, which has not asked since.
+    pub(super) dropped: Option<(Moment, u64)>,
+    pub(super) score: u8,
+    /// How long this process did not run in the last slice: the next one lasts longer by that.
+    missed: Duration,
+    pub(super) recalled: Option<Moment>,
+    pub(super) paused_until: Option<Moment>,
+    is_watched: bool,
+    /// This client has, or had, a time slice or a hold that may stay until a recall.
+    pub(super) may_cache: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheOutcome {
+    /// Cached for the time slice. `is_new`: the keeper does not watch this lock yet.
+    ForTimeSlice {
+        is_new: bool,
+    },
+    UntilRecall,
+}
+
+#[derive(Debug)]
+pub(crate) enum Watched<H> {
+    /// Nobody uses the cached hold, or others want it: release it.
+    Idle,
+    /// Ask the store whether others want this one.
+    Check(H),
+    Until(Moment),
+    Over,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// It was cached until a recall, and none came.
+    UntilRecall,
+    ForTimeSlice,
+    /// Others want it, or this call would not cache it: release it.
+    Never,
+}
+
+impl Default for Caching {
+    fn default() -> Caching {
+        let never = Moment::from_nanos(0);
+        Caching {
+            ends: None,
+            began: never,
+            last: never,
+            dropped: None,
+            score: UNKNOWN,
+            missed: Duration::ZERO,
+            recalled: None,
+            paused_until: None,
+            is_watched: false,
+            may_cache: false,
+        }
+    }
+}
+
+impl Caching {
+    /// The store granted the lock to this client, from a queue of so many.
+    pub(crate) fn begin(&mut self, clients: u32, at: At<'_>) {
+        let length = at.rules.longest_slice.min(at.rules.slices / clients.max(1));
+        let more = std::mem::take(&mut self.missed).min(length);
+        self.ends = Some(at.now.plus(length).plus(more));
+        (self.began, self.last, self.may_cache) = (at.now, at.now, true);
+    }
+
+    pub(super) fn note_asked(&mut self, thread: u64, at: At<'_>) {
+        if let Some((dropped, _)) = self.dropped.take_if(|(_, by)| *by == thread) {
+            if at.now.since(dropped) <= at.rules.at_once {
+                self.score = MOST.min(self.score + 1);
+            } else {
+                self.note_absence();
+            }
+        }
+    }
+
+    fn note_absence(&mut self) {
+        self.score = self.score.saturating_sub(LATE);
+    }
+
+    /// That thread waited for the release of its hold, which was not cached: it can come back from now on.
+    pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
+        if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
+            *dropped = now;
+        }
+    }
+
+    /// Test hook: assumes that every thread reacquires at once.
+    #[cfg(test)]
+    pub(crate) fn count_on_return(&mut self) {
+        self.score = MOST;
+    }
+
+    /// Another thread here gets the lock, with the rest of the slice.
+    pub(super) fn pass_on(&mut self, now: Moment) {
+        (self.began, self.last) = (now, now);
+    }
+
+    /// Whether the slice is over for waiting threads here: this one would come back at once, and others wait.
+    pub(super) fn is_over(&self, at: At<'_>) -> bool {
+        self.score >= at.rules.least_score && self.ends.is_some_and(|ends| at.now >= ends)
+    }
+
+    /// The lock went back to the store, or was lost: the slice is over. A cached hold may be another, and
+    /// stays.
+    pub(super) fn end(&mut self) {
+        self.ends = None;
+    }
+
+    /// The recalls so far. `None`: none would be heard now, or too many came, so nothing is to be cached.
+    pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
+        let is_paused = self.paused_until.is_some_and(|until| at.now < until);
+        at.recalls.filter(|_| !is_paused)
+    }
+
+    /// A hold was granted that may stay until a recall. Returns whether the keeper does not watch this lock
+    /// yet.
+    pub(super) fn grant(&mut self) -> bool {
+        self.may_cache = true;
+        self.begin_watch()
+    }
+
+    /// Whether others want the hold; notes a new recall.
+    fn is_wanted<H>(&mut self, own: &mut HoldState<H>, at: At<'_>) -> bool {
+        match &mut own.recallable {
+            None => false,
+            Some(cached) if cached.is_wanted => true,
+            Some(cached) if Some(cached.heard) == at.recalls => false,
+            Some(cached) => {
+                cached.is_wanted = true;
+                // A subscription that is gone says nothing about others.
+                if at.recalls.is_some() {
+                    self.note_recall(at);
+                }
+                true
+            }
+        }
+    }
+
+    fn note_recall(&mut self, at: At<'_>) {
+        let last = self.recalled.replace(at.now);
+        if last.is_some_and(|last| at.now.since(last) < at.rules.soon) {
+            self.paused_until = Some(at.now.plus(at.rules.pause));
+        }
+    }
+
+    /// Returns whether nobody has watched this lock up to now.
+    fn begin_watch(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_watched, true)
+    }
+}
+
+impl<H: Handle, W: Waits> Machine<H, W> {
+    /// Caches a hold whose last level has ended. `by_time_slice`: the hold may stay for a time slice.
+    pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CacheOutcome> {
+        let waiting = self.queue.len();
+        // One at a time.
+        if self.holds.iter().any(|other| !matches!(other.stage, Stage::Held | Stage::Lost)) {
+            return None;
+        }
+        let Machine { holds, caching, .. } = self;
+        let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
+        // Pairs with `Waiting::note_join`.
+        if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
+            own.set(Stage::Cached(CachedFor::UntilRecall(at.now)));
+            return Some(CacheOutcome::UntilRecall);
+        }
+        if !by_time_slice {
+            return None;
+        }
+        caching.dropped = Some((at.now, own.thread.unwrap_or_default()));
+        let ends = caching.ends?;
+        let held = at.now.since(std::mem::replace(&mut caching.last, at.now));
+        // Each of them gets the same part of the rest.
+        let share = ends.since(caching.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
+        let is_part_over = at.now >= caching.began.plus(share);
+        if caching.score < at.rules.least_score || held >= at.rules.short || is_part_over {
+            return None;
+        }
+        own.set(Stage::Cached(CachedFor::TimeSlice));
+        Some(CacheOutcome::ForTimeSlice { is_new: caching.begin_watch() })
+    }
+
+    /// Has the hold be in use again that is cached for this thread, for a call that would cache it until a
+    /// recall (`caches`) or not. In its time slice the hold is used again although others want it. Returns
+    /// the level; `None`: the hold is to be released.
+    pub(super) fn reuse(
+        &mut self,
+        serial: u64,
+        caches: bool,
+        may_use: impl FnOnce(&H, Reuse) -> bool,
+        at: At<'_>,
+    ) -> Option<u64> {
+        let Machine { holds, caching, .. } = self;
+        let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
+        let is_idle = own.is_cached_until_recall();
+        let until = caching.ends.map_or(at.now, |ends| at.now.min(ends));
+        let pause = until.since(std::mem::replace(&mut caching.last, at.now));
+        if pause >= at.rules.stall && caching.ends.is_some() {
+            caching.missed += pause;
+        }
+        let is_wanted = caching.is_wanted(own, at);
+        let reuse = if own.recallable.is_some() && (!caches || is_idle && is_wanted) {
+            Reuse::Never
+        } else if is_idle {
+            Reuse::UntilRecall
+        } else {
+            Reuse::ForTimeSlice
+        };
+        if reuse == Reuse::Never || !may_use(&own.hold, reuse) || own.is_over(at.now) {
+            return None;
+        }
+        own.set(Stage::Held);
+        own.asks_to_cache = caches;
+        Some(own.levels.add(Lease::Renewed))
+    }
+
+    /// Begins the release of the cached hold, of this thread or of any. As [`begin_release`] says.
+    ///
+    /// [`begin_release`]: Machine::begin_release
+    pub(crate) fn give_back(
+        &mut self,
+        thread: Option<u64>,
+        at: At<'_>,
+    ) -> Option<(H, Option<Next<TicketId>>)> {
+        let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
+        let hold = self.holds.iter().find(is_meant)?.hold.clone();
+        let next = self.begin_release(hold.serial(), at);
+        Some((hold, next))
+    }
+
+    /// Whether a hold is cached, of this thread or of any.
+    pub(crate) fn caches(&self, thread: Option<u64>) -> bool {
+        self.holds.iter().any(|own| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread)))
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.holds.iter().any(HoldState::is_cached_until_recall)
+    }
+
+    /// Others want this hold. If no thread uses it, its release begins.
+    pub(crate) fn note_wanted(&mut self, serial: u64, at: At<'_>) -> Option<(H, Option<Next<TicketId>>)> {
+        let own = self.state_of(serial)?;
+        let is_idle = own.is_cached_until_recall();
+        let is_news =
+            own.recallable.as_mut().is_some_and(|cached| !std::mem::replace(&mut cached.is_wanted, true));
+        if is_news {
+            self.caching.note_recall(at);
+        }
+        if is_idle { self.give_back(None, at) } else { None }
+    }
+
+    /// What the keeper is to do for this lock, and when it is to look again.
+    pub(crate) fn watch(&mut self, at: At<'_>) -> Watched<H> {
+        let Machine { holds, caching, .. } = self;
+        let now = at.now;
+        let mut is_cached = false;
+        let mut next = Moment::NEVER;
+        for own in holds.iter_mut().filter(|own| own.is_live()) {
+            let is_wanted = caching.is_wanted(own, at);
+            let idle_until = match own.stage {
+                Stage::Cached(CachedFor::UntilRecall(since)) => Some(since.plus(at.rules.unused)),
+                _ => None,
+            };
+            if idle_until.is_some_and(|until| is_wanted || now >= until) {
+                return Watched::Idle;
+            }
+            if let Some(recallable) = &mut own.recallable {
+                // Up to a quarter of the gap early, so that holds share a check: else ten thousand would be
+                // gone through at each of their times.
+                if now.plus(recallable.gap / 4) >= recallable.next_check {
+                    recallable.gap = (recallable.gap * 2).min(at.rules.longest_check_gap);
+                    recallable.next_check = now.plus(recallable.gap);
+                    return Watched::Check(own.hold.clone());
+                }
+                next = idle_until.map_or(recallable.next_check, |until| until.min(recallable.next_check));
+            }
+            if idle_until.is_some() {
+                return Watched::Until(next);
+            }
+            if own.is_cached() {
+                is_cached = true;
+            }
+        }
+        // A hold that others have recalled is cached for a time slice only.
+        let until = caching.last.plus(at.rules.idle);
+        match (is_cached, caching.ends) {
+            (true, Some(ends)) if now < until.min(ends) => Watched::Until(until.min(ends).min(next)),
+            (true, _) => {
+                caching.dropped = None;
+                caching.note_absence();
+                Watched::Idle
+            }
+            (_, Some(ends)) if now < ends => Watched::Until(now.plus(at.rules.idle).min(next)),
+            _ if next < Moment::NEVER => Watched::Until(next),
+            _ => {
+                caching.is_watched = false;
+                Watched::Over
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! One hold, as its lock has it: where it is, its levels, and the requests about it.
+
+use std::collections::VecDeque;
+
+use crate::engine::lock::{At, Handle, TicketId};
+use crate::time::{Lease, Moment};
+
+/// Where a hold is. A hold that its lock does not have is free in the store, or left to a clean-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Stage {
+    /// A thread, or a guard, has levels of the hold.
+    Held,
+    /// No thread has the hold, and its own may take it again.
+    Cached(CachedFor),
+    /// A request moves the lock to the number of a waiter. The waiter reads the answer once the request is
+    /// `sent`, and may not leave before.
+    HandingOff { to: TicketId, sent: bool },
+    /// The release goes before whatever this process asks next: the hold stays until the release was sent, or
+    /// answered if the releaser waits for that.
+    Returning,
+    /// Its levels are still to be ended.
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum CachedFor {
+    TimeSlice,
+    /// Since when no thread here has used the hold.
+    UntilRecall(Moment),
+}
+
+/// On what terms a grant may be cached until a recall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CacheTerms {
+    /// The recalls that had come before the lock was asked for.
+    pub(crate) heard: u64,
+    /// Others waited for the lock when it was granted.
+    pub(crate) is_wanted: bool,
+}
+
+/// That a hold, in use or cached, stays until a recall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Recallable {
+    pub(crate) heard: u64,
+    pub(crate) is_wanted: bool,
+    pub(crate) next_check: Moment,
+    pub(crate) gap: std::time::Duration,
+}
+
+/// All that changes about a hold, but for what each look reads.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct HoldState<H> {
+    pub(crate) hold: H,
+    pub(crate) thread: Option<u64>,
+    pub(crate) number: u64,
+    pub(crate) stage: Stage,
+    /// The end of the hold's own window. Only raised.
+    pub(crate) until: Moment,
+    pub(crate) levels: Levels,
+    /// When the store was last asked to keep the hold; see `needs_keepalive`.
+    pub(crate) kept_alive_at: Moment,
+    pub(crate) renewal_has_failed: bool,
+    /// A renewal is under way.
+    pub(crate) is_under_way: bool,
+    /// The watchdog will renew the hold next.
+    pub(crate) is_queued: bool,
+    /// A request under the hold's number may still arrive; see `spend`.
+    pub(crate) is_spent: bool,
+    /// The owner reads as well; see `note_reading`.
+    pub(crate) is_read_beside: bool,
+    /// The end of the holding thread was reported.
+    pub(crate) is_abandoned: bool,
+    /// The steps after a loss have been done; see `timer.rs`.
+    pub(crate) has_lapsed: bool,
+    /// The call of the present use asked for caching.
+    pub(crate) asks_to_cache: bool,
+    /// Cached until a recall, and renewed meanwhile without a level.
+    pub(crate) recallable: Option<Recallable>,
+    /// The thread that acquires more locks together with this one.
+    pub(crate) acquires_more: Option<u64>,
+    /// Changed under the timer queue's mutex too.
+    pub(crate) slot: TimerSlot,
+}
+
+impl<H: Handle> HoldState<H> {
+    /// A grant whose request was sent at `sent`, without a level.
+    pub(crate) fn new(hold: H, thread: Option<u64>, number: u64, sent: Moment, until: Moment) -> Self {
+        HoldState {
+            hold,
+            thread,
+            number,
+            stage: Stage::Held,
+            until,
+            levels: Levels::default(),
+            kept_alive_at: sent,
+            renewal_has_failed: false,
+            is_under_way: false,
+            is_queued: false,
+            is_spent: false,
+            is_read_beside: false,
+            is_abandoned: false,
+            has_lapsed: false,
+            asks_to_cache: false,
+            recallable: None,
+            acquires_more: None,
+            slot: TimerSlot::Out,
+        }
+    }
+
+    /// Whether a request about the hold may still arrive.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.is_spent || self.is_under_way
+    }
+
+    pub(crate) fn is_of(&self, thread: u64) -> bool {
+        self.thread == Some(thread)
+    }
+
+    /// Whether the hold is lost, or ends by its time.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        self.stage == Stage::Lost || now >= self.until.min(self.hold.session_ends())
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Held | Stage::Cached(_))
+    }
+
+    pub(crate) fn is_cached(&self) -> bool {
+        matches!(self.stage, Stage::Cached(_))
+    }
+
+    pub(crate) fn is_cached_until_recall(&self) -> bool {
+        matches!(self.stage, Stage::Cached(CachedFor::UntilRecall(_)))
+    }
+
+    pub(super) fn set(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.hold.publish(stage);
+    }
+
+    /// A request about the hold was confirmed, at `now`, by which it lasts until `until`. Never shortens the
+    /// window. `false`: the window had ended, and may have been seen to end.
+    pub(crate) fn confirm(&mut self, until: Moment, now: Moment) -> bool {
+        let is_in_time = now < self.until;
+        self.until = self.until.max(until);
+        self.renewal_has_failed = false;
+        is_in_time
+    }
+
+    /// A renewal is about to be sent; whether the hold is one to renew. Whoever ends the hold from here on
+    /// finds that.
+    pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
+        self.is_under_way = is_wanted && self.is_live();
+        self.is_under_way
+    }
+
+    /// Caching until a recall, from a grant at `now`.
+    pub(crate) fn until_recall(&mut self, terms: CacheTerms, at: At<'_>) {
+        let CacheTerms { heard, is_wanted } = terms;
+        let gap = at.rules.first_check;
+        self.recallable = Some(Recallable { heard, is_wanted, next_check: at.now.plus(gap), gap });
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum TimerSlot {
+    #[default]
+    Out,
+    Renewal(Moment),
+    /// The window, or the thread, may have ended by then.
+    Check(Moment),
+}
+
+impl TimerSlot {
+    pub(crate) fn moment(self) -> Moment {
+        match self {
+            TimerSlot::Out => Moment::NEVER,
+            TimerSlot::Renewal(at) | TimerSlot::Check(at) => at,
+        }
+    }
+}
+
+/// The re-entries of one hold.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Levels {
+    next_id: u64,
+    /// By rising ids: dropping a guard costs the same from either end, however many there are.
+    pub(crate) open: VecDeque<Level>,
+    /// How many open levels asked for renewal.
+    pub(crate) renewed: usize,
+    /// A level, open or not, has asked for renewals.
+    pub(crate) was_renewed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Level {
+    pub(crate) id: u64,
+    pub(crate) lease: Lease,
+    /// A guard ends it; `unlock()` does only if there is no other level.
+    pub(crate) guarded: bool,
+}
+
+impl Levels {
+    pub(crate) fn add(&mut self, lease: Lease) -> u64 {
+        self.next_id += 1;
+        self.renewed += usize::from(lease.is_renewed());
+        self.was_renewed |= lease.is_renewed();
+        self.open.push_back(Level { id: self.next_id, lease, guarded: false });
+        self.next_id
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Level> {
+        let at = self.place(id)?;
+        self.open.get_mut(at)
+    }
+
+    /// By default the innermost that no guard ends, or else the innermost.
+    pub(crate) fn take(&mut self, id: Option<u64>) -> Option<Level> {
+        let at = match id {
+            Some(id) => self.place(id)?,
+            None => {
+                let unguarded = self.open.iter().rposition(|level| !level.guarded);
+                unguarded.or_else(|| self.open.len().checked_sub(1))?
+            }
+        };
+        let level = self.open.remove(at)?;
+        self.renewed -= usize::from(level.lease.is_renewed());
+        Some(level)
+    }
+
+    /// A level that was kept while other locks were acquired ends by itself from now on; whether it was one.
+    pub(crate) fn settle(&mut self, id: u64) -> bool {
+        let Some(level) = self.get_mut(id) else { return false };
+        let Lease::Kept(lease) = level.lease else { return false };
+        level.lease = Lease::Fixed(lease);
+        self.renewed -= 1;
+        true
+    }
+
+    fn place(&self, id: u64) -> Option<usize> {
+        self.open.binary_search_by_key(&id, |level| level.id).ok()
+    }
+}

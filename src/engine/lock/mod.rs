@@ -1,0 +1,553 @@
+//! One lock in this process as a state machine: each method is an event, and returns what is to be done.
+//!
+//! [`Machine`] decides and does nothing else. The machine has no I/O, no threads, no mutex and no clock. Its
+//! caller holds the lock's mutex during an event, releases it, and carries out what the event returned.
+//!
+//! | stage        | meaning                                                        | ended by                           |
+//! |--------------|----------------------------------------------------------------|------------------------------------|
+//! | `Held`       | a thread has levels of the hold                                | `end`, `lose`                      |
+//! | `Cached`     | the store still has the hold; no thread here has a level       | `find`, `give_back`, `lose`        |
+//! | `HandingOff` | a request moves the lock to a waiter's number                  | `received`, `not_sent`             |
+//! | `Returning`  | a release that goes before all later requests of this process  | `remove`                           |
+//! | `Lost`       | the store has the hold no more, and its levels are to be ended | `remove`, a grant of the same thread |
+//!
+//! A lock whose holds are all gone or lost is free here. Locks with one holder have one hold that is not
+//! lost; read locks and counted kinds have several, each with a stage of its own.
+//!
+//! `tests/table.txt` lists what each event does in each stage, and the events that never came there in an
+//! exploration. The tests compare that table with the code, and explore all states of small worlds of several
+//! machines and a store.
+
+pub(crate) mod caching;
+mod hold;
+mod queue;
+mod retired;
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests;
+use std::fmt::Debug;
+
+pub(crate) use crate::engine::lock::caching::{CacheOutcome, Caching, Reuse, Rules, Watched};
+pub(crate) use crate::engine::lock::hold::{CacheTerms, CachedFor, HoldState, Stage, TimerSlot};
+pub(crate) use crate::engine::lock::queue::{Queue, Ticket, TicketId};
+pub(crate) use crate::engine::lock::retired::Retired;
+use crate::observe::LossReason;
+use crate::seam::Others;
+use crate::time::Moment;
+
+/// A hold, as its threads have it: the machine publishes there what they look at without the mutex.
+pub(crate) trait Handle: Clone + Debug {
+    /// The order of the holds of a lock.
+    fn serial(&self) -> u64;
+
+    /// Has the thread use another owner number for its next hold. `false`: no thread would use this one.
+    fn retire(&mut self) -> bool;
+
+    fn publish(&mut self, stage: Stage);
+
+    fn lost(&mut self, reason: LossReason);
+
+    /// When the hold ends besides its window.
+    fn session_ends(&self) -> Moment;
+}
+
+/// A waiter, as the machine knows it.
+pub(crate) trait Waits {
+    fn wake(&mut self);
+}
+
+/// The facts that are read under the mutex, for an event.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At<'a> {
+    pub(crate) now: Moment,
+    /// The recalls received so far; `None` while none would be received.
+    pub(crate) recalls: Option<u64>,
+    pub(crate) rules: &'a Rules,
+}
+
+/// All that threads of this process share about a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Machine<H, W> {
+    /// In the order of serial numbers.
+    pub(crate) holds: Vec<HoldState<H>>,
+    pub(crate) queue: Queue<W>,
+    pub(crate) caching: Caching,
+    pub(super) local_handoffs: LocalHandoffs,
+    /// This client may be in the store's queue.
+    pub(crate) queued: bool,
+    /// When this process last released the lock while others waited for it, and who was notified.
+    pub(crate) contended: Option<(Moment, Others)>,
+    pub(crate) retired: Retired,
+}
+
+/// Hand-offs since the last true release, and when the first of them was.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LocalHandoffs {
+    pub(super) handed: u32,
+    pub(super) began: Option<Moment>,
+}
+
+/// The next owner of a lock whose last level has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next<T> {
+    /// No thread here sleeps for it.
+    Nobody,
+    /// A thread does, but others' processes come first.
+    Others,
+    /// This waiter has been promised the lock.
+    Local(T),
+}
+
+/// The end of a level.
+#[derive(Debug)]
+pub(crate) struct End<T> {
+    /// How many levels are left.
+    pub(crate) left: u32,
+    pub(crate) then: Then<T>,
+    /// A guard would have ended the level.
+    pub(crate) is_guards: bool,
+    /// This client may cache holds of the lock.
+    pub(crate) may_cache: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then<T> {
+    /// Other levels are left.
+    StillHeld,
+    Cached(CacheOutcome),
+    /// The release has begun.
+    Leaves(Next<T>),
+    /// The hold is lost, or its time is over.
+    Over,
+}
+
+/// The wishes of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    /// It would cache the hold until a recall.
+    pub(crate) caches: bool,
+    /// It asks at once if the lock is uncontended.
+    pub(crate) asks: bool,
+    /// It waits if the lock is busy.
+    pub(crate) waits: bool,
+}
+
+/// How a thread that wants the lock finds it here.
+#[derive(Debug)]
+pub(crate) enum Found<H, T, P> {
+    /// This thread's hold, live or lost.
+    Own(H),
+    /// This thread's cached hold, in use again, with a level.
+    Cached(H, u64),
+    /// The same, but its release has begun: others want it, or this call asks for something else. `None`: it
+    /// is lost.
+    Stale(H, Option<Next<T>>),
+    /// Another thread is releasing that one. This thread's own request could arrive before the release, which
+    /// would then free the new grant; and the lock could be handed from the owner to itself. So it asks under
+    /// another number.
+    Leaving,
+    /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
+    /// the head of the queue if it would wait.
+    Uncontended(P),
+    /// Anything else.
+    Used,
+}
+
+/// The next step of a waiter that looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// The lock is on its way to the waiter.
+    Receive,
+    /// Another waiter asks.
+    Behind,
+    /// A hand-off to another waiter is to be settled first.
+    OnItsWay,
+    /// A hold of this process stands until then.
+    HeldHere(Moment),
+    Free,
+}
+
+/// The state that a waiter finds when it goes on for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawn {
+    Free,
+    /// A releaser has promised the lock and is sending the request: look again when woken.
+    Promised,
+    /// The lock is on its way.
+    Given,
+}
+
+impl<H, W> Default for Machine<H, W> {
+    fn default() -> Machine<H, W> {
+        Machine {
+            holds: Vec::new(),
+            queue: Queue::default(),
+            caching: Caching::default(),
+            local_handoffs: LocalHandoffs::default(),
+            queued: false,
+            contended: None,
+            retired: Retired::default(),
+        }
+    }
+}
+
+impl<H: Handle, W: Waits> Machine<H, W> {
+    pub(crate) fn state_of(&mut self, serial: u64) -> Option<&mut HoldState<H>> {
+        let at = self.holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
+        self.holds.get_mut(at)
+    }
+
+    /// The hold of a thread, live or lost.
+    pub(crate) fn of_thread(&self, thread: u64) -> Option<&H> {
+        let is_own =
+            |own: &&HoldState<H>| own.is_of(thread) && matches!(own.stage, Stage::Held | Stage::Lost);
+        self.holds.iter().find(is_own).map(|own| &own.hold)
+    }
+
+    // ---- acquiring
+
+    /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
+    /// `may_use`: whether the call can use a cached hold again.
+    pub(crate) fn find(
+        &mut self,
+        thread: Option<u64>,
+        wish: Wish,
+        may_use: impl FnOnce(&H, Reuse) -> bool,
+        at: At<'_>,
+    ) -> Found<H, TicketId, ()> {
+        if let Some(thread) = thread {
+            self.caching.note_asked(thread, at);
+            if let Some(hold) = self.of_thread(thread) {
+                return Found::Own(hold.clone());
+            }
+            let own = |own: &&HoldState<H>| own.is_of(thread);
+            if let Some(cached) = self.holds.iter().filter(own).find(|own| own.is_cached()) {
+                let hold = cached.hold.clone();
+                return match self.reuse(hold.serial(), wish.caches, may_use, at) {
+                    Some(level) => Found::Cached(hold, level),
+                    None => {
+                        let next = self.begin_release(hold.serial(), at);
+                        Found::Stale(hold, next)
+                    }
+                };
+            }
+            if self.holds.iter().filter(own).any(|own| own.stage == Stage::Returning) {
+                return Found::Leaving;
+            }
+        }
+        if wish.asks && self.is_uncontended(at) { Found::Uncontended(()) } else { Found::Used }
+    }
+
+    /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
+    pub(crate) fn is_uncontended(&self, at: At<'_>) -> bool {
+        self.holds.is_empty() && self.queue.is_empty() && !self.is_contended(at)
+    }
+
+    pub(crate) fn is_contended(&self, at: At<'_>) -> bool {
+        self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended)
+    }
+
+    /// The waiter to which the lock is handed, and whether the request was sent.
+    fn handing(&self) -> Option<(TicketId, bool)> {
+        self.holds.iter().find_map(|own| match own.stage {
+            Stage::HandingOff { to, sent } => Some((to, sent)),
+            _ => None,
+        })
+    }
+
+    /// Until when any hold of this process stands.
+    pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
+        // A lock on its way to a waiter here is held here too. Until that is settled nothing may be asked
+        // under the releaser's number, which the releaser may be about to use again.
+        if self.handing().is_some() {
+            return Some(Moment::NEVER);
+        }
+        let stands = self.holds.iter().filter(|own| !own.is_over(now));
+        stands.map(|own| own.until.min(own.hold.session_ends())).max()
+    }
+
+    /// The next step of a waiter. `all_ask`: each waiter asks the store; `asks_for_itself`: despite a hold of
+    /// this process.
+    pub(crate) fn look(&mut self, id: TicketId, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
+        let handing = self.handing();
+        if handing == Some((id, true)) {
+            return Look::Receive;
+        }
+        let Some(ticket) = self.queue.get_mut(id) else { return Look::Behind };
+        if !all_ask && !ticket.is_head {
+            return Look::Behind;
+        }
+        if asks_for_itself {
+            ticket.follows = handing.is_some();
+            return if ticket.follows { Look::OnItsWay } else { Look::Free };
+        }
+        self.held_here(now).map_or(Look::Free, Look::HeldHere)
+    }
+
+    /// The waiter is about to sleep; `is_open`: it can be handed the lock from now on. `for_head`: until it
+    /// is the head. `false`: something has changed since it looked.
+    pub(crate) fn sleep(&mut self, id: TicketId, is_open: bool, for_head: bool) -> bool {
+        let Some(ticket) = self.queue.get_mut(id) else { return false };
+        if std::mem::take(&mut ticket.word) || for_head && ticket.is_head {
+            return false;
+        }
+        ticket.is_asleep = is_open;
+        true
+    }
+
+    /// The waiter goes on for itself, to ask or to leave. All that changes from here on leaves it a word.
+    pub(crate) fn withdraw(&mut self, id: TicketId) -> Withdrawn {
+        match self.handing() {
+            Some((to, true)) if to == id => return Withdrawn::Given,
+            Some((to, false)) if to == id => return Withdrawn::Promised,
+            _ => {}
+        }
+        if let Some(ticket) = self.queue.get_mut(id) {
+            (ticket.is_asleep, ticket.word) = (false, false);
+        }
+        Withdrawn::Free
+    }
+
+    /// Whether this waiter must give up the client's place in the store's queue: there is one, and no other
+    /// thread here waits. It leaves the queue here when that request was sent: others ask behind it.
+    pub(crate) fn takes_queue_place(&mut self) -> bool {
+        self.queue.len() == 1 && std::mem::take(&mut self.queued)
+    }
+
+    /// Whether a grant under this number, read now, counts: its window is open, and nothing may come yet that
+    /// was asked under the number.
+    pub(crate) fn counts(&self, own: &HoldState<H>, now: Moment) -> bool {
+        !own.is_over(now) && !self.retired.has_lately(own.number)
+    }
+
+    /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread: they make
+    /// room, and their guards still know them. `true`: the keeper is to watch the lock from now on.
+    pub(crate) fn enter(
+        &mut self,
+        mut own: HoldState<H>,
+        terms: Option<CacheTerms>,
+        at: At<'_>,
+    ) -> (Vec<HoldState<H>>, bool) {
+        let thread = own.thread;
+        let makes_room = |other: &mut HoldState<H>| {
+            thread.is_some_and(|thread| other.is_of(thread))
+                && matches!(other.stage, Stage::Held | Stage::Lost)
+        };
+        let lost = self.holds.extract_if(.., makes_room).collect();
+        let is_new = terms.is_some_and(|terms| {
+            own.until_recall(terms, at);
+            self.caching.grant()
+        });
+        let serial = own.hold.serial();
+        let place = self.holds.partition_point(|other| other.hold.serial() < serial);
+        self.holds.insert(place, own);
+        (lost, is_new)
+    }
+
+    /// The waiter has read the answer of the hand-off to it, and acted on it. Returns the hold that is over
+    /// with that. `is_refused`: nothing has changed, and the releaser releases.
+    pub(crate) fn received(&mut self, id: TicketId, is_refused: bool) -> Option<HoldState<H>> {
+        let is_own = |own: &HoldState<H>| matches!(own.stage, Stage::HandingOff { to, .. } if to == id);
+        let at = self.holds.iter().position(is_own);
+        let over = match at {
+            Some(at) if is_refused => {
+                self.holds.get_mut(at).into_iter().for_each(|own| own.set(Stage::Returning));
+                None
+            }
+            Some(at) => Some(self.holds.remove(at)),
+            None => None,
+        };
+        self.queue.tell_followers();
+        over
+    }
+
+    /// The waiter leaves. Returns it, and a hold on its way to it that it has not received.
+    pub(crate) fn leave(&mut self, id: TicketId) -> (Option<Ticket<W>>, Option<HoldState<H>>) {
+        let over = if self.handing() == Some((id, true)) { self.received(id, false) } else { None };
+        let left = self.queue.leave(id);
+        self.forget_if_unused();
+        (left, over)
+    }
+
+    // ---- releasing
+
+    /// Ends a level; by default the innermost that no guard ends, or else the innermost. With the last level
+    /// the hold is cached if it `may_stay`, or its release begins. `None`: no such level. `may_stay` is
+    /// whether the hold can be cached, and then whether for a time slice too.
+    pub(crate) fn end(
+        &mut self,
+        serial: u64,
+        level: Option<u64>,
+        may_stay: impl FnOnce(&HoldState<H>) -> Option<bool>,
+        at: At<'_>,
+    ) -> Option<End<TicketId>> {
+        let may_cache = self.caching.may_cache;
+        let own = self.state_of(serial)?;
+        let ended = own.levels.take(level)?;
+        let left = u32::try_from(own.levels.open.len()).ok()?;
+        let end = |then| Some(End { left, then, is_guards: level.is_none() && ended.guarded, may_cache });
+        if left > 0 {
+            return end(Then::StillHeld);
+        }
+        let by_time_slice =
+            if may_cache && own.is_live() && !own.is_over(at.now) { may_stay(own) } else { None };
+        if let Some(cached) = by_time_slice.and_then(|by_time_slice| self.cache(serial, by_time_slice, at)) {
+            return end(Then::Cached(cached));
+        }
+        end(self.begin_release(serial, at).map_or(Then::Over, Then::Leaves))
+    }
+
+    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next waiter.
+    pub(crate) fn begin_release(&mut self, serial: u64, at: At<'_>) -> Option<Next<TicketId>> {
+        if self.state_of(serial)?.is_over(at.now) || !self.begin_return(serial) {
+            return None;
+        }
+        let next = self.promise(at);
+        if let Next::Local(to) = next {
+            self.state_of(serial)?.set(Stage::HandingOff { to, sent: false });
+        }
+        Some(next)
+    }
+
+    /// The same, not to a waiter here; `false`: the hold is lost, or another call releases it. A number under
+    /// which something may still come is not the thread's next one: a renewal under way would prolong the
+    /// next hold.
+    pub(crate) fn begin_return(&mut self, serial: u64) -> bool {
+        let Some(own) = self.state_of(serial).filter(|own| own.is_live()) else { return false };
+        own.set(Stage::Returning);
+        own.recallable = None;
+        if own.is_in_doubt() {
+            self.retire(serial);
+        }
+        true
+    }
+
+    /// Promises the lock to the head of the queue, if it sleeps and other processes do not come first.
+    pub(crate) fn promise(&mut self, at: At<'_>) -> Next<TicketId> {
+        let is_handing = self.handing().is_some();
+        let Machine { queue, local_handoffs, caching, .. } = self;
+        let Some(head) = queue.head() else { return Next::Nobody };
+        let began = *local_handoffs.began.get_or_insert(at.now);
+        if local_handoffs.handed >= at.rules.local_handoffs
+            || at.now.since(began) >= at.rules.local_handoff_time
+            || caching.is_over(at)
+        {
+            return Next::Others;
+        }
+        if is_handing || !std::mem::take(&mut head.is_asleep) {
+            return Next::Nobody;
+        }
+        local_handoffs.handed += 1;
+        caching.pass_on(at.now);
+        Next::Local(head.id)
+    }
+
+    /// The hand-off is on its way: its waiter reads the answer. `None`: the waiter has gone, by a panic.
+    pub(crate) fn sent(&mut self, serial: u64) -> Option<&mut W> {
+        let Machine { holds, queue, .. } = self;
+        let at = holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
+        let own = holds.get_mut(at)?;
+        let Stage::HandingOff { to, .. } = own.stage else { return None };
+        let ticket = queue.get_mut(to)?;
+        own.stage = Stage::HandingOff { to, sent: true };
+        ticket.tell();
+        Some(&mut ticket.waiter)
+    }
+
+    /// The hand-off could not be sent: the hold is released instead.
+    pub(crate) fn not_sent(&mut self, serial: u64) {
+        let Some(own) = self.state_of(serial) else { return };
+        if let Stage::HandingOff { to, .. } = own.stage {
+            own.set(Stage::Returning);
+            if let Some(ticket) = self.queue.get_mut(to) {
+                ticket.is_asleep = true;
+                ticket.tell(); // it may be waiting to leave
+            }
+            self.queue.tell_followers();
+        }
+    }
+
+    /// Takes a hold out that is over here, and has the head of the queue look. `released`: it ended by a true
+    /// release, when, and which others were notified.
+    pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
+        // Others' processes first. Taking the hold out, which wakes the next waiter here, comes second.
+        released.into_iter().for_each(|(others, now)| self.note_released(others, now));
+        let taken = self.take_out(serial);
+        self.caching.end();
+        self.queue.nudge();
+        self.forget_if_unused();
+        taken
+    }
+
+    pub(crate) fn take_out(&mut self, serial: u64) -> Option<HoldState<H>> {
+        let at = self.holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
+        Some(self.holds.remove(at))
+    }
+
+    /// A hold ended by a true release that notified `others`.
+    pub(crate) fn note_released(&mut self, others: Others, now: Moment) {
+        self.local_handoffs = LocalHandoffs::default();
+        self.contended = (others != Others::Nobody).then_some((now, others));
+    }
+
+    /// Forgets what concerns only holders and waiters, if there are none.
+    pub(crate) fn forget_if_unused(&mut self) {
+        if self.queue.is_empty() && self.holds.is_empty() {
+            self.caching.end();
+            (self.local_handoffs, self.queued) = (LocalHandoffs::default(), false);
+        }
+    }
+
+    // ---- losing
+
+    /// The client ends: all holds, under whose numbers none follows if they are in doubt, of whichever client.
+    pub(crate) fn clear(&mut self) -> Vec<HoldState<H>> {
+        let doubtful = self.holds.iter().filter(|own| own.is_in_doubt()).map(|own| own.hold.serial());
+        doubtful.collect::<Vec<_>>().into_iter().for_each(|serial| self.retire(serial));
+        self.caching.end();
+        std::mem::take(&mut self.holds)
+    }
+
+    /// Records a loss; `false`: this is known, or the hold is being released, which only the store can say to
+    /// be gone. The number must go, since a request under it may be on its way, and the old guard may still
+    /// try to release. Not at the end of its client, which releases the hold: a thread has the same number in
+    /// all clients.
+    pub(crate) fn lose(&mut self, serial: u64, reason: LossReason) -> bool {
+        let Some(own) = self.state_of(serial) else { return false };
+        let (is_live, is_in_doubt) = (own.is_live(), own.is_in_doubt());
+        if own.stage == Stage::Lost {
+            return false;
+        }
+        if reason != LossReason::ShutDown || is_in_doubt {
+            self.retire(serial);
+        }
+        if is_live && let Some(own) = self.state_of(serial) {
+            own.stage = Stage::Lost;
+            own.hold.lost(reason);
+            self.queue.nudge();
+        }
+        is_live
+    }
+
+    /// A request about this hold alone went without an answer, and may still come: the thread's next hold
+    /// must have another number. While this hold lives the thread keeps its number, so that a writer can
+    /// still take the read lock.
+    pub(crate) fn spend(&mut self, serial: u64) {
+        if let Some(own) = self.state_of(serial) {
+            own.is_spent = true;
+            if !own.is_live() {
+                self.retire(serial);
+            }
+        }
+    }
+
+    /// No hold follows under the number of this one.
+    pub(crate) fn retire(&mut self, serial: u64) {
+        if let Some(own) = self.state_of(serial)
+            && own.hold.retire()
+        {
+            let number = own.number;
+            self.retired.add(number);
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! Time slices, and caching until a recall.
+
+use super::*;
+use crate::engine::lock::caching::{LATE, LONGEST_CHECK_GAP, MOST, RULES, Watched};
+use crate::time::Lease;
+
+// ---- time slices
+const US: Duration = Duration::from_micros(1);
+
+fn at(us: u32) -> Moment {
+    Moment::from_nanos(0).plus(US * us)
+}
+
+/// A lock with one hold of thread 1, and recalls that are heard, if they are.
+struct One {
+    lock: Lock,
+    recalls: Option<u64>,
+    waiting: usize,
+}
+
+const HOLD: TestHold = TestHold(Id { serial: 1, number: 16 });
+const OTHER: TestHold = TestHold(Id { serial: 2, number: 17 });
+
+impl One {
+    fn new() -> One {
+        let mut one = One { lock: Lock::default(), recalls: Some(0), waiting: 0 };
+        one.enter(HOLD, None, at(0));
+        one
+    }
+
+    fn at(&self, now: Moment) -> At<'static> {
+        At { now, recalls: self.recalls, rules: &RULES }
+    }
+
+    fn enter(&mut self, hold: TestHold, terms: Option<CacheTerms>, now: Moment) {
+        let at = self.at(now);
+        let own = HoldState::new(hold, Some(1), hold.0.number, now, Moment::NEVER);
+        drop(self.lock.enter(own, terms, at));
+    }
+
+    fn own(&mut self) -> &mut HoldState<TestHold> {
+        self.lock.state_of(1).unwrap()
+    }
+
+    /// The end of the last level, with so many waiters.
+    fn end_use(&mut self, by_time_slice: bool, waiting: usize, now: Moment) -> Option<CacheOutcome> {
+        for ticket in self.waiting..waiting {
+            self.lock.queue.join(TicketId(ticket as u64), TestWaiter::default(), false);
+        }
+        self.waiting = self.waiting.max(waiting);
+        let at = self.at(now);
+        self.lock.cache(1, by_time_slice, at)
+    }
+
+    fn watch(&mut self, now: Moment) -> Watched<TestHold> {
+        let at = self.at(now);
+        self.lock.watch(at)
+    }
+
+    fn is_watched_until(&mut self, now: Moment, next: Moment) -> bool {
+        matches!(self.watch(now), Watched::Until(until) if until == next)
+    }
+
+    fn begin(&mut self, clients: u32, now: Moment) {
+        let at = self.at(now);
+        self.lock.caching.begin(clients, at);
+    }
+
+    fn note_asked(&mut self, thread: u64, now: Moment) {
+        let at = self.at(now);
+        self.lock.caching.note_asked(thread, at);
+    }
+
+    /// What a thread that asks finds of its cached hold.
+    fn reuse(&mut self, caches: bool, now: Moment) -> Option<Reuse> {
+        let at = self.at(now);
+        if !self.lock.caches(None) {
+            return None;
+        }
+        let mut found = Reuse::Never;
+        let level = self.lock.reuse(
+            1,
+            caches,
+            |_, reuse| {
+                found = reuse;
+                true
+            },
+            at,
+        );
+        if level.is_none() {
+            self.lock.begin_release(1, at);
+        }
+        Some(found)
+    }
+
+    fn give_back(&mut self, now: Moment) -> bool {
+        let at = self.at(now);
+        self.lock.give_back(None, at).is_some()
+    }
+
+    fn ends(&self) -> Option<Moment> {
+        self.lock.caching.ends
+    }
+
+    fn score(&mut self) -> &mut u8 {
+        &mut self.lock.caching.score
+    }
+}
+
+/// A lock to which a thread here has come back at once as often as is asked for, in its slice since zero.
+fn in_time_slice(clients: u32, comes_back: u8) -> One {
+    let mut one = One::new();
+    *one.score() = 0;
+    for _ in 0..comes_back {
+        one.lock.caching.dropped = Some((at(0), 1));
+        one.note_asked(1, at(0).plus(RULES.at_once));
+    }
+    one.begin(clients, at(0));
+    one
+}
+
+fn is_cached(one: &mut One, waiting: usize, now: Moment) -> bool {
+    one.end_use(true, waiting, now).is_some()
+}
+
+#[test]
+fn a_time_slice_shrinks_with_the_queue() {
+    let of = |clients| {
+        let mut one = One::new();
+        one.begin(clients, at(0));
+        one.ends().unwrap().since(at(0)).as_micros()
+    };
+    assert_eq!([of(1), of(32), of(64), of(500)], [2000, 2000, 1000, 128]);
+}
+
+#[test]
+fn only_a_returning_threads_short_hold_is_cached() {
+    let caches = |comes_back, now| {
+        let mut one = in_time_slice(64, comes_back);
+        one.lock.caching.last = Moment::from_nanos(at(now).nanos() - 1000);
+        is_cached(&mut one, 0, at(now))
+    };
+    assert_eq!([caches(2, 10), caches(3, 10), caches(3, 999), caches(3, 1000)], [false, true, true, false]);
+    let mut one = One::new();
+    one.begin(64, at(0));
+    assert!(!is_cached(&mut one, 0, at(10)), "nothing is known of it");
+    one.note_asked(1, at(20));
+    assert!(is_cached(&mut one, 0, at(30)), "which one return changes");
+    let mut one = in_time_slice(64, 8);
+    assert!(!is_cached(&mut one, 0, at(500)), "it was held for half a millisecond");
+    let mut one = One::new();
+    *one.score() = MOST;
+    assert!(!is_cached(&mut one, 0, at(10)), "nobody stood in line");
+}
+
+#[test]
+fn an_absent_threads_hold_is_not_cached() {
+    let mut one = in_time_slice(64, 8);
+    assert!(is_cached(&mut one, 0, at(10)));
+    one.note_asked(2, at(10));
+    assert_eq!(*one.score(), MOST, "another thread is no return");
+    one.note_asked(1, at(10).plus(RULES.at_once).plus(US));
+    assert_eq!(*one.score(), MOST - LATE);
+    one.own().stage = Stage::Held;
+    one.end_use(true, 0, at(3000));
+    one.lock.caching.note_return(2, at(4000));
+    one.lock.caching.note_return(1, at(4900));
+    one.note_asked(1, at(5000));
+    assert_eq!(*one.score(), MOST - LATE + 1, "it waited for its release until then");
+    one.note_asked(1, at(9000));
+    assert_eq!(*one.score(), MOST - LATE + 1, "another question is no return");
+}
+
+#[test]
+fn threads_here_that_wait_have_equal_parts_of_the_turn() {
+    let caches = |waiting, now| {
+        let mut one = in_time_slice(32, 8);
+        one.lock.caching.last = Moment::from_nanos(at(now).nanos() - 1000);
+        is_cached(&mut one, waiting, at(now))
+    };
+    assert_eq!([caches(1, 999), caches(1, 1000), caches(3, 499), caches(3, 500)], [true, false, true, false]);
+    let mut one = in_time_slice(32, 8);
+    one.lock.caching.pass_on(at(1000));
+    one.lock.caching.last = at(1400);
+    assert!(is_cached(&mut one, 1, at(1499)), "half of what is left");
+    assert!(!one.lock.caching.is_over(one.at(at(1999))) && one.lock.caching.is_over(one.at(at(2000))));
+}
+
+#[test]
+fn a_descheduled_process_gets_a_longer_slice() {
+    for (paused, until) in [(100, 1000), (700, 1700), (9000, 2000)] {
+        let mut one = in_time_slice(64, 8);
+        assert!(is_cached(&mut one, 0, at(0)));
+        one.reuse(false, at(paused));
+        one.begin(64, at(0));
+        assert_eq!(one.ends(), Some(at(until)), "after a pause of {paused} us");
+        one.begin(64, at(0));
+        assert_eq!(one.ends(), Some(at(1000)), "once");
+    }
+}
+
+#[test]
+fn an_unused_cached_hold_is_released() {
+    let mut one = in_time_slice(64, 8);
+    assert_eq!(one.end_use(true, 0, at(10)), Some(CacheOutcome::ForTimeSlice { is_new: true }));
+    assert!(one.is_watched_until(at(309), at(310)));
+    assert!(one.reuse(false, at(309)).is_some());
+    assert!(one.is_watched_until(at(320), at(620)), "it is held");
+    one.own().levels.take(None);
+    assert_eq!(one.end_use(true, 0, at(400)), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+    assert!(matches!(one.watch(at(700)), Watched::Idle));
+    assert_eq!(*one.score(), MOST - LATE, "it stayed away");
+    assert!(one.give_back(at(700)) && !one.give_back(at(700)), "once");
+    assert_eq!(one.own().stage, Stage::Returning, "no thread finds it until its release is on its way");
+    assert!(one.reuse(false, at(701)).is_none(), "nor takes it");
+    one.enter(OTHER, None, at(701));
+    one.begin(64, at(701));
+    *one.score() = MOST;
+    let at_now = one.at(at(702));
+    assert!(one.lock.cache(2, true, at_now).is_none(), "the other is not on its way yet");
+    one.lock.remove(1, None);
+    one.begin(64, at(701));
+    assert!(one.lock.cache(2, true, at_now).is_some());
+    one.lock.caching.end();
+    assert!(matches!(one.watch(at(703)), Watched::Idle), "another hold of the lock went");
+    assert!(one.give_back(at(703)) && one.lock.remove(2, None).is_some());
+    assert!(matches!(one.watch(at(1001)), Watched::Over));
+}
+
+#[test]
+fn an_idle_hold_is_released_with_its_slice() {
+    let mut one = in_time_slice(64, 8);
+    one.lock.caching.last = at(900);
+    assert_eq!(one.end_use(true, 0, at(950)), Some(CacheOutcome::ForTimeSlice { is_new: true }));
+    assert!(one.is_watched_until(at(960), at(1000)));
+    assert!(matches!(one.watch(at(1000)), Watched::Idle));
+}
+
+#[test]
+fn a_thread_that_was_given_up_on_is_late_once() {
+    let mut one = in_time_slice(64, 8);
+    assert!(is_cached(&mut one, 0, at(10)));
+    assert!(matches!(one.watch(at(400)), Watched::Idle));
+    one.note_asked(1, at(900));
+    assert_eq!(*one.score(), MOST - LATE);
+}
+
+#[test]
+fn a_handed_lock_is_held_since_the_hand_off() {
+    let mut one = in_time_slice(32, 8);
+    one.lock.caching.pass_on(at(1000));
+    assert!(is_cached(&mut one, 0, at(1010)));
+}
+
+#[test]
+fn a_recalled_hold_ends_with_its_slice() {
+    let mut one = in_time_slice(2, 8);
+    let now = one.at(at(0));
+    one.own().until_recall(CacheTerms { heard: 0, is_wanted: true }, now);
+    assert!(one.lock.caching.grant());
+    assert!(one.is_watched_until(at(10), at(310)), "it is in use");
+    assert_eq!(one.end_use(true, 0, at(20)), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+    assert!(one.is_watched_until(at(30), at(320)));
+    assert!(matches!(one.watch(at(320)), Watched::Idle));
+    assert!(one.give_back(at(320)));
+    assert!(matches!(one.watch(at(2_000)), Watched::Over), "and with it what could be cached");
+}
+
+// ---- recalls
+
+const MS: Duration = Duration::from_millis(1);
+
+fn ms(ms: u32) -> Moment {
+    Moment::from_nanos(0).plus(MS * ms)
+}
+
+/// Whether the hold stays after its last level, though no time slice is left.
+fn stays(one: &mut One, now: Moment) -> bool {
+    one.end_use(false, 0, now).is_some()
+}
+
+/// A lock whose recalls are heard, with a hold granted at zero.
+fn granted() -> One {
+    let mut one = One::new();
+    grant(&mut one, ms(0));
+    one
+}
+
+fn grant(one: &mut One, now: Moment) {
+    let heard = one.lock.caching.heard(one.at(now)).unwrap();
+    one.lock.take_out(1);
+    one.enter(HOLD, Some(CacheTerms { heard, is_wanted: false }), now);
+}
+
+fn recall(one: &mut One) {
+    one.recalls = one.recalls.map(|recalls| recalls + 1);
+}
+
+#[test]
+fn a_hold_stays_and_is_used_again_until_a_recall() {
+    let mut one = granted();
+    for now in [1, 3] {
+        assert!(stays(&mut one, ms(now)) && one.lock.is_idle());
+        assert_eq!(one.reuse(true, ms(now + 1)), Some(Reuse::UntilRecall));
+        assert!(!one.lock.is_idle());
+    }
+    assert!(stays(&mut one, ms(5)));
+    recall(&mut one);
+    assert_eq!(one.reuse(true, ms(6)), Some(Reuse::Never), "the thread does not get it again");
+    let mut one = granted();
+    assert!(stays(&mut one, ms(5)));
+    recall(&mut one);
+    assert!(matches!(one.watch(ms(6)), Watched::Idle) && one.give_back(ms(6)));
+    assert_eq!(one.reuse(true, ms(6)), None);
+    let mut one = granted();
+    recall(&mut one);
+    assert!(matches!(one.watch(ms(1)), Watched::Until(_)), "it is in use");
+    assert!(!stays(&mut one, ms(2)));
+    let mut one = granted();
+    one.recalls = None;
+    assert!(!stays(&mut one, ms(1)), "recalls are not heard");
+    assert!(one.lock.caching.heard(one.at(ms(1))).is_none());
+    one.recalls = Some(0);
+    assert!(!stays(&mut one, ms(2)), "one may have been missed");
+}
+
+#[test]
+fn a_hold_wanted_at_its_grant_is_not_cached() {
+    let mut one = granted();
+    let now = one.at(ms(1));
+    one.own().until_recall(CacheTerms { heard: 0, is_wanted: true }, now);
+    assert!(!stays(&mut one, ms(2)));
+}
+
+#[test]
+fn a_slice_reuses_its_hold_despite_waiters() {
+    let mut one = granted();
+    (one.lock.caching.score, one.lock.caching.ends) = (MOST, Some(ms(9)));
+    recall(&mut one);
+    let in_time_slice = |one: &mut One, now| {
+        one.lock.caching.pass_on(now);
+        assert_eq!(one.end_use(true, 0, now), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+    };
+    in_time_slice(&mut one, ms(1));
+    assert_eq!(one.reuse(true, ms(1)), Some(Reuse::ForTimeSlice));
+    assert!(!stays(&mut one, ms(2)), "it does not stay beyond the slice");
+    in_time_slice(&mut one, ms(2));
+    assert_eq!(one.reuse(false, ms(2)), Some(Reuse::Never), "the call would not cache it");
+    one.own().stage = Stage::Held;
+    in_time_slice(&mut one, ms(3));
+    assert_eq!(one.reuse(false, ms(3)), Some(Reuse::ForTimeSlice), "it is none of those");
+    one.own().levels.take(None);
+    assert!(matches!(one.watch(ms(10)), Watched::Over));
+}
+
+#[test]
+fn checks_get_rarer_and_an_idle_hold_is_released() {
+    let mut one = granted();
+    let mut checks = Vec::new();
+    for now in 0..1800 {
+        if now == 1200 {
+            assert!(stays(&mut one, ms(now)));
+        }
+        match one.watch(ms(now)) {
+            Watched::Check(_) => checks.push(now),
+            Watched::Idle => {
+                assert_eq!(now, 1700, "half a second after it was last used");
+                break;
+            }
+            Watched::Until(next) => assert!(next > ms(now) && next <= ms(now).plus(LONGEST_CHECK_GAP)),
+            Watched::Over => panic!("it is granted"),
+        }
+    }
+    // Each a quarter earlier than it must be, since it is watched all the time.
+    assert_eq!(checks, [38, 113, 263, 563, 938, 1313, 1688]);
+}
+
+#[test]
+fn the_half_second_begins_anew_with_each_use() {
+    let mut one = granted();
+    for used in [1, 400, 800] {
+        assert!(stays(&mut one, ms(used)));
+        assert!(!matches!(one.watch(ms(used + 499)), Watched::Idle), "{used}");
+        assert_eq!(one.reuse(true, ms(used + 499)), Some(Reuse::UntilRecall));
+    }
+    assert!(!matches!(one.watch(ms(5_000)), Watched::Idle), "it is in use");
+    assert!(stays(&mut one, ms(6_000)));
+    assert!(matches!(one.watch(ms(6_500)), Watched::Idle));
+}
+
+#[test]
+fn an_idle_hold_is_watched_until_its_release() {
+    let mut one = granted();
+    for now in (1..3_000).step_by(100) {
+        one.watch(ms(now));
+    }
+    assert!(stays(&mut one, ms(3_000)));
+    let (Watched::Check(_) | Watched::Until(_)) = one.watch(ms(3_400)) else { panic!("too soon") };
+    assert!(one.is_watched_until(ms(3_400), ms(3_500)));
+}
+
+#[test]
+fn two_quick_recalls_pause_caching() {
+    for (second, pauses) in [(99, true), (101, false)] {
+        let mut one = granted();
+        for now in [1, 1 + second] {
+            grant(&mut one, ms(now));
+            assert!(stays(&mut one, ms(now)));
+            recall(&mut one);
+            assert!(matches!(one.watch(ms(now)), Watched::Idle) && one.give_back(ms(now)));
+        }
+        assert_eq!(one.lock.caching.heard(one.at(ms(1 + second))).is_none(), pauses, "{second}");
+        assert!(one.lock.caching.heard(one.at(ms(1001 + second))).is_some());
+    }
+    let mut one = granted();
+    let now = one.at(ms(1));
+    assert!(one.lock.note_wanted(1, now).is_none(), "it is in use");
+    assert!(!stays(&mut one, ms(2)));
+    grant(&mut one, ms(3));
+    recall(&mut one);
+    assert!(!stays(&mut one, ms(4)));
+    assert!(one.lock.caching.heard(one.at(ms(5))).is_none(), "what a check has seen is a recall too");
+}
+
+#[test]
+fn a_later_pair_of_recalls_pauses_caching() {
+    let mut one = granted();
+    for now in [1, 10_000, 10_050] {
+        assert!(one.lock.caching.heard(one.at(ms(now))).is_some(), "{now}");
+        grant(&mut one, ms(now));
+        recall(&mut one);
+        assert!(!stays(&mut one, ms(now)));
+    }
+    assert!(one.lock.caching.heard(one.at(ms(10_060))).is_none());
+}
+
+#[test]
+fn other_holds_do_not_affect_the_cached_one() {
+    let mut one = granted();
+    assert!(stays(&mut one, ms(1)));
+    let now = one.at(ms(2));
+    assert!(one.lock.note_wanted(2, now).is_none() && one.lock.remove(2, None).is_none());
+    assert!(one.lock.is_idle());
+    assert_eq!(one.reuse(true, ms(3)), Some(Reuse::UntilRecall));
+    assert!(stays(&mut one, ms(4)), "it is kept as before");
+}
+
+#[test]
+fn a_check_that_finds_others_releases_an_idle_hold() {
+    let mut one = granted();
+    assert!(stays(&mut one, ms(1)));
+    let now = one.at(ms(2));
+    assert!(one.lock.note_wanted(1, now).is_some());
+    assert_eq!(one.own().stage, Stage::Returning);
+}
+
+#[test]
+fn the_end_of_the_client_leaves_nothing_cached() {
+    let mut one = granted();
+    assert!(stays(&mut one, ms(1)));
+    assert_eq!(one.lock.clear().len(), 1);
+    assert!(!one.lock.is_idle() && matches!(one.watch(ms(2)), Watched::Over));
+}
+
+#[test]
+fn a_recall_counts_once() {
+    let mut one = granted();
+    for now in [1, 50] {
+        let now = one.at(ms(now));
+        assert!(one.lock.note_wanted(1, now).is_none());
+    }
+    assert!(one.lock.caching.heard(one.at(ms(51))).is_some(), "that was one recall");
+}
+
+#[test]
+fn a_doubtful_numbers_hold_gives_its_number_up() {
+    let mut one = granted();
+    one.own().levels.add(Lease::Renewed);
+    assert!(one.own().begin_renewal(true));
+    let now = one.at(ms(1));
+    assert!(one.lock.begin_release(1, now).is_some() && one.lock.retired.has(16));
+}

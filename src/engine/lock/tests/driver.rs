@@ -1,0 +1,667 @@
+//! What threads of a client do with a lock, as `acquire/`, `release/`, the timer and the watchdog do it: each
+//! step takes the mutex once, and leaves requests to be sent.
+
+pub(super) use super::event::{Attempt, Checked, Effect, Event, Said};
+use super::world::{At, Client, KEEPER, NOW, NUMBERS, Rules};
+use super::*;
+use crate::engine::lock::caching::Watched;
+use crate::engine::lock::{Found, Look, Next, Then, Withdrawn};
+use crate::time::Lease;
+
+fn ticket(thread: usize) -> TicketId {
+    TicketId(thread as u64)
+}
+
+/// An event on its way through a client.
+struct Step<'a> {
+    client: &'a mut Client,
+    rules: &'a Rules,
+    effects: Vec<Effect>,
+}
+
+impl Client {
+    /// What is to be done after an event.
+    pub(super) fn on(&mut self, rules: &Rules, event: Event) -> Vec<Effect> {
+        let mut step = Step { client: self, rules, effects: Vec::new() };
+        step.on(event);
+        step.effects
+    }
+}
+
+impl<'a> Step<'a> {
+    fn at(&self) -> crate::engine::lock::At<'a> {
+        self.client.at(self.rules)
+    }
+
+    fn on(&mut self, event: Event) {
+        match event {
+            Event::Want { thread, caches, once } => self.want(thread, caches, once),
+            Event::GoOn { thread } => self.go_on(thread),
+            Event::Look { thread } => self.look(thread),
+            Event::GiveUp { thread } => self.give_up(thread),
+            Event::Answer { thread, number, sent, answer } => self.answered(thread, number, sent, answer),
+            Event::Counted { id, sent, answer } => self.counted(id, sent, answer),
+            Event::End { id, dropped } => self.end(id, dropped),
+            Event::Sent { effect } => self.sent(effect),
+            Event::NotSent { effect } => self.not_sent(effect),
+            Event::HandoffAnswer { from, to, number, waits, sent, answer } => {
+                self.handed_off(from, waits, answer);
+                let attempt = match answer {
+                    Said::Yes => Attempt::Granted { queued: 0 },
+                    Said::No => Attempt::Busy,
+                    Said::Refused => Attempt::Refused,
+                    Said::Unknown => Attempt::Unknown,
+                };
+                self.client.users[to].is_handed = true;
+                self.answered(to, number, sent, attempt);
+                self.client.users[to].settles = Some(waits && answer == Said::Refused);
+            }
+            Event::ReleaseAnswer { id, waits, answer } => self.released(id, waits, answer),
+            Event::RenewAnswer { id, sent, answer } => self.renewed(id, sent, answer),
+            Event::CheckAnswer { id, answer } => self.checked(id, answer),
+            Event::Message => {
+                let Client { lock, users, .. } = &mut *self.client;
+                for (thread, user) in users.iter_mut().enumerate() {
+                    let waits = lock.queue.get(ticket(thread)).is_some();
+                    (user.message, user.is_woken) = (user.message | waits, user.is_woken | waits);
+                }
+            }
+            Event::Time => self.time(),
+        }
+    }
+
+    fn lock(&mut self) -> &mut Lock {
+        &mut self.client.lock
+    }
+
+    fn effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// A request under the number may have been carried out, or may still be.
+    fn leave_behind(&mut self, number: Number) {
+        self.lock().retired.add(number);
+        self.client.give_numbers_up();
+        self.effect(Effect::CleanUp { number });
+    }
+
+    /// As `Core::lose_at`.
+    fn lose(&mut self, id: Id, reason: LossReason) {
+        let is_cached = self.lock().state_of(id.serial).is_some_and(|own| own.is_cached());
+        if self.lock().lose(id.serial, reason) {
+            if is_cached {
+                self.lock().remove(id.serial, None);
+            } else {
+                self.effect(Effect::Lost { id });
+            }
+        }
+    }
+
+    /// As `Core::forget_lost`, of a hold whose last level has ended.
+    fn forget_lost(&mut self, id: Id) {
+        self.lose(id, LossReason::Expired);
+        self.lock().remove(id.serial, None);
+        self.effect(Effect::CleanUp { number: id.number });
+    }
+
+    // ---- acquiring
+
+    fn number(&mut self, thread: usize) -> Number {
+        let own = self.client.numbers[thread];
+        let user = &mut self.client.users[thread];
+        user.number = user.unbound.unwrap_or(own);
+        user.number
+    }
+
+    fn want(&mut self, thread: usize, caches: bool, once: bool) {
+        let (at, asks) = (self.at(), !self.rules.all_ask);
+        let user = &mut self.client.users[thread];
+        (user.caches, user.once, user.unbound, user.is_calm) = (caches, once, None, false);
+        (user.poll_at, user.pause_until) = (Moment::NEVER, None);
+        let wish = Wish { caches, asks, waits: !once };
+        let may_use = |_: &TestHold, reuse| reuse != Reuse::Never;
+        match self.lock().find(Some(thread as u64), wish, may_use, at) {
+            Found::Own(TestHold(id)) => {
+                let own =
+                    self.lock().state_of(id.serial).map(|own| (own.is_over(NOW), own.levels.open.len()));
+                match own {
+                    Some((false, levels)) => {
+                        self.client.users[thread].at = At::Counting;
+                        self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
+                    }
+                    // In the product the thread waits for the lock; here it goes on without a further level.
+                    _ => self.lose(id, LossReason::Expired),
+                }
+            }
+            Found::Cached(TestHold(id), _) => self.entered(thread, id),
+            Found::Stale(TestHold(id), next) => {
+                self.give_back(id, next);
+                self.client.users[thread].at = At::Going;
+            }
+            Found::Leaving => {
+                let client = &mut *self.client;
+                client.unbound[thread] += 1;
+                client.users[thread].unbound = Some(client.unbound[thread]);
+                self.client.users[thread].at = At::Going;
+                self.go_on(thread);
+            }
+            Found::Uncontended(()) => {
+                self.client.users[thread].is_calm = !once;
+                if !once {
+                    self.lock().queue.join(ticket(thread), TestWaiter::default(), false);
+                }
+                self.ask(thread);
+            }
+            Found::Used => {
+                self.client.users[thread].at = At::Going;
+                self.go_on(thread);
+            }
+        }
+    }
+
+    /// As `wait_for`: a try releases what is cached here, a waiter joins the queue.
+    fn join(&mut self, thread: usize) {
+        let is_first = self.lock().queue.get(ticket(thread)).is_none();
+        let once = self.client.users[thread].once;
+        if is_first && !once {
+            self.lock().queue.join(ticket(thread), TestWaiter::default(), false);
+        }
+        if once || self.lock().is_idle() {
+            let at = self.at();
+            if let Some((TestHold(id), next)) = self.lock().give_back(None, at) {
+                return self.give_back(id, next);
+            }
+        }
+        if !once {
+            return self.look(thread);
+        }
+        if self.lock().held_here(NOW).is_some() { self.left(thread) } else { self.ask(thread) }
+    }
+
+    /// As `Core::give_back`.
+    fn give_back(&mut self, id: Id, next: Option<Next<TicketId>>) {
+        match next {
+            None => self.forget_lost(id),
+            Some(Next::Local(to)) => self.hand_off(id, to, false),
+            Some(Next::Nobody | Next::Others) => self.effect(Effect::Release { id, left: 0, waits: false }),
+        }
+    }
+
+    fn hand_off(&mut self, from: Id, TicketId(to): TicketId, waits: bool) {
+        let to = to as usize;
+        let number = self.client.users[to].number;
+        self.effect(Effect::HandOff { from, to, number, waits });
+    }
+
+    fn go_on(&mut self, thread: usize) {
+        if let Some(is_refused) = self.client.users[thread].settles.take() {
+            self.lock().received(ticket(thread), is_refused);
+            return;
+        }
+        let user = &mut self.client.users[thread];
+        match user.at {
+            At::Going => self.join(thread),
+            At::FallingAsleep { for_head } => self.fall_asleep(thread, for_head),
+            At::Leaving => self.leave(thread),
+            At::EndingLast => self.learn(thread),
+            _ => {}
+        }
+    }
+
+    fn look(&mut self, thread: usize) {
+        let all_ask = self.rules.all_ask;
+        let user = &mut self.client.users[thread];
+        (user.is_woken, user.wake_at) = (false, Moment::NEVER);
+        if let Some(ticket) = self.lock().queue.get_mut(ticket(thread)) {
+            ticket.waiter.is_woken = false;
+        }
+        match self.lock().look(ticket(thread), all_ask, all_ask, NOW) {
+            Look::Behind => return self.sleep(thread, Moment::NEVER, true),
+            Look::OnItsWay => {
+                self.client.users[thread].message = false; // as `Listening::pass_over`
+                return self.sleep(thread, NOW.plus(self.rules.poll), false);
+            }
+            Look::HeldHere(until) => {
+                let poll = NOW.plus(self.rules.poll);
+                let user = &mut self.client.users[thread];
+                if user.poll_at == Moment::NEVER {
+                    user.poll_at = poll;
+                }
+                if NOW < user.poll_at {
+                    let until = until.min(user.poll_at);
+                    return self.sleep(thread, until, false);
+                }
+            }
+            Look::Receive | Look::Free => {}
+        }
+        if let Some(until) = self.client.users[thread].pause_until.filter(|until| NOW < *until) {
+            self.client.users[thread].message = false;
+            return self.sleep(thread, until, false);
+        }
+        match self.lock().withdraw(ticket(thread)) {
+            Withdrawn::Given => self.client.users[thread].at = At::Receiving,
+            Withdrawn::Promised => {
+                let user = &mut self.client.users[thread];
+                (user.at, user.wake_at) = (At::Sleeping, Moment::NEVER);
+            }
+            Withdrawn::Free => self.ask(thread),
+        }
+    }
+
+    fn ask(&mut self, thread: usize) {
+        let at = self.at();
+        let number = self.number(thread);
+        let heard = self.lock().caching.heard(at);
+        let user = &mut self.client.users[thread];
+        (user.at, user.message, user.poll_at, user.pause_until) = (At::Asking, false, Moment::NEVER, None);
+        user.heard = heard.filter(|_| user.caches && user.unbound.is_none());
+        let (caches, waits) = (user.heard.is_some(), !user.once);
+        self.effect(Effect::Ask { thread, number, caches, waits });
+    }
+
+    /// Decides to sleep. The thread falls asleep in a step of its own.
+    fn sleep(&mut self, thread: usize, until: Moment, for_head: bool) {
+        self.number(thread);
+        let user = &mut self.client.users[thread];
+        if user.once {
+            return self.left(thread);
+        }
+        (user.at, user.wake_at) = (At::FallingAsleep { for_head }, until);
+    }
+
+    fn fall_asleep(&mut self, thread: usize, for_head: bool) {
+        let all_ask = self.rules.all_ask;
+        let sleeps = self.lock().sleep(ticket(thread), !all_ask, for_head);
+        let is_head = self.lock().queue.get(ticket(thread)).is_some_and(|ticket| ticket.is_head);
+        let listens = all_ask || is_head && self.lock().held_here(NOW).is_none();
+        if !sleeps || listens && self.client.users[thread].message {
+            return self.look(thread);
+        }
+        self.client.users[thread].at = At::Sleeping;
+    }
+
+    fn give_up(&mut self, thread: usize) {
+        match self.lock().withdraw(ticket(thread)) {
+            Withdrawn::Given => self.client.users[thread].at = At::Receiving,
+            Withdrawn::Promised => self.client.users[thread].wake_at = Moment::NEVER,
+            Withdrawn::Free => self.left(thread),
+        }
+    }
+
+    /// The call ends without the lock.
+    fn left(&mut self, thread: usize) {
+        self.client.users[thread].held = None;
+        self.begin_leaving(thread);
+    }
+
+    fn begin_leaving(&mut self, thread: usize) {
+        self.client.users[thread].at = At::Leaving;
+        if self.lock().queue.get(ticket(thread)).is_none() {
+            self.has_left(thread);
+        }
+    }
+
+    fn leave(&mut self, thread: usize) {
+        if self.lock().takes_queue_place() {
+            return self.effect(Effect::LeaveWaitQueue { thread }); // and leaves when that is sent
+        }
+        self.lock().leave(ticket(thread));
+        self.has_left(thread);
+    }
+
+    fn has_left(&mut self, thread: usize) {
+        match self.client.users[thread].held {
+            Some(_) => self.client.users[thread].begin_work(),
+            None => self.client.users[thread].end_cycle(),
+        }
+    }
+
+    fn entered(&mut self, thread: usize, id: Id) {
+        self.client.users[thread].held = Some(id);
+        self.client.users[thread].begin_work();
+    }
+
+    fn answered(&mut self, thread: usize, number: Number, sent: Moment, answer: Attempt) {
+        let (at, lease) = (self.at(), self.rules.lease);
+        let is_handed = std::mem::take(&mut self.client.users[thread].is_handed);
+        match answer {
+            Attempt::Granted { queued } => {
+                let id = Id { serial: self.client.grants + 1, number };
+                let own = HoldState::new(TestHold(id), Some(thread as u64), number, sent, sent.plus(lease));
+                if !self.lock().counts(&own, NOW) {
+                    self.mark_in_doubt(thread, number);
+                    let until = NOW.plus(self.rules.pause);
+                    self.client.users[thread].pause_until = Some(until);
+                    return self.sleep(thread, until, false);
+                }
+                self.client.grants += 1;
+                let user = &mut self.client.users[thread];
+                let terms = user.heard.take().map(|heard| CacheTerms { heard, is_wanted: queued > 1 });
+                let terms = terms.filter(|_| !is_handed);
+                let (mut own, is_calm) = (own, user.is_calm);
+                own.asks_to_cache = user.caches;
+                own.levels.add(Lease::Renewed);
+                let (_lost, _) = self.lock().enter(own, terms, at);
+                if terms.is_some() {
+                    self.client.watch_by(NOW.plus(at.rules.first_check));
+                }
+                let renew_at = NOW.plus(self.rules.renew_after);
+                self.client.renewals.push((id.serial, renew_at));
+                if !is_handed {
+                    // The place of those who wait, which a try knows nothing of.
+                    let keeps_place = self.client.users[thread].once && self.lock().queued;
+                    self.lock().queued = keeps_place;
+                    if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
+                        self.lock().caching.begin(queued, at);
+                    }
+                }
+                self.client.users[thread].held = Some(id);
+                if is_calm {
+                    // In the same event as the grant.
+                    self.lock().leave(ticket(thread));
+                    return self.has_left(thread);
+                }
+                self.begin_leaving(thread);
+            }
+            // The releaser did not hold the lock: it looks again when that is settled.
+            Attempt::Busy if is_handed => self.client.users[thread].at = At::Going,
+            Attempt::Busy => {
+                let waits = !self.client.users[thread].once;
+                self.lock().queued |= waits;
+                let until = NOW.plus(self.rules.poll);
+                self.sleep(thread, until, false);
+            }
+            Attempt::Refused => {
+                let until = NOW.plus(self.rules.pause);
+                self.sleep(thread, until, false);
+            }
+            Attempt::Unknown => {
+                self.mark_in_doubt(thread, number);
+                let until = NOW.plus(self.rules.pause);
+                self.sleep(thread, until, false);
+            }
+        }
+        self.client.users[thread].is_calm = false;
+    }
+
+    /// As `Waiting::leave_behind`.
+    fn mark_in_doubt(&mut self, thread: usize, number: Number) {
+        let waits = !self.client.users[thread].once;
+        self.lock().queued |= waits;
+        let client = &mut *self.client;
+        if client.users[thread].unbound.is_some() {
+            client.unbound[thread] += 1;
+            client.users[thread].unbound = Some(client.unbound[thread]);
+            self.effect(Effect::CleanUp { number });
+        } else {
+            self.leave_behind(number);
+        }
+    }
+
+    /// As `Engine::reenter`.
+    fn counted(&mut self, id: Id, sent: Moment, answer: Said) {
+        let until = sent.plus(self.rules.lease);
+        let thread = id.thread();
+        let mut stands = self.lock().state_of(id.serial).is_some_and(|own| !own.is_over(NOW));
+        if stands && answer == Said::Yes {
+            stands = self.lock().state_of(id.serial).is_some_and(|own| own.confirm(until, NOW));
+        }
+        self.client.users[thread].at = At::Working;
+        if !stands {
+            self.lose(id, LossReason::Expired);
+            if matches!(answer, Said::Yes | Said::Unknown) {
+                self.effect(Effect::CleanUp { number: id.number }); // nobody releases what is lost
+            }
+            return;
+        }
+        match answer {
+            Said::Yes => {
+                self.lock().state_of(id.serial).into_iter().for_each(|own| {
+                    own.levels.add(Lease::Renewed);
+                });
+                self.client.users[thread].levels += 1;
+            }
+            Said::No => self.lose(id, LossReason::Gone),
+            Said::Refused => {}
+            Said::Unknown => self.lock().spend(id.serial),
+        }
+    }
+
+    // ---- releasing
+
+    fn end(&mut self, id: Id, dropped: bool) {
+        let (at, has_slices) = (self.at(), !self.rules.lock.longest_slice.is_zero());
+        let thread = id.thread();
+        // As `Hold::can_be_cached`.
+        let may_stay = |own: &HoldState<TestHold>| {
+            let by_time_slice = has_slices && (dropped || own.asks_to_cache);
+            let is_sound = if own.recallable.is_some() { !own.is_spent } else { !own.is_in_doubt() };
+            let stays = own.recallable.is_some() || by_time_slice;
+            (stays && is_sound && !own.renewal_has_failed).then_some(by_time_slice)
+        };
+        let Some(ended) = self.lock().end(id.serial, None, may_stay, at) else {
+            return self.client.users[thread].end_level(); // it was lost, and taken out
+        };
+        match ended.then {
+            Then::StillHeld => {
+                let is_over = self.lock().state_of(id.serial).is_some_and(|own| own.is_over(NOW));
+                if is_over {
+                    self.lose(id, LossReason::Expired);
+                    return self.client.users[thread].end_level();
+                }
+                self.client.users[thread].end_level();
+                self.client.users[thread].at = At::EndingInner;
+                self.effect(Effect::Release { id, left: ended.left, waits: true });
+            }
+            Then::Cached(_) => {
+                self.client.watch_by(NOW.plus(at.rules.idle));
+                self.client.users[thread].end_cycle();
+            }
+            Then::Leaves(next) => {
+                let waits = !dropped || next == Next::Others;
+                match next {
+                    Next::Local(to) => self.hand_off(id, to, waits),
+                    Next::Nobody | Next::Others => self.effect(Effect::Release { id, left: 0, waits }),
+                }
+                if waits {
+                    self.client.users[thread].at = At::EndingLast;
+                } else {
+                    self.client.users[thread].end_cycle();
+                }
+            }
+            Then::Over => {
+                self.forget_lost(id);
+                self.client.users[thread].end_cycle();
+            }
+        }
+    }
+
+    fn sent(&mut self, effect: Effect) {
+        match effect {
+            Effect::HandOff { from, .. } => drop(self.lock().sent(from.serial)),
+            // What nobody waits for, and the releases of the keeper.
+            Effect::Release { id, left: 0, waits: false } => drop(self.lock().remove(id.serial, None)),
+            _ => {}
+        }
+    }
+
+    fn not_sent(&mut self, effect: Effect) {
+        match effect {
+            Effect::HandOff { from, waits, .. } => {
+                self.lock().not_sent(from.serial);
+                self.effect(Effect::Release { id: from, left: 0, waits });
+            }
+            Effect::Release { id, left: 0, waits } => {
+                self.released(id, waits, Said::Unknown);
+                if !waits {
+                    self.lock().remove(id.serial, None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The outcome of a hand-off, for the releaser: it learns of it later, or the reader settles it.
+    fn handed_off(&mut self, from: Id, waits: bool, answer: Said) {
+        if waits {
+            self.client.users[from.thread()].outcome = Some(answer);
+            return;
+        }
+        match answer {
+            Said::Yes => {}
+            Said::No => self.effect(Effect::Lost { id: from }),
+            Said::Refused => self.effect(Effect::Release { id: from, left: 0, waits: false }),
+            Said::Unknown => self.leave_behind(from.number),
+        }
+    }
+
+    /// As `Engine::handed_off`.
+    fn learn(&mut self, thread: usize) {
+        let Some(outcome) = self.client.users[thread].outcome.take() else { return };
+        let Some(id) = self.client.users[thread].held else { return };
+        match outcome {
+            Said::Yes => self.client.users[thread].end_cycle(),
+            Said::No => self.released(id, true, Said::No),
+            Said::Refused => self.effect(Effect::Release { id, left: 0, waits: true }),
+            Said::Unknown => {
+                self.lock().spend(id.serial);
+                self.lock().retired.add(id.number);
+                self.effect(Effect::Release { id, left: 0, waits: true });
+            }
+        }
+    }
+
+    fn released(&mut self, id: Id, waits: bool, answer: Said) {
+        let thread = id.thread();
+        if self.client.users[thread].at == At::EndingInner && self.client.users[thread].held == Some(id) {
+            self.client.users[thread].at = At::Working;
+            if answer == Said::Unknown {
+                self.lock().spend(id.serial);
+            }
+            return;
+        }
+        match (waits, answer) {
+            (true, Said::Yes) => drop(self.lock().remove(id.serial, Some((Others::Nobody, NOW)))),
+            (true, _) => drop(self.lock().remove(id.serial, None)),
+            (false, Said::Yes) => self.lock().note_released(Others::Nobody, NOW),
+            (false, _) => {}
+        }
+        match answer {
+            Said::Yes => {}
+            Said::No => self.effect(Effect::Lost { id }),
+            Said::Refused | Said::Unknown => self.leave_behind(id.number),
+        }
+        if waits {
+            self.client.users[thread].end_cycle();
+        }
+    }
+
+    // ---- the timer, the watchdog and the keeper
+
+    fn time(&mut self) {
+        let over = |own: &&HoldState<TestHold>| own.is_live() && own.is_over(NOW);
+        let over: Vec<_> =
+            self.client.lock.holds.iter().filter(over).map(|own| (own.hold.0, own.is_in_doubt())).collect();
+        for (id, is_in_doubt) in over {
+            self.lose(id, LossReason::Expired);
+            if is_in_doubt {
+                self.leave_behind(id.number); // as `Core::undo_renewal`
+            }
+        }
+        for serial in self.client.due_renewals() {
+            let Some(own) = self.client.lock.state_of(serial) else { continue };
+            if own.begin_renewal(true) {
+                let id = own.hold.0;
+                self.effects.push(Effect::Renew { id });
+            }
+        }
+        if self.client.is_keeper_woken || self.client.watch_at <= NOW {
+            self.watch();
+        }
+    }
+
+    /// As `Core::watch_cached`.
+    fn watch(&mut self) {
+        let at = self.at();
+        (self.client.is_keeper_woken, self.client.watch_at) = (false, Moment::NEVER);
+        match self.lock().watch(at) {
+            Watched::Over => {}
+            Watched::Until(next) => self.client.watch_by(next),
+            Watched::Check(TestHold(id)) => {
+                self.effect(Effect::Check { id });
+                self.client.is_keeper_woken = true; // it says when by the next look
+            }
+            Watched::Idle => {
+                if let Some((TestHold(id), next)) = self.lock().give_back(None, at) {
+                    self.give_back(id, next);
+                }
+                self.client.watch_by(NOW.plus(at.rules.idle));
+            }
+        }
+    }
+
+    /// As `Round::renew` and `Core::confirm`.
+    fn renewed(&mut self, id: Id, sent: Moment, answer: Said) {
+        let until = sent.plus(self.rules.lease);
+        let due = NOW.plus(if answer == Said::Yes { self.rules.renew_after } else { self.rules.pause });
+        let renewals = self.client.renewals.iter_mut();
+        renewals.filter(|(serial, _)| *serial == id.serial).for_each(|(_, at)| *at = due);
+        let Some(own) = self.lock().state_of(id.serial) else { return };
+        own.is_under_way = false;
+        match answer {
+            Said::Yes => {
+                let is_in_time = own.confirm(until, NOW);
+                if !is_in_time {
+                    self.lose(id, LossReason::Expired);
+                    self.leave_behind(id.number);
+                }
+            }
+            Said::No if own.is_live() => self.lose(id, LossReason::Gone),
+            Said::No => {}
+            Said::Refused | Said::Unknown => {
+                own.renewal_has_failed = true;
+                self.lock().spend(id.serial);
+            }
+        }
+    }
+
+    /// As `Core::check_holds`.
+    fn checked(&mut self, id: Id, answer: Checked) {
+        let at = self.at();
+        match answer {
+            Checked::Unwanted | Checked::Unknown => {}
+            Checked::Wanted => {
+                if let Some((TestHold(id), next)) = self.lock().note_wanted(id.serial, at) {
+                    self.give_back(id, next);
+                }
+            }
+            Checked::NotHeld => {
+                if self.lock().state_of(id.serial).is_some_and(|own| own.is_live()) {
+                    self.lose(id, LossReason::Gone);
+                }
+            }
+        }
+    }
+}
+
+/// The thread that sends an effect of the keeper's events; each other one is sent by the thread of its event.
+pub(super) fn actor(event: &Event) -> usize {
+    match event {
+        Event::Want { thread, .. }
+        | Event::GoOn { thread }
+        | Event::Look { thread }
+        | Event::GiveUp { thread }
+        | Event::Answer { thread, .. } => *thread,
+        Event::HandoffAnswer { to, .. } => *to,
+        Event::Counted { id, .. } | Event::End { id, .. } | Event::ReleaseAnswer { id, waits: true, .. } => {
+            id.thread()
+        }
+        _ => KEEPER,
+    }
+}
+
+impl Id {
+    pub(super) fn thread(self) -> usize {
+        (self.number / NUMBERS - 1) as usize
+    }
+}

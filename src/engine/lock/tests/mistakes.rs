@@ -1,0 +1,124 @@
+//! Deliberate mistakes: each breaks one rule of the machine or of its driver, from outside.
+
+use super::driver::{Attempt, Effect, Event, Said};
+use super::world::{Client, NOW, TICK};
+use super::*;
+
+/// A rule of the machine or its driver that a world breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mistake {
+    /// A cached hold counts as released before its release is sent.
+    FreeBeforeSent,
+    /// The number of a release without an answer is used again.
+    NumberUsedAgain,
+    /// A grant under a number counts under which a release had no answer.
+    RetiredCounts,
+    /// A waiter goes to sleep after a busy answer whatever came meanwhile.
+    WordIgnored,
+    /// The time of a renewal's answer is read before the answer.
+    RenewalJudgedEarly,
+    /// The time of a grant is read before the answer.
+    GrantJudgedEarly,
+    /// The waiter keeps its number after a hand-off without an answer.
+    ReceiverKeepsNumber,
+    /// A renewal that is under way at the release leaves the number to the thread.
+    RenewalForgotten,
+    EndlessHandoffs,
+    /// A waiter leaves the queue before its client has left the one of the store.
+    LeavesBeforeSent,
+    NobodyGivesBack,
+    /// A recall during the use of a hold is not noticed at its end.
+    RecallMissed,
+    /// A waiter sleeps for a hold whose end was told before it slept.
+    SleepsOverWord,
+}
+
+impl Mistake {
+    pub(super) fn before(self, client: &mut Client, event: &Event) {
+        let lock = &mut client.lock;
+        match (self, event) {
+            (Mistake::RetiredCounts, Event::Answer { .. }) => lock.retired = Retired::default(),
+            (Mistake::EndlessHandoffs, _) => lock.local_handoffs.handed = 0,
+            (Mistake::NobodyGivesBack, Event::Time | Event::CheckAnswer { .. }) => {
+                for own in &mut lock.holds {
+                    if let Stage::Cached(CachedFor::UntilRecall(since)) = &mut own.stage {
+                        *since = NOW;
+                    }
+                    if let Some(recallable) = &mut own.recallable {
+                        (recallable.heard, recallable.is_wanted) = (client.recalls, false);
+                    }
+                }
+                client.is_keeper_woken = false;
+            }
+            (Mistake::RecallMissed, Event::End { .. }) => {
+                for own in &mut lock.holds {
+                    if let Some(recallable) = &mut own.recallable {
+                        recallable.heard = client.recalls;
+                    }
+                }
+            }
+            (Mistake::RenewalForgotten, Event::End { .. }) => {
+                lock.holds.iter_mut().for_each(|own| own.is_under_way = false);
+            }
+            (Mistake::SleepsOverWord, Event::GoOn { thread }) => {
+                lock.queue.get_mut(TicketId(*thread as u64)).into_iter().for_each(|ticket| {
+                    (ticket.word, ticket.waiter.is_woken) = (false, false);
+                });
+            }
+            // As if the clock had been read before the answer.
+            (Mistake::RenewalJudgedEarly, Event::RenewAnswer { id, .. }) => {
+                if let Some(own) = lock.state_of(id.serial).filter(|own| own.until <= NOW) {
+                    own.until = NOW.plus(TICK);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn event(self, event: Event) -> Event {
+        match (self, event) {
+            (Mistake::GrantJudgedEarly, Event::Answer { thread, number, answer, .. }) => {
+                Event::Answer { thread, number, answer, sent: NOW }
+            }
+            (Mistake::GrantJudgedEarly, Event::HandoffAnswer { from, to, number, waits, answer, .. }) => {
+                Event::HandoffAnswer { from, to, number, waits, answer, sent: NOW }
+            }
+            _ => event,
+        }
+    }
+
+    pub(super) fn after(self, client: &mut Client, event: &Event, effects: &[Effect]) {
+        let lock = &mut client.lock;
+        match (self, event) {
+            (Mistake::FreeBeforeSent, _) => {
+                let is_unsent = |effect: &&Effect| matches!(effect, Effect::Release { waits: false, .. });
+                if effects.iter().any(|effect| is_unsent(&effect)) {
+                    lock.holds.retain(|own| own.stage != Stage::Returning);
+                    lock.queue.nudge();
+                }
+            }
+            (Mistake::NumberUsedAgain, Event::ReleaseAnswer { .. }) => lock.retired = Retired::default(),
+            (
+                Mistake::ReceiverKeepsNumber,
+                Event::HandoffAnswer { to, number, answer: Said::Unknown, .. },
+            ) => {
+                lock.retired.last.retain(|other| other != number);
+                (client.numbers[*to], client.users[*to].number) = (*number, *number);
+            }
+            (Mistake::WordIgnored, Event::Answer { thread, answer: Attempt::Busy, .. }) => {
+                let user = &mut client.users[*thread];
+                (user.message, user.is_woken) = (false, false);
+                lock.queue
+                    .get_mut(TicketId(*thread as u64))
+                    .into_iter()
+                    .for_each(|ticket| ticket.word = false);
+            }
+            (Mistake::LeavesBeforeSent, Event::GoOn { thread })
+                if effects.iter().any(|effect| matches!(effect, Effect::LeaveWaitQueue { .. })) =>
+            {
+                lock.leave(TicketId(*thread as u64));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The local queue, and promises of the lock to its head.
+
+use super::world::NOW;
+use super::*;
+use crate::engine::lock::retired::MOST_RETIRED;
+use crate::engine::lock::{Look, Next, Withdrawn};
+
+const FIRST: TicketId = TicketId(1);
+const SECOND: TicketId = TicketId(2);
+const THIRD: TicketId = TicketId(3);
+
+fn at() -> At<'static> {
+    At { now: NOW, recalls: None, rules: &RULES.lock }
+}
+
+/// A lock for which three threads wait.
+fn lock() -> Lock {
+    let mut lock = Lock::default();
+    for ticket in [FIRST, SECOND, THIRD] {
+        lock.queue.join(ticket, TestWaiter::default(), false);
+    }
+    lock
+}
+
+fn heads(lock: &Lock) -> Vec<TicketId> {
+    lock.queue.iter().filter(|ticket| ticket.is_head).map(|ticket| ticket.id).collect()
+}
+
+/// The waiters that were told something since this was last asked.
+fn words(lock: &mut Lock) -> Vec<TicketId> {
+    let ids: Vec<_> = lock.queue.iter().map(|ticket| ticket.id).collect();
+    let has_word = |id: &TicketId| lock.queue.get_mut(*id).is_some_and(|one| std::mem::take(&mut one.word));
+    ids.into_iter().filter(has_word).collect()
+}
+
+/// A hold of the first owner.
+fn hold(lock: &mut Lock) -> u64 {
+    let own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, NOW.plus(RULES.lease));
+    let _entered = lock.enter(own, None, at());
+    1
+}
+
+#[test]
+fn the_first_to_join_is_head() {
+    let mut lock = lock();
+    assert_eq!(heads(&lock), [FIRST]);
+    lock.leave(FIRST);
+    assert_eq!(heads(&lock), [SECOND]);
+    for ticket in [SECOND, THIRD] {
+        lock.leave(ticket);
+    }
+    assert!(lock.queue.is_empty());
+}
+
+#[test]
+fn a_leaving_middle_waiter_changes_no_head() {
+    let mut lock = lock();
+    lock.leave(SECOND);
+    assert_eq!(heads(&lock), [FIRST]);
+    lock.leave(FIRST);
+    assert_eq!(heads(&lock), [THIRD]);
+}
+
+#[test]
+fn the_new_head_is_woken() {
+    let mut lock = lock();
+    assert!(lock.sleep(SECOND, true, true));
+    lock.leave(FIRST);
+    let second = lock.queue.get(SECOND).unwrap();
+    assert!(second.is_head && second.word && second.waiter.is_woken);
+    assert!(!lock.sleep(SECOND, true, true), "it looks first");
+    assert!(!lock.sleep(SECOND, true, true), "it is the head");
+    assert!(lock.sleep(SECOND, true, false));
+}
+
+#[test]
+fn spinning_waiters_have_a_head_of_their_own() {
+    let mut lock = Lock::default();
+    let tickets = [true, true, false, false].iter().zip(1..).map(|(spins, id)| {
+        lock.queue.join(TicketId(id), TestWaiter::default(), *spins);
+        TicketId(id)
+    });
+    let tickets: Vec<_> = tickets.collect();
+    assert_eq!(heads(&lock), [tickets[0], tickets[2]]);
+    lock.queue.nudge();
+    assert_eq!(words(&mut lock), [tickets[0], tickets[2]]);
+    lock.leave(tickets[0]);
+    assert_eq!(heads(&lock), [tickets[1], tickets[2]]);
+    assert_eq!(words(&mut lock), [tickets[1]]);
+    // The first of all is now one that was head before.
+    lock.leave(tickets[1]);
+    assert_eq!((words(&mut lock), heads(&lock)), (vec![tickets[2]], vec![tickets[2]]));
+    lock.queue.nudge();
+    assert_eq!(words(&mut lock), [tickets[2]]);
+    tickets[2..].iter().for_each(|ticket| drop(lock.leave(*ticket)));
+    for (id, spins) in [(5, true), (6, false)] {
+        lock.queue.join(TicketId(id), TestWaiter::default(), spins);
+    }
+    assert_eq!(heads(&lock), [TicketId(5), TicketId(6)]);
+}
+
+#[test]
+fn a_withdrawn_promise_leaves_the_waiter_open() {
+    let mut lock = lock();
+    let serial = hold(&mut lock);
+    assert_eq!(lock.promise(at()), Next::Nobody, "nobody sleeps");
+    assert!(lock.sleep(FIRST, true, false));
+    assert_eq!(lock.begin_release(serial, at()), Some(Next::Local(FIRST)));
+    assert_eq!(lock.withdraw(FIRST), Withdrawn::Promised);
+    assert_eq!(lock.held_here(NOW), Some(Moment::NEVER));
+    assert_eq!(lock.look(SECOND, true, true, NOW), Look::OnItsWay);
+    lock.not_sent(serial);
+    assert_eq!(words(&mut lock), [FIRST, SECOND], "who waits for it, and who follows");
+    assert_eq!(lock.withdraw(FIRST), Withdrawn::Free);
+    assert_eq!(lock.begin_release(serial, at()), None, "once");
+}
+
+#[test]
+fn a_hand_off_is_settled_by_its_receiver() {
+    let mut lock = lock();
+    let serial = hold(&mut lock);
+    assert!(lock.sleep(FIRST, true, false));
+    assert_eq!(lock.begin_release(serial, at()), Some(Next::Local(FIRST)));
+    assert!(lock.sent(serial).is_some());
+    assert_eq!(lock.withdraw(FIRST), Withdrawn::Given);
+    assert_eq!(lock.look(FIRST, false, false, NOW), Look::Receive);
+    assert!(lock.received(SECOND, false).is_none(), "another waiter settles nothing");
+    assert!(lock.received(FIRST, true).is_none() && lock.held_here(NOW).is_some(), "it is to be released");
+    assert!(lock.remove(serial, None).is_some() && lock.holds.is_empty());
+}
+
+#[test]
+fn a_retired_number_stays_retired() {
+    let mut retired = Retired::default();
+    [9, 7, 7].iter().for_each(|number| retired.add(*number));
+    assert_eq!([6, 7, 8, 9, 10].map(|number| retired.has(number)), [false, true, false, true, false]);
+    (100..100 + MOST_RETIRED as u64).for_each(|number| retired.add(number));
+    assert_eq!([7, 9, 10, 100, 200].map(|number| retired.has(number)), [true, true, false, true, false]);
+}
+
+#[test]
+fn a_grant_under_a_retired_number_does_not_count() {
+    let mut lock = Lock::default();
+    let own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, NOW.plus(RULES.lease));
+    assert!(lock.counts(&own, NOW) && !lock.counts(&own, NOW.plus(RULES.lease)));
+    lock.retired.add(16);
+    assert!(!lock.counts(&own, NOW));
+}
+
+#[test]
+fn the_queue_place_is_left_once() {
+    let mut lock = Lock { queued: true, ..Lock::default() };
+    lock.queue.join(FIRST, TestWaiter::default(), false);
+    assert!(lock.takes_queue_place() && !lock.takes_queue_place());
+    lock.queued = true;
+    lock.queue.join(SECOND, TestWaiter::default(), false);
+    assert!(!lock.takes_queue_place(), "others here wait in it");
+}

@@ -1,0 +1,323 @@
+//! The table of the machine: what each event does in each stage, and which events never came there.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use super::driver::{Attempt, Checked, Effect, Event, Said};
+use super::world::{At, Client, NOW, NUMBERS, World};
+use super::*;
+use crate::time::Lease;
+
+/// The stages of the lock's hold that is not lost, as the table tells them apart.
+const STAGES: [&str; 9] = [
+    "Free",
+    "Held",
+    "Held, over",
+    "Cached for a time slice",
+    "Cached until a recall",
+    "HandingOff",
+    "HandingOff, sent",
+    "Returning",
+    "Lost",
+];
+
+/// Of each stage the events that came.
+type Seen = [Vec<&'static str>; 9];
+
+thread_local! {
+    static SEEN: RefCell<Seen> = RefCell::default();
+    /// The stages before and after an event.
+    static MOVES: RefCell<BTreeSet<(usize, usize)>> = RefCell::default();
+}
+
+pub(super) fn note_moved(before: usize, lock: &Lock) {
+    MOVES.with_borrow_mut(|moves| moves.insert((before, stage(lock))));
+}
+
+/// The moves of the explorations of this thread, and those that a table has.
+pub(super) fn moves(written: &str) -> BTreeSet<(usize, usize)> {
+    let place = |name: &str| STAGES.iter().position(|stage| *stage == name);
+    let of_line = |line: &str| {
+        let (from, to) = line.split_once(" | leads to: ")?;
+        let from = place(from)?;
+        Some(to.split("; ").filter_map(|to| Some((from, place(to)?))).collect::<Vec<_>>())
+    };
+    let written = written.lines().filter_map(of_line).flatten();
+    MOVES.with_borrow(|moves| moves.iter().copied().chain(written).filter(|(from, to)| from != to).collect())
+}
+
+pub(super) fn note_seen(client: &Client, event: &Event) {
+    let event = kind(client, event);
+    SEEN.with_borrow_mut(|seen| {
+        let seen = &mut seen[stage(&client.lock)];
+        if !seen.contains(&event) {
+            seen.push(event);
+        }
+    });
+}
+
+/// Whether the event came in the stage, in the explorations of this thread.
+pub(super) fn came(stage: usize, kind: &str) -> bool {
+    SEEN.with_borrow(|seen| seen[stage].contains(&kind))
+}
+
+pub(super) fn stage(lock: &Lock) -> usize {
+    let Some(own) = lock.holds.iter().find(|own| own.stage != Stage::Lost) else {
+        return if lock.holds.is_empty() { 0 } else { 8 };
+    };
+    match own.stage {
+        Stage::Held => 1 + usize::from(own.is_over(NOW)),
+        Stage::Cached(CachedFor::TimeSlice) => 3,
+        Stage::Cached(CachedFor::UntilRecall(_)) => 4,
+        Stage::HandingOff { sent, .. } => 5 + usize::from(sent),
+        Stage::Returning => 7,
+        Stage::Lost => 8,
+    }
+}
+
+/// The event, as the table tells them apart.
+fn kind(client: &Client, event: &Event) -> &'static str {
+    let lock = &client.lock;
+    let here = |id: Id| lock.holds.iter().find(|own| own.hold.0 == id);
+    let is_live = |id: Id| here(id).is_some_and(HoldState::is_live);
+    let is_late = |sent: Moment| NOW >= sent.plus(RULES.lease);
+    match *event {
+        Event::Want { thread, .. } if lock.holds.iter().any(|own| own.is_of(thread as u64)) => {
+            "Want by the same thread"
+        }
+        Event::Want { once: false, .. } => "Want",
+        Event::Want { once: true, .. } => "Want once",
+        Event::GoOn { thread } => match client.users[thread] {
+            ref user if user.settles.is_some() => "Received",
+            ref user if user.at == At::Going && user.once => "Tries",
+            ref user if user.at == At::Going => "Joins",
+            ref user if user.at == At::Leaving => "Leaves",
+            ref user if user.at == At::EndingLast => "Learns the outcome",
+            _ => "Falls asleep",
+        },
+        Event::Look { .. } => "Look",
+        Event::GiveUp { .. } => "GiveUp",
+        Event::Answer { answer, sent, .. } => match answer {
+            Attempt::Granted { .. } if is_late(sent) => "Answer: granted, late",
+            Attempt::Granted { .. } => "Answer: granted",
+            Attempt::Busy => "Answer: busy",
+            Attempt::Refused => "Answer: refused",
+            Attempt::Unknown => "Answer: unknown",
+        },
+        Event::Counted { answer, .. } => {
+            said(answer, ["Counted: granted", "Counted: not held", "", "Counted: unknown"])
+        }
+        Event::End { id, .. } if !is_live(id) => "End of a lost hold",
+        Event::End { id, .. } if here(id).is_some_and(|own| own.levels.open.len() > 1) => {
+            "End of an inner level"
+        }
+        Event::End { dropped: true, .. } => "End by a guard",
+        Event::End { dropped: false, .. } => "End by unlock",
+        Event::Sent { effect: Effect::HandOff { .. } } => "Sent: hand-off",
+        Event::Sent { .. } => "Sent: release",
+        Event::NotSent { effect: Effect::HandOff { .. } } => "NotSent: hand-off",
+        Event::NotSent { .. } => "NotSent: release",
+        Event::HandoffAnswer { answer: Said::Yes, sent, .. } if is_late(sent) => {
+            "HandoffAnswer: granted, late"
+        }
+        Event::HandoffAnswer { answer, .. } => said(
+            answer,
+            [
+                "HandoffAnswer: granted",
+                "HandoffAnswer: not held",
+                "HandoffAnswer: refused",
+                "HandoffAnswer: unknown",
+            ],
+        ),
+        Event::ReleaseAnswer { answer, .. } => {
+            said(answer, ["ReleaseAnswer: freed", "ReleaseAnswer: not held", "", "ReleaseAnswer: unknown"])
+        }
+        Event::RenewAnswer { id, .. } if !is_live(id) => "RenewAnswer of an ended hold",
+        Event::RenewAnswer { answer, .. } => {
+            said(answer, ["RenewAnswer: held", "RenewAnswer: not held", "", "RenewAnswer: unknown"])
+        }
+        Event::CheckAnswer { id, .. } if !is_live(id) => "CheckAnswer of an ended hold",
+        Event::CheckAnswer { answer, .. } => match answer {
+            Checked::Unwanted => "CheckAnswer: unwanted",
+            Checked::Wanted => "CheckAnswer: wanted",
+            Checked::NotHeld => "CheckAnswer: not held",
+            Checked::Unknown => "CheckAnswer: unknown",
+        },
+        Event::Message => "Message",
+        Event::Time => "Time",
+    }
+}
+
+/// The name of what the store says; no kind of request but hand-offs tells a refusal apart.
+fn said(answer: Said, [yes, no, refused, unknown]: [&'static str; 4]) -> &'static str {
+    match answer {
+        Said::Yes => yes,
+        Said::No => no,
+        Said::Refused => refused,
+        Said::Unknown => unknown,
+    }
+}
+
+/// The hold of the sample, and one that has ended.
+const HOLD: Id = Id { serial: 1, number: NUMBERS };
+const ENDED: Id = Id { serial: 9, number: NUMBERS };
+const WAITER: usize = 1;
+
+/// An event of each kind, and where its thread is.
+fn events() -> Vec<(Event, At)> {
+    let (thread, number, sent) = (WAITER, 2 * NUMBERS, NOW);
+    let want = |thread, once| (Event::Want { thread, caches: false, once }, At::Idle);
+    let late = NOW.minus(RULES.lease);
+    let asked = |sent, answer| (Event::Answer { thread, number, sent, answer }, At::Asking);
+    let handed = |sent, answer| {
+        (Event::HandoffAnswer { from: HOLD, to: WAITER, number, waits: true, sent, answer }, At::Receiving)
+    };
+    let by_keeper = |event| (event, At::Sleeping);
+    let granted = Attempt::Granted { queued: 0 };
+    let go_on = |at| (Event::GoOn { thread }, at);
+    let mut events = vec![want(0, false), want(2, false), want(2, true)];
+    events.extend([go_on(At::Going), go_on(At::FallingAsleep { for_head: false }), go_on(At::Leaving)]);
+    events.push((Event::GoOn { thread }, At::Receiving));
+    events.push((Event::GoOn { thread: 0 }, At::EndingLast));
+    events.extend([(Event::Look { thread }, At::Sleeping), (Event::GiveUp { thread }, At::Sleeping)]);
+    events.extend([asked(sent, granted), asked(late, granted), asked(sent, Attempt::Busy)]);
+    events.extend([Attempt::Refused, Attempt::Unknown].map(|answer| asked(sent, answer)));
+    let said = [Said::Yes, Said::No, Said::Unknown];
+    events.extend(said.map(|answer| (Event::Counted { id: HOLD, sent, answer }, At::Counting)));
+    // The sample of a hold has one level, and two for the first of these.
+    events.extend([false, false, true].map(|dropped| (Event::End { id: HOLD, dropped }, At::Working)));
+    events.push((Event::End { id: ENDED, dropped: false }, At::Working));
+    let hand_off = Effect::HandOff { from: HOLD, to: WAITER, number, waits: true };
+    let release = Effect::Release { id: HOLD, left: 0, waits: false };
+    for effect in [hand_off, release] {
+        events.extend([Event::Sent { effect }, Event::NotSent { effect }].map(by_keeper));
+    }
+    events.extend([handed(sent, Said::Yes), handed(late, Said::Yes)]);
+    events.extend([Said::No, Said::Refused, Said::Unknown].map(|answer| handed(sent, answer)));
+    events
+        .extend(said.map(|answer| (Event::ReleaseAnswer { id: HOLD, waits: true, answer }, At::EndingLast)));
+    events.extend(said.map(|answer| by_keeper(Event::RenewAnswer { id: HOLD, sent, answer })));
+    events.push(by_keeper(Event::RenewAnswer { id: ENDED, sent, answer: Said::Yes }));
+    let checked = [Checked::Unwanted, Checked::Wanted, Checked::NotHeld, Checked::Unknown];
+    events.extend(checked.map(|answer| by_keeper(Event::CheckAnswer { id: HOLD, answer })));
+    events.push(by_keeper(Event::CheckAnswer { id: ENDED, answer: Checked::NotHeld }));
+    events.extend([Event::Message, Event::Time].map(by_keeper));
+    events
+}
+
+/// A client whose lock is in this stage, and for which a second thread waits.
+fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Client {
+    let setup = Setup { threads: &[3], cycles: 9, rules: sliced(RULES, ticks(2)), ..BASE };
+    let mut client = World::new(&setup).clients.remove(0);
+    let at = client.at(&setup.rules);
+    let until = if stage == 2 { NOW } else { NOW.plus(RULES.lease) };
+    let mut own = HoldState::new(TestHold(HOLD), Some(0), HOLD.number, NOW, until);
+    let has_levels = matches!(stage, 1 | 2 | 8);
+    let levels = usize::from(has_levels) + usize::from(is_inner && has_levels);
+    for _ in 0..levels {
+        own.levels.add(Lease::Renewed);
+    }
+    own.is_under_way = matches!(event, Event::RenewAnswer { .. });
+    own.stage = match stage {
+        3 => Stage::Cached(CachedFor::TimeSlice),
+        4 => Stage::Cached(CachedFor::UntilRecall(NOW)),
+        5 | 6 => Stage::HandingOff { to: TicketId(WAITER as u64), sent: stage == 6 },
+        7 => Stage::Returning,
+        8 => Stage::Lost,
+        _ => Stage::Held,
+    };
+    if stage == 4 {
+        own.until_recall(CacheTerms { heard: 0, is_wanted: false }, at);
+    }
+    let joins = matches!(event, Event::Want { .. }) || thread_at == At::Going;
+    if !joins {
+        client.lock.queue.join(TicketId(WAITER as u64), TestWaiter::default(), false);
+        let is_asleep = matches!(thread_at, At::Sleeping | At::Working);
+        let waiter = client.lock.queue.get_mut(TicketId(WAITER as u64));
+        waiter.into_iter().for_each(|ticket| ticket.is_asleep = is_asleep);
+    }
+    if stage > 0 {
+        let _entered = client.lock.enter(own, None, at);
+    }
+    if stage == 3 {
+        client.lock.caching.begin(1, at);
+    }
+    client.renewals.push((HOLD.serial, NOW));
+    client.grants = 1;
+    for thread in [0, WAITER] {
+        client.users[thread].at = thread_at;
+        client.users[thread].number = (thread as u64 + 1) * NUMBERS;
+    }
+    (client.users[0].held, client.users[0].levels) = (Some(HOLD), levels as u8);
+    if thread_at == At::EndingLast {
+        client.users[0].outcome = Some(Said::Yes);
+    }
+    client.users[WAITER].settles =
+        (thread_at == At::Receiving && matches!(event, Event::GoOn { .. })).then_some(false);
+    client
+}
+
+/// The table; `comes` says of an event whether it comes in a stage.
+pub(super) fn table(comes: impl Fn(usize, &str) -> bool, moves: &BTreeSet<(usize, usize)>) -> String {
+    let mut table =
+        String::from("stage | event | stage after | what is to be done, and where the thread is then\n");
+    for (before, name) in STAGES.iter().enumerate() {
+        let (mut never, mut listed) = (Vec::new(), Vec::new());
+        let mut has_inner = false;
+        for (event, thread_at) in events() {
+            let is_end = matches!(event, Event::End { id: HOLD, .. });
+            let is_inner = is_end && !has_inner;
+            has_inner |= is_end;
+            let mut client = sample(before, (&event, thread_at), is_inner);
+            let kind = kind(&client, &event);
+            if listed.contains(&kind) {
+                continue;
+            }
+            listed.push(kind);
+            if !comes(before, kind) {
+                never.push(kind);
+                continue;
+            }
+            let users: Vec<At> = client.users.iter().map(|user| user.at).collect();
+            let rules = sliced(RULES, ticks(2));
+            let mut done: Vec<_> = client.on(&rules, event).iter().map(first_word).collect();
+            done.extend(client.lock.retired.last.iter().map(|_| "Retire".to_owned()));
+            let woken = client.lock.queue.iter().filter(|ticket| ticket.waiter.is_woken);
+            done.extend(woken.map(|_| "Wake".to_owned()));
+            let moved = client.users.iter().zip(users).filter(|(user, before)| user.at != *before);
+            done.extend(moved.map(|(user, _)| first_word(&user.at)));
+            table += &format!("{name} | {kind} | {} | {}\n", STAGES[stage(&client.lock)], done.join(", "));
+        }
+        table += &format!("{name} | never came: {}\n", never.join("; "));
+        let after = moves.iter().filter(|(from, _)| *from == before).map(|(_, to)| STAGES[*to]);
+        table += &format!("{name} | leads to: {}\n", after.collect::<Vec<_>>().join("; "));
+    }
+    table
+}
+
+/// Whether a table has a row for the event.
+pub(super) fn has_row(table: &str, stage: usize, kind: &str) -> bool {
+    table.lines().any(|line| line.starts_with(&format!("{} | {kind} |", STAGES[stage])))
+}
+
+fn first_word(what: &impl std::fmt::Debug) -> String {
+    format!("{what:?}").split([' ', '(']).next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_page_on_the_architecture_shows_all_transitions() {
+    let word = |name: &str| name.trim_matches('`').split([' ', ',']).next().unwrap_or_default().to_owned();
+    let pairs: BTreeSet<_> = moves(include_str!("table.txt"))
+        .into_iter()
+        .map(|(from, to)| (word(STAGES[from]), word(STAGES[to])))
+        .filter(|(from, to)| from != to)
+        .collect();
+    let page = std::fs::read_to_string("docs/architecture.md").unwrap();
+    let shown = page.lines().skip_while(|line| !line.starts_with("| Stage | Next |")).skip(2);
+    let shown = shown.take_while(|line| line.starts_with('|')).flat_map(|line| {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let to = cells[2].split(", ").map(word).collect::<Vec<_>>();
+        to.into_iter().map(move |to| (word(cells[1]), to))
+    });
+    assert_eq!(shown.collect::<BTreeSet<_>>(), pairs);
+}
