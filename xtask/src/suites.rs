@@ -45,6 +45,7 @@ pub const SUITES: &[Suite] = &[
     suite("faults", "histories", "no_two_processes_ever_hold_a_lock_at_once"),
     suite("interop", "interop", ""),
     suite("topologies", "topology", "cluster::"),
+    suite("topologies", "topology", "forgotten::"),
     suite("topologies", "topology", "redlock::"),
     suite("topologies", "topology", "replicas::"),
     suite("topologies", "topology", "ring::"),
@@ -52,7 +53,7 @@ pub const SUITES: &[Suite] = &[
     // The others of it run beside the tests of their stores.
     suite("stores", "stores", "deadlock_processes:: --skip=::two_processes_deadlock"),
     suite("stores", "stores", "etcd::"),
-    suite("stores", "stores", "files:: formats:: lists:: redis:: secrets::"),
+    suite("stores", "stores", "contended:: files:: formats:: lists:: redis:: secrets::"),
     suite("stores", "stores", "mysql:: mysql_settings::"),
     suite("stores", "stores", "orders:: sqlite:: tls::"),
     suite("stores", "stores", "postgres::"),

@@ -59,12 +59,6 @@ struct Round {
     changed: Condvar,
 }
 
-impl Default for Round {
-    fn default() -> Round {
-        Round { state: Mutex::default(), changed: Condvar::new() }
-    }
-}
-
 #[derive(Default)]
 struct RoundState {
     /// One request for each grant: does the server have it?
@@ -192,7 +186,11 @@ impl Acks {
     /// round, at once.
     fn enter(&self, check: &Command) -> (Arc<Round>, usize, bool) {
         let mut rounds = self.rounds.lock();
-        let round = Arc::clone(rounds.next.get_or_insert_default());
+        let round = Arc::clone(
+            rounds
+                .next
+                .get_or_insert_with(|| Arc::new(Round { state: Mutex::default(), changed: Condvar::new() })),
+        );
         let mut state = round.state.lock();
         state.checks.push(check.clone());
         state.waiting += 1;
