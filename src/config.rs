@@ -6,24 +6,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::copies::{Copies, Durable, ReplicaRule};
 use crate::credentials::Provider;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ident::Owner;
 use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease};
 
-/// The shortest lease that the watchdog can keep alive: it renews each third.
+/// Shortest lease that the watchdog can renew, at each third of it.
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
 
-/// The least time for which a wait lasts before it is looked at: the look costs requests.
+/// Shortest wait that is checked for deadlocks: each check costs requests.
 const MIN_DEADLOCK_AGE: Duration = Duration::from_millis(10);
 
-/// Turns a lock's given name into the store's.
+/// Maps a lock's given name to the store's.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// The options of a client: each field, its type and its default; behind these the environment variable, the
-/// method of the builder that is given its value, the function that reads the value, and an example. `$then`
-/// gets the table.
+/// The options of a client: field, type and default; then environment variable, builder method, the function
+/// that reads the variable, and an example. `$then` gets the table.
 macro_rules! client_options {
     ($then:ident) => {
         $then! {
@@ -36,7 +36,7 @@ macro_rules! client_options {
                     "LEASEHOLD_RETRY_TIMEOUT" retry_timeout(time) "10s";
                 key_prefix: String = String::new(), "LEASEHOLD_KEY_PREFIX" key_prefix(text) "shop:";
                 map_names: Option<NameMapper> = None;
-                /// The place of the locks, the same for all clients that name the place in the same way.
+                /// The place of the locks, as the client's servers name it.
                 place: String = String::new();
                 /// The kind of store, for people.
                 store: &'static str = "";
@@ -68,11 +68,13 @@ macro_rules! client_options {
                 /// Whether scripts may be used; without them only token locks work.
                 scripts: bool = true;
                 /// How many replicas must have each grant.
-                replicas: Option<Replicas> = None;
+                replicas: ReplicaRule = ReplicaRule::ByUrl;
+                /// In how many append-only files each grant must be.
+                durable: Option<Durable> = None;
                 tls: TlsOptions = TlsOptions::default();
-                /// The files that the URL, or lists of servers, came from.
+                /// The files of the URL or of lists of servers.
                 url_files: Vec<PathBuf> = Vec::new();
-                /// Says user and password, in place of `password`.
+                /// Provides user and password, in place of `password`.
                 credentials: Option<Provider> = None;
                 sentinel_credentials: Option<Provider> = None;
                 table: TableOptions = TableOptions::default();
@@ -81,8 +83,7 @@ macro_rules! client_options {
                 /// The host names, which the client's connections share.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
-                /// Whether the client may write notes beside the locks: not without an entry in the
-                /// directory.
+                /// Whether the client may write notes beside the locks: only with a directory entry.
                 notes: bool = true;
             }
             /// The servers that keep a lock together, and the time-out of each.
@@ -176,17 +177,14 @@ pub enum ClusterPubSub {
     Both,
 }
 
-/// How many replicas a grant must have reached, and how long that may take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Replicas {
-    pub(crate) count: u32,
-    pub(crate) within: Duration,
-}
-
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
-    /// The URL of the file that was named in its place.
+    /// See [`ReplicaRule::copies`].
+    pub(crate) fn copies(&self, has_replicas: bool) -> Option<Copies> {
+        self.replicas.copies(self.durable, self.command_timeout, has_replicas)
+    }
+
     pub(crate) fn read_url(&mut self) -> Result<()> {
         if let Some(file) = self.url_files.first() {
             self.url = read_urls(file).map_err(|why| unusable("URL", &why))?;
@@ -208,21 +206,10 @@ impl ServerOptions {
                 format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}"),
             ));
         }
-        if let Some(Replicas { count, within }) = self.replicas {
-            if count == 0 {
-                return Err(Error::invalid("connect", "require_replicas needs a count of at least 1"));
-            }
-            check_timeout("time-out for require_replicas", within)?;
-            if within >= self.command_timeout {
-                return Err(Error::invalid(
-                    "connect",
-                    format!(
-                        "a time-out of {within:?} for require_replicas is too long: it must be less than the command_timeout, \
-                         {:?}",
-                        self.command_timeout
-                    ),
-                ));
-            }
+        self.durable.map_or(Ok(()), Durable::check)?;
+        if let ReplicaRule::Required(replicas) = self.replicas {
+            check_timeout("time-out for require_replicas", replicas.within)?;
+            replicas.check(self.command_timeout)?;
         }
         self.check_client_name()?;
         Ok(self)
@@ -239,17 +226,17 @@ impl ServerOptions {
     }
 }
 
-/// Authorities to trust over TLS, and the client certificate. All are PEM files.
+/// Trusted authorities and the client certificate, PEM files.
 #[derive(Clone, Default)]
 pub(crate) struct TlsOptions {
     /// The authorities to trust instead of the system's.
     pub(crate) ca: Option<PathBuf>,
-    /// The client's certificate, with those between it and its authority, and its key.
+    /// The client's certificate chain, and its key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl TlsOptions {
-    /// Whether a URL of this scheme is served over TLS: if the scheme is `secure`.
+    /// Whether a URL uses TLS: if its scheme is `secure`.
     #[cfg(any(feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn is_wanted_by(&self, scheme: &str, secure: &str) -> Result<bool> {
         let is_wanted = scheme.eq_ignore_ascii_case(secure);
@@ -262,7 +249,7 @@ impl TlsOptions {
         Ok(is_wanted)
     }
 
-    /// Refuses what nothing would come of: `why` there is no TLS.
+    /// Refuses TLS options that would have no effect; `why` says why.
     pub(crate) fn refused_without_tls(&self, why: &str) -> Result<()> {
         let given = match self {
             TlsOptions { ca: None, identity: None } => return Ok(()),
@@ -277,12 +264,12 @@ fn unusable(what: &str, why: &str) -> Error {
     Error::invalid("connect", format!("the {what}'s file cannot be used: {why}"))
 }
 
-/// A file's text without the line ends at its end.
+/// A file's text without final line ends.
 pub(crate) fn read_secret(file: &PathBuf) -> std::result::Result<String, String> {
     read(file, |text| text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// The lines of a file of URLs that mean something.
+/// The lines of a file of URLs, without comments.
 pub(crate) fn read_urls(file: &PathBuf) -> std::result::Result<String, String> {
     let counts = |line: &&str| !line.is_empty() && !line.starts_with('#');
     read(file, |text| text.lines().map(str::trim).filter(counts).collect::<Vec<_>>().join("\n"))
@@ -295,7 +282,6 @@ fn read(file: &PathBuf, meant: impl FnOnce(&str) -> String) -> std::result::Resu
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl ServerOptions {
-    /// Refuses what a database cannot do anything with.
     pub(crate) fn checked_for_database(&self) -> Result<&ServerOptions> {
         check_table(&self.table.name)?;
         if self.database.is_some() {
@@ -356,7 +342,7 @@ impl From<String> for RedlockNode {
 }
 
 impl fmt::Debug for RedlockNode {
-    /// Leaves out the URL, which may hold a password.
+    /// Omits the URL, which may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedlockNode").finish_non_exhaustive()
     }
@@ -379,7 +365,7 @@ impl RedlockOptions {
     }
 }
 
-/// A plain identifier, or one in a schema: it becomes part of the statements.
+/// A plain identifier, with or without a schema: it becomes part of the statements.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn check_table(table: &str) -> Result<()> {
     const MOST: usize = 48;
@@ -407,7 +393,7 @@ fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
 }
 
 impl fmt::Debug for ServerOptions {
-    /// Leaves out what may be secret: the URL's user part and the password.
+    /// Omits secrets: the URL's user part and the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerOptions")
             .field("database", &self.database)

@@ -1,4 +1,4 @@
-//! A user and a password, and what provides them.
+//! Credentials, and their provider.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::inquiry::{Cause, Told};
 
-/// The longest user name and password that are sent.
+/// Longest user name and password.
 const LONGEST: usize = 64 * 1024;
 
 /// A user and a password, as a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
@@ -30,7 +30,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The password of the user that the client's options or its URL name.
+    /// The password of the user named in the client's options or URL.
     pub fn new(password: impl Into<String>) -> Credentials {
         Credentials { username: None, password: password.into(), valid_for: None }
     }
@@ -41,23 +41,22 @@ impl Credentials {
         self
     }
 
-    /// The time from now after which the server ends connections that have logged in with these. Defaults to
-    /// no such time.
+    /// When, from now on, the server ends connections that logged in with these. Defaults to never.
     ///
-    /// On Redis the client replaces each connection before: a fifth of the time, at least 30 s and at most
-    /// half of it, and up to an eighth earlier, so that a fleet does not connect at once. The old connection
-    /// serves until the new one stands. Other stores take no notice.
+    /// On Redis the client replaces each connection before that: a fifth of the time, at least 30 s and at
+    /// most half of it, and up to an eighth earlier, so that a fleet does not reconnect at once. The old
+    /// connection serves until the new one stands. Other stores ignore this.
     pub fn valid_for(mut self, time: Duration) -> Credentials {
         self.valid_for = Some(time);
         self
     }
 
-    /// The user and the password, with the user that is known otherwise.
+    /// User and password; `username` is the default.
     pub(crate) fn over(self, username: Option<String>) -> (Option<String>, Option<String>) {
         (self.username.or(username), Some(self.password))
     }
 
-    /// Refuses credentials that no server lets in, and those that could end a field of a protocol early.
+    /// Refuses credentials that no server accepts, and those that could break a protocol's framing.
     pub(crate) fn check(&self) -> std::result::Result<(), &'static str> {
         let texts = || self.username.iter().chain([&self.password]);
         match () {
@@ -70,13 +69,13 @@ impl Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Leaves out the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
     }
 }
 
-/// Asked with the server's address.
+/// Called with the server's address.
 pub(crate) type Provider = Arc<dyn Fn(&str) -> Told<Credentials> + Send + Sync>;
 
 pub(crate) fn provider<E: Into<Box<dyn StdError + Send + Sync>>>(

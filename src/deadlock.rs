@@ -28,8 +28,8 @@ use crate::inspect::Location;
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether the whole cycle existed at one moment. `false` if it may be a deadlock, since another thread
-    /// may release one of its locks: an owned guard's, or that of a command of `leasehold run`.
+    /// Whether the whole cycle existed at one moment. `false` if it only may be a deadlock, since another
+    /// thread may release one of its locks: an owned guard's, or that of a command of `leasehold run`.
     pub is_certain: bool,
 }
 
@@ -69,7 +69,6 @@ pub struct DeadlockStep {
     pub is_youngest: bool,
 }
 
-/// Seconds with one digit.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadlock_is_read_as_who_holds_what_and_waits_for_what() {
+    fn a_deadlocks_text_names_each_thread_and_lock() {
         let step = |owner: &str, holds: &str, waits_for: &str| DeadlockStep {
             owner: owner.to_owned(),
             wait_id: 7,

@@ -1,4 +1,4 @@
-//! The crate's one error type.
+//! The crate's error type.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -199,7 +199,7 @@ impl Error {
         error
     }
 
-    /// Names the lock, unless one is named already.
+    /// Names the lock unless one is named.
     pub(crate) fn on(mut self, name: &str) -> Error {
         if self.inner.lock.is_none() {
             self.inner.lock = Some(shortened(name));
@@ -223,7 +223,7 @@ impl Error {
         self
     }
 
-    /// The opposite: whatever happened changes nothing, or another part undoes it.
+    /// Whatever happened changes nothing, or is undone elsewhere.
     pub(crate) fn with_known_outcome(mut self) -> Error {
         self.inner.outcome_unknown = false;
         self
@@ -235,7 +235,7 @@ impl Error {
         self
     }
 
-    /// Without the source, for several requests that failed for one reason.
+    /// Without the source; for several requests that failed together.
     pub(crate) fn copy(&self) -> Error {
         let ErrorParts { kind, action, lock, detail, not_held, outcome_unknown, work_ran, source: _ } =
             &*self.inner;
@@ -347,8 +347,8 @@ impl Error {
         matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
     }
 
-    /// This error, or the one of an attempt before that the server answered: a silent last attempt may only
-    /// have been cut off by its deadline.
+    /// This error, or that of an earlier attempt which the server answered: the last attempt may only have
+    /// been cut off by its deadline.
     pub(crate) fn or_answer(self, before: Option<Error>) -> Error {
         before.filter(|before| self.is_silence() && !before.is_silence()).unwrap_or(self)
     }
@@ -391,7 +391,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// With kind and cause, since a `main` that returns the error prints this.
+/// With kind and cause, as printed for a `main` that returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self} ({:?})", self.inner.kind)?;
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_names_action_lock_and_reason_but_not_the_cause() {
+    fn an_errors_text_leaves_out_the_cause() {
         let cause = std::io::Error::other("the cause");
         let error = Error::new(ErrorKind::Unreachable, "unlock", "the connection broke")
             .on("orders")

@@ -1,4 +1,4 @@
-//! Forked children: which process may use a client, and what becomes of a client that a child inherits.
+//! Forked children: which process may use a client, and how an inherited client ends.
 
 use std::process;
 use std::sync::Arc;
@@ -7,21 +7,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::pid_namespace;
 
-/// The process that made the first client; 0 before. A forked child inherits its parent's value.
+/// The process that made the first client; 0 before. A forked child inherits the value.
 static FIRST: AtomicU32 = AtomicU32::new(0);
 
-/// The namespace in which that process has its number; 0 where the system has none, or does not say.
+/// The PID namespace of that process; 0 if unknown.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
-/// The first process of each namespace has this number: a child of one may be the first of another.
+/// The first process of each namespace has this id, so a child may have its parent's id.
 const FIRST_OF_NAMESPACE: u32 = 1;
 
-/// Asks whether this process may make a client: not if it is a forked child of one that has made one.
+/// Refuses a forked child of a process that has made a client.
 ///
-/// parking_lot, and so r2d2, keep one registry of all threads that sleep. A child has its parent's registry
-/// as it just was, but none of the threads in it: their locks stay locked, and their entries are in stacks
-/// that the child's own threads get. Nothing can clear it from here, so what would hang or be overwritten is
-/// refused (`docs/decisions/0021-fork.md`).
+/// parking_lot, and so r2d2, keep a registry of sleeping threads. The child inherits the registry without
+/// the threads: locks stay locked, and entries point into stacks that the child reuses. Nothing can clear it
+/// from here, so clients in the child are refused rather than hang (`docs/decisions/0021-fork.md`).
 pub(crate) fn enter_process() -> Result<()> {
     if FIRST.load(Ordering::Acquire) == 0 {
         NAMESPACE.store(pid_namespace(), Ordering::Relaxed);
@@ -30,18 +29,16 @@ pub(crate) fn enter_process() -> Result<()> {
     refused_if_forked("connect")
 }
 
-/// Whether this is a forked child of the process that made all the clients there are. Nothing of them may be
-/// used then: their mutexes may be held by threads that do not exist here, and their sockets are the
-/// parent's.
+/// Whether this process is a forked child of the one that made all existing clients. None of them may be
+/// used: threads that do not exist here may hold their mutexes, and the parent uses their sockets.
 ///
-/// A process number says so, and costs one question to the system. Only the number 1 is had by more than one
-/// process of a family, as a rule: there the namespace is compared as well, which takes some microseconds.
+/// The process id decides, at the cost of one system call. Usually only the id 1 occurs twice in a family of
+/// processes; for it the namespace, which costs some microseconds, is compared too.
 pub(crate) fn is_forked() -> bool {
     let first = FIRST.load(Ordering::Relaxed);
     first != 0 && (first != process::id() || first == FIRST_OF_NAMESPACE && is_elsewhere())
 }
 
-/// Whether this is another namespace than the first client's.
 fn is_elsewhere() -> bool {
     let (first, here) = (NAMESPACE.load(Ordering::Relaxed), pid_namespace());
     first != 0 && here != 0 && first != here
@@ -55,7 +52,7 @@ pub(crate) fn refused_if_forked(action: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Keeps what `shared` points to from ever being dropped.
+/// Keeps the value behind `shared` from ever being dropped.
 #[expect(clippy::mem_forget, reason = "the point: see Engine's Drop")]
 pub(crate) fn leak<T: ?Sized>(shared: &Arc<T>) {
     std::mem::forget(Arc::clone(shared));

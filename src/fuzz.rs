@@ -1,7 +1,7 @@
-//! Made-up input for the tests of parsers: input that is nearly right, and bounds on what it may cost.
+//! Generated input for the tests of parsers, mostly nearly valid, with bounds on its cost.
 //!
-//! `./check fuzz` builds them, with `--cfg leasehold_fuzz`, and runs them one at a time: what they allocate
-//! is counted for the whole process. `LEASEHOLD_CASES` says how many inputs each gets.
+//! `./check fuzz` builds these tests with `--cfg leasehold_fuzz` and runs them one at a time, since
+//! allocations are counted for the process. `LEASEHOLD_CASES` sets the number of inputs.
 
 use std::alloc::System;
 use std::fmt::Debug;
@@ -15,16 +15,15 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Inputs of each test.
 const CASES: u32 = 20_000;
 
-/// The most bytes that a parser may allocate for an input of `bytes` bytes, freed ones included: a map of
-/// slots alone has a quarter of the first part.
+/// Most bytes that a parser may allocate, freed ones included, for an input of `bytes` bytes. An empty map
+/// of slots alone takes a quarter of the constant.
 fn allowed(bytes: usize) -> usize {
     1024 * 1024 + 256 * bytes
 }
 
-/// Has `read` read many inputs: it must not panic, and must not allocate more than its input is worth.
+/// Makes `read` read many inputs: it must neither panic nor allocate more than allowed.
 pub(crate) fn each<T: Debug>(inputs: impl Strategy<Value = T>, bytes: fn(&T) -> usize, read: impl Fn(&T)) {
     let cases = std::env::var("LEASEHOLD_CASES").map_or(CASES, |cases| cases.parse().unwrap());
     let config = Config { cases, failure_persistence: None, ..Config::default() };
@@ -39,7 +38,7 @@ pub(crate) fn each<T: Debug>(inputs: impl Strategy<Value = T>, bytes: fn(&T) -> 
     println!("{cases} inputs");
 }
 
-/// One of these with some changes, or anything at all.
+/// One of the seeds with some changes, or random bytes.
 pub(crate) fn nearly(seeds: &'static [&'static [u8]]) -> impl Strategy<Value = Vec<u8>> {
     let seed = select(seeds).prop_map(<[u8]>::to_vec);
     let edits = vec((any::<Index>(), edit()), 0..6);
@@ -66,7 +65,6 @@ pub(crate) fn nearly(seeds: &'static [&'static [u8]]) -> impl Strategy<Value = V
     prop_oneof![4 => changed, 1 => vec(any::<u8>(), 0..64)]
 }
 
-/// The same as text.
 pub(crate) fn nearly_text(seeds: &'static [&'static [u8]]) -> impl Strategy<Value = String> {
     nearly(seeds).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,6 +1,6 @@
-//! Hosts: how they are shown, which may be connected to, and their addresses, looked up within a time.
+//! Hosts: how to show them, which may be connected to, and looking up their addresses.
 //!
-//! The system's look-up of a name has no time-out, and nothing ends it: it is an [`Inquiry`].
+//! The system's look-up of a name has no time-out and cannot be ended, so it is an [`Inquiry`].
 
 pub(crate) mod url;
 
@@ -28,27 +28,27 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment, random_between};
 
-/// The time for which an answer is used without asking again: for connections that are opened together.
+/// Time for which an answer is reused, for connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
-/// The time that each of several addresses has to accept a connection before the next is tried, as RFC 8305
-/// advises; and the factor by which that grows from round to round.
+/// Time for each of several addresses before the next is tried, as RFC 8305 advises; and its factor from
+/// round to round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
-/// The number of names of which is kept which address accepted.
+/// Most names whose last accepting address is kept.
 const MOST_KEPT: usize = 256;
 
 /// A host's name, or its address.
 #[derive(Clone)]
 pub(crate) struct Host {
     name: Arc<str>,
-    /// A server named it, not the URL.
+    /// Whether a server named it, rather than the URL.
     is_foreign: bool,
-    /// It may be shown. The text in a host's place in a URL may be a password whose host was forgotten, until
-    /// it is found to have an address.
+    /// Whether messages may show it. The text in a host's place may be a password of a URL that lacks the
+    /// host, until it proves to have an address.
     is_shown: Arc<AtomicBool>,
 }
 
 impl Host {
-    /// From a URL; `is_sure`: what is written there can be nothing else.
+    /// From a URL; `is_sure`: the text can only be a host.
     pub(crate) fn given(name: &str, is_sure: bool) -> Host {
         let is_sure = is_sure || name == "localhost" || name.parse::<IpAddr>().is_ok();
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
@@ -94,19 +94,18 @@ impl fmt::Debug for Host {
     }
 }
 
-/// One client's knowledge of hosts.
 pub(crate) struct Hosts {
-    /// Those that a server may name; `None`: all.
+    /// The hosts that servers may name; `None`: all.
     allowed: Option<Vec<String>>,
-    /// Those of the URL, which are allowed too.
+    /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// The address that accepted last, by the name, which is tried first: one that is silent would cost each
+    /// By name, the address that accepted last, which is tried first: a silent one would cost each
     /// connection its time.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 
-/// The times that each of several addresses has, round by round: none that is silent eats all of the time.
+/// The time for each of several addresses, round by round, so that a silent one does not use up all of it.
 pub(crate) struct Rounds {
     deadline: Moment,
     limit: Duration,
@@ -118,8 +117,8 @@ impl Rounds {
         Rounds { deadline, limit: FIRST_LIMIT.0, begun: None }
     }
 
-    /// The limit for each address in the next round. `None`: there is no time left, or no address was silent
-    /// in the last round, which another would not change.
+    /// The time for each address in the next round. `None`: no time is left, or no address was silent, so
+    /// that another round is useless.
     pub(crate) fn next_limit(&mut self) -> Option<Duration> {
         let now = Clock::System.now();
         if let Some(begun) = self.begun.replace(now) {
@@ -133,15 +132,14 @@ impl Rounds {
     }
 }
 
-/// How long a connection is used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
-    /// From its making on, or up to a tenth less, so that a fleet does not connect at once. A name or a proxy
-    /// may lead elsewhere by now, a password may be revoked, and a server that was taken out of use keeps its
+    /// From connecting on; up to a tenth less, so that a fleet does not reconnect at once. By then a name or
+    /// proxy may lead elsewhere or a password be revoked, and a server taken out of use keeps its
     /// connections.
     pub(crate) age: Duration,
-    /// Without a request. Routers and load balancers silently forget connections that are idle for four
-    /// minutes or more, and the next request would time out.
+    /// Without a request. Routers and load balancers silently forget connections that idle for four minutes
+    /// or more, and the next request would time out.
     pub(crate) idle: Duration,
 }
 
@@ -156,26 +154,26 @@ impl Lifetime {
         random_between((self.age - self.age / 10, self.age))
     }
 
-    /// Whether a connection that was last used then is to be replaced, if another can be had.
+    /// Whether to replace a connection, if another can be had.
     pub(crate) fn is_over(&self, replace_at: Moment, used: Moment, now: Moment) -> bool {
         now >= replace_at || now.since(used) >= self.idle
     }
 }
 
-/// The longest reservation of a lock is for this link; `lua/line.lua` has the same bound.
+/// Longest link that extends a lock's reservation; `lua/line.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// How far a server is: how often 10 ms must be doubled to make two round trips and 8 ms for threads.
+/// Class of a link: how often 10 ms must double to cover two round trips and 8 ms for threads.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
 }
 
-/// The time after which the replacement of an old connection is tried again; the old one serves meanwhile.
+/// Pause before another try to replace an old connection, which serves meanwhile.
 pub(crate) const REPLACE_AGAIN: Duration = Duration::from_secs(60);
 
-/// A younger connection is kept although its server takes no writes: else a server that stays read-only would
-/// cost a connect for each request.
+/// A younger connection is kept even if its server takes no writes: otherwise a server that stays read-only
+/// would cost a connect for each request.
 pub(crate) const LEAST_AGE: Duration = Duration::from_millis(250);
 
 impl Default for Hosts {
@@ -197,12 +195,12 @@ impl Hosts {
         }
     }
 
-    /// Servers may name only these.
+    /// Lets servers name only these hosts.
     pub(crate) fn allowing(hosts: Vec<String>) -> Hosts {
         Hosts { allowed: Some(hosts), ..Hosts::default() }
     }
 
-    /// As [`Host::given`]. Servers may name it too.
+    /// As [`Host::given`]; servers may name the host too.
     pub(crate) fn given(&self, name: &str, is_sure: bool) -> Host {
         let host = Host::given(name, is_sure);
         if self.allowed.is_some() {
@@ -225,7 +223,7 @@ impl Hosts {
         Err(Error::invalid("connect", words))
     }
 
-    /// Refuses a host that a server has named and that is not among the allowed ones.
+    /// Refuses a host named by a server that is not allowed.
     pub(crate) fn check(&self, host: &Host) -> Result<()> {
         let Some(allowed) = self.allowed.as_ref().filter(|_| host.is_foreign) else { return Ok(()) };
         let is_own = || self.own.lock().iter().any(|own| is_covered(&host.name, &own.name));
@@ -236,7 +234,6 @@ impl Hosts {
         Err(Error::new(ErrorKind::Unsupported, "connect", words))
     }
 
-    /// Connects until `deadline` at the latest.
     pub(crate) fn connect(&self, host: &Host, port: u16, deadline: Moment) -> io::Result<Socket> {
         let addresses = self.addresses(host, deadline)?;
         let is_only = addresses.len() == 1;
@@ -257,7 +254,7 @@ impl Hosts {
                         socket.set_nodelay(true)?;
                         return system::socket(socket);
                     }
-                    // An answer tells more than the silence of another address.
+                    // An answer is preferred to the silence of another address.
                     Err(error) => match &failure {
                         Some(known) if known.kind() != io::ErrorKind::TimedOut => {}
                         _ => failure = Some(error),
@@ -279,8 +276,8 @@ impl Hosts {
         accepted.insert((&*host.name).into(), address);
     }
 
-    /// The host's addresses, by `deadline`, the one that accepted last first. If the look-up takes too long,
-    /// those that were found before.
+    /// The host's addresses, the one that accepted last first. If the look-up takes too long, the former
+    /// addresses.
     pub(crate) fn addresses(&self, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);
@@ -328,7 +325,7 @@ mod tests {
         (Ipv4Addr::new(127, 0, 0, last), 0).into()
     }
 
-    /// Look-ups that end when the test lets them, in the order in which they began.
+    /// Look-ups that the test ends, in order.
     fn held() -> (Arc<Hosts>, crossbeam_channel::Sender<io::Result<Vec<SocketAddr>>>) {
         let (sender, outcomes) = crossbeam_channel::unbounded();
         let look_up = move |_: &str| outcomes.recv().unwrap_or_else(|_over| Err(io::ErrorKind::Other.into()));
@@ -343,7 +340,7 @@ mod tests {
         assert_eq!(hosts.addresses(&Host::named("127.0.0.9"), soon(0)).unwrap(), [address(9)]);
     }
 
-    /// A listener whose queue is full, so that it answers no further connect.
+    /// A listener with a full queue, which answers no further connect.
     fn silent(place: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
         let listener = TcpListener::bind(place).unwrap();
         let place = listener.local_addr().unwrap();
@@ -367,13 +364,13 @@ mod tests {
             assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3), address(2)]);
         }
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
-        // None answers: all of the time is used, in several rounds.
+        // None answers: the time is used up, in several rounds.
         let none = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(2)])));
         let begun = Clock::System.now();
         let error = none.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
-        // One refuses: that is said, and the silent one is tried again.
+        // The refusal is reported, and the silent one tried again.
         drop(listener);
         let error = hosts.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

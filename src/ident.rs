@@ -26,7 +26,7 @@ pub(crate) struct LockName {
 
 impl LockName {
     fn of(given: Arc<str>, key: String) -> LockName {
-        // Names may come from anybody: the random state prevents chosen collisions.
+        // Anybody may choose names: the random state prevents chosen collisions.
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         LockName { given, hash: STATE.hash_one(&key), key: key.into_boxed_str() }
     }
@@ -89,24 +89,24 @@ impl LockName {
 pub struct ClientId(Uuid);
 
 impl ClientId {
-    /// A random UUID of version 8, by which others see that this client's releases notify the queue (see
-    /// `line.lua`). Redisson's ids, and those of versions of this crate without a queue, have version 4.
+    /// A random UUID of version 8, which tells others that this client's releases notify the queue (see
+    /// `line.lua`). Redisson's ids, and those of older versions of this crate, have version 4.
     pub(crate) fn random() -> ClientId {
         ClientId(Uuid::new_v4()).of_version(8)
     }
 
-    /// The id in version 4: releases do not notify the queue.
+    /// The id in version 4: releases notify no queue.
     pub(crate) fn unlined(self) -> ClientId {
         self.of_version(4)
     }
 
-    /// The id under which the directory has the client, read from either version.
+    /// The client's id in the directory, read from either version.
     pub(crate) fn read(text: &str) -> Option<ClientId> {
         let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36)?;
         Some(ClientId(id).of_version(8))
     }
 
-    /// The id of a record beside the clients': FNV-1a of 128 bits, the same in each process.
+    /// The id of a record beside the clients': FNV-1a of 128 bits, equal in every process.
     pub(crate) fn of_text(parts: &[&str]) -> ClientId {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -155,9 +155,8 @@ impl fmt::Debug for ClientId {
 
 /// The owner of a hold, written `uuid:number` in the store, as Redisson does: the client and an owner number.
 ///
-/// The number is the crate's own count, never the system's thread id, which is reused. A thread changes its
-/// number if a late request under the old one could still reach the server and touch what the thread holds
-/// next.
+/// The crate counts owner numbers itself, since the system reuses thread ids. A thread changes its number
+/// while a late request under the old one could still reach the server and affect its next hold.
 ///
 /// # Examples
 /// ```
@@ -186,7 +185,7 @@ impl Owner {
         Some(Owner { client: ClientId::read(client)?, number: number.parse().ok()? })
     }
 
-    /// Sixteen bytes for the `index`th permit of this owner: half of the client's random id, then the number.
+    /// Sixteen bytes for this owner's permit `index`: half of the client's random id, then the number.
     pub(crate) fn permit(self, index: u32) -> [u8; 16] {
         let mut id = *self.client.0.as_bytes();
         let number = self.number.to_be_bytes();
@@ -198,7 +197,7 @@ impl Owner {
     }
 
     /// Whether the text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Other
-    /// text is another program's data: never shown, and never ended as a hold (see `owners.lua`).
+    /// text is another program's: never shown, and never ended as a hold (see `owners.lua`).
     pub(crate) fn is_one(text: &str) -> bool {
         text.rsplit_once(':').is_some_and(|(client, number)| {
             let digits = number.strip_prefix('-').unwrap_or(number);
@@ -208,8 +207,8 @@ impl Owner {
         })
     }
 
-    /// The client's id, before the colon. If the server refuses this client the queue, the id has version 4
-    /// in place of 8.
+    /// The client's id, before the colon; of version 4 instead of 8 if the server refuses this client the
+    /// queue.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client
@@ -234,9 +233,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A number that grows with each grant of a lock. Send it with each write, and have the resource refuse a
-/// smaller one than it has seen; see
-/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
+/// A number that grows with each grant of a lock. Send it with each write, so that the resource can refuse a
+/// smaller one; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
 /// ```
@@ -283,8 +281,8 @@ fn fresh_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The identity of a thread, owned by its thread-local storage: a `Weak` to it shows that the thread has
-/// ended, and no destructor runs anything.
+/// The identity of a thread, in its thread-local storage: a `Weak` to it shows, without a destructor, that
+/// the thread has ended.
 #[derive(Debug)]
 pub(crate) struct ThreadMarker {
     id: u64,
@@ -296,8 +294,7 @@ pub(crate) struct ThreadMarker {
 impl ThreadMarker {
     fn new() -> ThreadMarker {
         let number = fresh_number();
-        // Has no destructor, so it exists until the thread's very end, and what the thread holds stays its
-        // own.
+        // Has no destructor, so it exists until the thread's very end, and the thread's holds stay its own.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }
@@ -333,8 +330,8 @@ impl ThreadMarker {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Gives this thread's next holds another number, since a request under `number` may still arrive. Holds
-    /// that have it keep it. Does nothing if the thread has another number already.
+    /// Gives this thread's next holds another number, since a request under `number` may still arrive.
+    /// Existing holds keep theirs. Does nothing if the number has changed already.
     #[expect(clippy::let_underscore_must_use, reason = "failing means that the thread has moved on already")]
     pub(crate) fn retire(&self, number: u64) {
         let _ = self.number.compare_exchange(number, fresh_number(), Ordering::AcqRel, Ordering::Acquire);
@@ -370,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Windows destroys thread-locals in an order of its own: the mark still exists there.
+    /// Windows destroys thread-locals in another order: the marker still exists there.
     #[cfg(unix)]
     #[test]
     fn a_thread_stays_itself_while_its_thread_locals_are_destroyed() {
@@ -389,14 +386,14 @@ mod tests {
         }
         let (sender, asked) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // Destroyed after the thread-locals that are made later, so after the mark.
+            // Destroyed after thread-locals that are made later, such as the marker.
             LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
             ThreadMarker::current().id()
         });
         let id = thread.unwrap().join().unwrap();
         let asked: Vec<_> = asked.iter().collect();
         assert_eq!(asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>(), [id, id]);
-        // A request after the mark is gone looks like a late one: no number may be used twice.
+        // Without the marker a request looks late: no number may be used twice.
         assert_ne!(asked[0].1, asked[1].1);
     }
 

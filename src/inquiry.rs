@@ -1,6 +1,6 @@
-//! Questions whose answers may take long or never come: of the system's resolver, of the program's provider of
-//! credentials. Each is asked on a thread of its own, a few at a time, and a thread that needs the answer waits
-//! until its own time is over.
+//! Questions whose answers may be slow or never come: to the system's resolver, or the program's provider of
+//! credentials. Separate threads ask, a few at a time; a thread that needs the answer waits until its own
+//! deadline.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -10,23 +10,21 @@ use std::time::Duration;
 use crate::sync::{Condvar, Mutex, thread};
 use crate::time::{Clock, Moment};
 
-/// The most questions that are asked at the same time. One that hangs keeps its place.
+/// Most questions at the same time, including those that hang.
 const MOST: usize = 4;
-/// A question without an answer for so long is asked again beside it.
+/// An unanswered question is repeated after this.
 const STUCK: Duration = Duration::from_secs(10);
-/// The number of keys whose answers are kept.
 const MOST_KEPT: usize = 256;
 
 pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 pub(crate) type Told<V> = Result<V, Cause>;
 type Ask<V> = Box<dyn Fn(&str) -> Told<V> + Send + Sync>;
 
-/// One question, asked about different keys.
+/// One question, about different keys.
 pub(crate) struct Inquiry<V> {
     thread: &'static str,
     ask: Ask<V>,
     state: Mutex<InquiryState<V>>,
-    /// Signalled at each answer.
     changed: Condvar,
 }
 
@@ -36,9 +34,9 @@ struct InquiryState<V> {
 }
 
 struct Topic<V> {
-    /// The number of the last question, and when it was asked.
+    /// Number and time of the last question.
     asked: (u64, Moment),
-    /// The number of the last question that was answered. An older question's answer does not count.
+    /// Number of the last answered question. Answers to older questions do not count.
     answered: u64,
     last: Option<(Moment, Told<V>)>,
 }
@@ -52,9 +50,9 @@ impl<V: Clone + Send + 'static> Inquiry<V> {
         Arc::new(Inquiry { thread, ask: Box::new(ask), state, changed: Condvar::new() })
     }
 
-    /// The answer about `key` by `deadline`: without asking, if one is younger than the first of `fresh`, or a
-    /// failure than the second; if the first is zero, the question too is asked after this call began. An older
-    /// answer serves where a newer one takes longer than half of the time. `None`: there is none in time.
+    /// The answer about `key`, by `deadline`. Reuses an answer younger than `fresh.0`, or a failure younger
+    /// than `fresh.1`; with zero the question must begin after this call. If half of the time passes, an
+    /// older answer does. `None`: none came in time.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &str,
@@ -142,7 +140,7 @@ mod tests {
         Clock::System.after(Duration::from_millis(ms))
     }
 
-    /// Questions that are answered when the test says so, in the order in which they were asked.
+    /// Questions that the test answers, in order.
     fn held() -> (Arc<Inquiry<u32>>, crossbeam_channel::Sender<Told<u32>>, Arc<AtomicUsize>) {
         let (sender, answers) = crossbeam_channel::unbounded::<Told<u32>>();
         let begun = Arc::new(AtomicUsize::new(0));
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_hangs_is_waited_for_no_longer_than_there_is_time_and_few_are_asked_at_once() {
+    fn a_hanging_question_respects_the_deadline_and_the_limit() {
         let (inquiry, _never, begun) = held();
         for _ in 0..3 {
             assert!(inquiry.answer("hangs", FRESH, soon(20)).is_none());
@@ -165,7 +163,7 @@ mod tests {
             assert!(inquiry.answer(&number.to_string(), FRESH, soon(1)).is_none());
         }
         assert!(inquiry.state.lock().running <= MOST && begun.load(Ordering::SeqCst) <= MOST);
-        // After a while it is asked anew, and an answer to the first question does not count any more.
+        // After a while it is repeated, and an answer to the first question no longer counts.
         let (inquiry, answer, begun) = held();
         assert!(inquiry.answer("hangs", FRESH, soon(1)).is_none());
         inquiry.state.lock().topic("hangs").asked.1 = Moment::from_nanos(0);
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_used_again_while_it_is_fresh_and_later_only_if_there_is_no_newer_one() {
+    fn an_old_answer_serves_only_without_a_newer_one() {
         let (inquiry, sender, begun) = held();
         sender.send(Ok(1)).unwrap();
         for _ in 0..3 {

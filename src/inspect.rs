@@ -1,4 +1,5 @@
-//! The object that a name stands for in the store, and its holders, for programs and for people.
+//! The object that a name stands for in the store, and its holders, for programs and for people; and whether
+//! the store answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -53,9 +54,12 @@ pub struct Inspection {
     pub permits: Vec<PermitInfo>,
     /// The number of all permits that are out.
     pub permits_out: u64,
-    /// A waiting writer keeps readers out that use the agreement.
+    /// Whether a waiting writer keeps readers out that use the agreement.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) writers_wait: bool,
+    /// A waiting writer keeps all readers out that come later.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) a_writer_waits_long: bool,
 }
 
 /// The kind of object that a name stands for.
@@ -82,7 +86,7 @@ pub enum ObjectKind {
     Absent,
     /// The reentrant lock; also as spin lock or non-reentrant.
     Lock,
-    /// The same, with a fencing token for each grant.
+    /// A lock with a fencing token for each grant.
     FencedLock,
     /// The lock that serves waiters in order.
     FairLock,
@@ -318,6 +322,7 @@ impl Inspection {
             permits: Vec::new(),
             permits_out: 0,
             writers_wait: false,
+            a_writer_waits_long: false,
         }
     }
 
@@ -327,12 +332,12 @@ impl Inspection {
         !self.holders.is_empty()
     }
 
-    /// Marks what is this client's.
+    /// Marks this client's entries.
     pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
         let (prefix, unlined) = (format!("{client}:"), format!("{}:", client.unlined()));
         let id = client.to_string();
         let is_own = |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&unlined) || owner == id;
-        // Owners' permits begin with so much of their client's id.
+        // A permit's id begins with this part of its client's id.
         let id: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
         self.holders.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
         self.waiters.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));
@@ -390,7 +395,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// The number of entries left out of a list.
+/// The entries left out of a list.
 fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize, how: &str) -> fmt::Result {
     match all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX)) {
         0 if how.is_empty() => Ok(()),
@@ -466,7 +471,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// How long something lasts, in words.
+/// A remaining time in words.
 struct RemainingText(Duration);
 
 impl fmt::Display for RemainingText {
@@ -479,7 +484,7 @@ impl fmt::Display for RemainingText {
     }
 }
 
-/// A time as people say it: no more than they care for.
+/// A rounded time in words.
 struct DurationText(Duration);
 
 impl fmt::Display for DurationText {
@@ -493,6 +498,60 @@ impl fmt::Display for DurationText {
             _ => write!(f, "{days} d {} h", hours % 24),
         }
     }
+}
+
+/// The answer of [`LockClient::ping`](crate::LockClient::ping).
+///
+/// # Examples
+/// ```
+/// use leasehold::{LockClient, Wakeups};
+///
+/// let health = LockClient::in_memory().ping()?;
+/// assert_eq!((health.store, health.wakeups), ("memory", Wakeups::Working));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Health {
+    /// `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`, `"postgres"`, `"mysql"`,
+    /// `"sqlite"`, `"etcd"`, `"zookeeper"` or `"memory"`.
+    pub store: &'static str,
+    /// The time of the round trip.
+    pub latency: Duration,
+    /// Whether waiters are woken.
+    pub wakeups: Wakeups,
+    /// The table that keeps the locks in PostgreSQL, MySQL or MariaDB, with its schema or database. `None`
+    /// elsewhere, and before the first use of a client that [connects
+    /// lazily](crate::LockClient::connect_lazily).
+    pub table: Option<String>,
+    /// PostgreSQL: tables of this name in other schemas, at the time of connecting. A program whose search
+    /// path leads to one of them keeps other locks.
+    pub other_tables: Vec<String>,
+}
+
+/// Whether a release elsewhere wakes waiters here.
+///
+/// # Examples
+/// ```
+/// use leasehold::{LockClient, Wakeups};
+///
+/// let client = LockClient::in_memory();
+/// if client.ping()?.wakeups == Wakeups::Down {
+///     eprintln!("waiters poll until the subscription is back");
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum Wakeups {
+    /// As far as is known: a store subscribes with its first waiter, and nothing has failed since.
+    Working,
+    /// The subscription failed and is being renewed; until then waiters only poll.
+    Down,
+    /// This store notifies nobody: waiters poll.
+    Polled,
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Ending somebody's wait from outside.
+//! Ending waits from another thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker};
 
-/// Ends waits from another thread: every wait that was given it returns an error that
+/// Ends waits from another thread: each wait that has the token returns an error that
 /// [`is_interrupted`](crate::Error::is_interrupted).
 ///
-/// Cheap to clone; all clones are one token. It stays interrupted for good: make a new one for new waits.
+/// Cheap to clone; clones are one token. A token stays interrupted: make another for later waits.
 ///
 /// # Examples
 /// ```
@@ -36,7 +36,7 @@ pub struct Interrupt {
 #[derive(Default)]
 struct InterruptState {
     is_set: AtomicBool,
-    /// Those who sleep now, each with a number of its own.
+    /// Current sleepers, by number.
     sleepers: Mutex<InterruptSleepers>,
 }
 
@@ -46,7 +46,7 @@ struct InterruptSleepers {
     wakers: HashMap<u64, Waker>,
 }
 
-/// As long as it lives, the interrupt wakes a sleeper.
+/// While it lives, the interrupt wakes a sleeper.
 pub(crate) struct Wakes<'a> {
     shared: &'a InterruptState,
     id: u64,
@@ -65,9 +65,9 @@ impl Interrupt {
         Interrupt { shared: Arc::default() }
     }
 
-    /// Interrupts all waits that have this token, now and in future. Repeating it does nothing.
+    /// Interrupts all waits with this token, now and in future. Repeating it does nothing.
     pub fn interrupt(&self) {
-        // Set first, woken second. Pairs with `wakes`.
+        // Races with `wakes`: here the flag is set first and sleepers are woken second.
         self.shared.is_set.store(true, Ordering::SeqCst);
         for waker in self.shared.sleepers.lock().wakers.values() {
             waker.wake();
@@ -80,19 +80,19 @@ impl Interrupt {
         self.shared.is_set.load(Ordering::SeqCst)
     }
 
-    /// For a forked child: see `Engine`'s `Drop`.
+    /// For a forked child; see `Engine`'s `Drop`.
     pub(crate) fn leak(&self) {
         crate::fork::leak(&self.shared);
     }
 
-    /// Has `waker` woken by the interrupt, also by one that has come already.
+    /// Makes the interrupt wake `waker`, even if it has come already.
     pub(crate) fn wakes(&self, waker: &Waker) -> Wakes<'_> {
         let mut sleepers = self.shared.sleepers.lock();
         sleepers.next_id += 1;
         let id = sleepers.next_id;
         sleepers.wakers.insert(id, waker.clone());
         drop(sleepers);
-        // Entered first, looked second.
+        // Races with `interrupt`: entered first, checked second.
         if self.is_interrupted() {
             waker.wake();
         }

@@ -139,9 +139,9 @@
 //! - [Performance](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/performance.md), and the
 //!   [examples](https://github.com/leasehold/leasehold/tree/v0.1.0/examples)
 #![forbid(unsafe_code)]
-// docs.rs shows on each item which feature it needs.
+// docs.rs shows which feature each item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The other stores need less of what all of them share.
+// Other stores need less of the shared code.
 #![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, unused_variables))]
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", windows)))]
@@ -149,6 +149,7 @@ compile_error!("leasehold runs on Linux, Android, macOS and Windows only");
 
 mod client;
 mod config;
+mod copies;
 mod credentials;
 mod deadlock;
 mod directory;
@@ -157,7 +158,6 @@ mod error;
 mod fork;
 #[cfg(all(test, leasehold_fuzz))]
 mod fuzz;
-mod health;
 mod hosts;
 mod ident;
 mod inquiry;
@@ -189,9 +189,8 @@ pub use directory::run::LastRun;
 pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::lock_config::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
-pub use health::{Health, Wakeups};
 pub use ident::{ClientId, FencingToken, MAX_NAME_LEN, Owner};
-pub use inspect::{Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter};
+pub use inspect::{Health, Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter, Wakeups};
 pub use interrupt::Interrupt;
 pub use locks::condition::Condition;
 pub use locks::expirable::ExpirableSemaphore;
@@ -215,7 +214,7 @@ pub use observe::metrics::Metrics;
 pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
-// Said outright, since the folder that they lie in is there for any database.
+// Stated, since the folder is built for any database.
 #[cfg(feature = "mysql")]
 #[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
 pub use stores::sql::mysql::in_transaction as mysql;
@@ -225,7 +224,7 @@ pub use stores::sql::postgres::in_transaction as postgres;
 pub use time::ManualClock;
 pub use topologies::ring::plan::{Ring, RingNode};
 
-/// For the program `leasehold` alone, and for no other: it may change in any version.
+/// For the program `leasehold` alone: may change in any version.
 #[doc(hidden)]
 pub mod program {
     pub use crate::client::settings::Settings;

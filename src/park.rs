@@ -15,11 +15,9 @@ use crate::time::{Clock, Moment};
 /// Why a parked thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// Its waker was used, perhaps for a reason that is gone: look again.
+    /// Its waker was used, perhaps for a reason that is gone: check again.
     Signal,
-    /// The time came.
     Time,
-    /// The interrupt was set.
     Interrupted,
 }
 
@@ -34,23 +32,23 @@ pub(crate) struct Parker {
     asked: Arc<ServiceState>,
 }
 
-/// The requests of stores to a service.
+/// Requests of stores to a service.
 #[derive(Debug, Default)]
 struct ServiceState {
     bounds_ended: AtomicBool,
-    /// A test has the thread stand still.
+    /// A test makes the thread stand still.
     stands_still: AtomicBool,
-    /// Its client ends: what it waits for by a clock that is moved by hand may never come.
+    /// Its client ends: a manual clock may never reach what it waits for.
     is_ending: AtomicBool,
 }
 
 thread_local! {
-    /// By which number and signal a manual clock knows the service that this thread is.
+    /// This thread's service: its number on a manual clock, its signal and state.
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass by this clock. One that is moved by hand is moved by the caller, unless that is a
-/// service: this waits until others have moved it.
+/// Lets `span` pass. The caller moves a manual clock, unless the caller is a service: that waits until
+/// others moved the clock.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);
@@ -63,13 +61,13 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let is_over = || clock.now() >= until || asked.is_ending.load(Ordering::SeqCst);
     while !is_over() {
         manual.service(id, Some(until));
-        // Looked again: a signal that came before is seen by this, one that comes later by the sleep.
+        // Checked again after registering: an earlier signal is seen here, a later one ends the sleep.
         if !is_over() {
             waker.sleep(None);
         }
     }
     manual.service(id, None);
-    waker.wake(); // the signals that were taken here were for the service
+    waker.wake(); // the signals taken here were the service's
 }
 
 impl Parker {
@@ -82,7 +80,7 @@ impl Parker {
         Parker { waker, clock: clock.clone(), registered, is_service: false, asked: Arc::default() }
     }
 
-    /// A parker of a thread that acts by the clock: a manual clock does not move past what it sleeps until.
+    /// A parker for a thread that acts by the clock: a manual clock does not move past the end of its sleep.
     pub(crate) fn service(clock: &Clock) -> Parker {
         let mut parker = Parker::new(clock);
         parker.is_service = true;
@@ -104,15 +102,9 @@ impl Parker {
         }
     }
 
-    /// Whether holds may have ended early, since the last look; takes that. See
-    /// [`ServiceWaker::bounds_ended`].
+    /// Whether holds may have ended early since the last call. See [`ServiceWaker::bounds_ended`].
     pub(crate) fn take_bounds_ended(&self) -> bool {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
-    }
-
-    /// Takes a signal that came already. The caller looks at what it may have been for.
-    pub(crate) fn forget_signal(&self) {
-        self.waker.sleep(Some(Duration::ZERO));
     }
 
     /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
@@ -127,7 +119,7 @@ impl Parker {
         woken
     }
 
-    /// Sleeps for as long as a test has this service stand still. A manual clock goes on meanwhile.
+    /// Sleeps while a test makes this service stand still. A manual clock goes on meanwhile.
     fn while_still(&self) {
         let mut has_slept = false;
         while self.asked.stands_still.load(Ordering::SeqCst) {
@@ -137,11 +129,11 @@ impl Parker {
             has_slept = true;
         }
         if has_slept {
-            self.waker.wake(); // whatever it was for: look
+            self.waker.wake(); // the signal may have been for anything: check
         }
     }
 
-    /// The calling thread is this service's. Said before its first request.
+    /// Makes the calling thread this service's; before its first request.
     pub(crate) fn is_mine(&self) {
         if let Some(id) = self.registered {
             SERVICE.with(|service| {
@@ -162,7 +154,7 @@ impl Parker {
         let interrupting = interrupt.map(|interrupt| interrupt.wakes(&self.waker));
         let limit = match &self.clock {
             Clock::System => (until != Moment::NEVER).then(|| until.since(now)),
-            // Moving the clock signals; the time is looked at after.
+            // Moving the clock signals; the time is checked afterwards.
             Clock::Manual(_) => None,
         };
         let is_signal = self.waker.sleep(limit);
@@ -181,13 +173,13 @@ impl Parker {
         if let (true, Clock::Manual(clock), Some(id)) = (self.is_service, &self.clock, self.registered) {
             clock.service(id, asleep_until);
             if asleep_until.is_some_and(|until| self.clock.now() >= until) {
-                self.waker.wake(); // the clock moved between the caller's look and this
+                self.waker.wake(); // the clock moved between the caller's check and this
             }
         }
     }
 }
 
-/// Wakes a service's thread. A manual clock does not move before the thread has looked.
+/// Wakes a service's thread. A manual clock does not move before the thread has checked.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceWaker {
     waker: Waker,
@@ -197,20 +189,18 @@ pub(crate) struct ServiceWaker {
 }
 
 impl ServiceWaker {
-    /// Has the service wait for nothing that only time brings: it is about to be ended.
+    /// Ends waits that only a moved clock would end: the service is about to end.
     pub(crate) fn end(&self) {
         self.asked.is_ending.store(true, Ordering::SeqCst);
         self.stand_still(false);
     }
 
-    /// Has the service stand still, or go on.
     pub(crate) fn stand_still(&self, still: bool) {
         self.asked.stands_still.store(still, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Says that the session that holds are bound to (`Sessions::bound`) may have ended, so that the loss is
-    /// reported now.
+    /// The session that holds depend on (`Sessions::bound`) may have ended: report the loss now.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),
         allow(dead_code, reason = "other stores bind nothing")

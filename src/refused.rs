@@ -1,20 +1,19 @@
-//! A refusal that is remembered: for a while, and never for good.
+//! A refusal that is remembered for a while.
 //!
-//! Rights are granted, tables are created and proxies are replaced while a client runs. What a server refused
-//! is asked for again once a while is over.
+//! Rights are granted, tables created and proxies replaced while a client runs, so a refused request is
+//! tried again.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
 
-/// How long a refusal is remembered. Each new try may be a line in the server's log.
+/// How long a refusal is remembered. Each new try may cost a line in the server's log.
 pub(crate) const LASTS: Duration = Duration::from_secs(300);
 
-/// Whether something was refused lately.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    /// The end of the memory, as `Moment::nanos`; 0: nothing is remembered.
+    /// End of the memory, as `Moment::nanos`; 0: nothing is remembered.
     until: AtomicU64,
 }
 
@@ -27,13 +26,13 @@ impl Refused {
         self.until.store(now.plus(lasts).nanos(), Ordering::Relaxed);
     }
 
-    /// The server has done meanwhile what it refused.
+    /// The server did what it had refused.
     #[cfg(any(test, feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);
     }
 
-    /// `now` is read only if there is something to remember.
+    /// `now` is called only if there is something to remember.
     pub(crate) fn stands(&self, now: impl FnOnce() -> Moment) -> bool {
         let until = self.until.load(Ordering::Relaxed);
         until != 0 && now().nanos() < until

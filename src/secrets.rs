@@ -1,5 +1,5 @@
-//! The proofs of a client's identity, which may change while the client runs: credentials, as a provider gives
-//! them, URLs in files, and certificates.
+//! A client's credentials and certificates, which may change while it runs: from a provider, from files of
+//! URLs, and from certificate files.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -18,26 +18,23 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::time::{Clock, Moment};
 
-/// Connections that are opened together use the same answer of a provider; and its failure for the second time.
+/// How long a provider's answer, and its failure, serve connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
-/// Between two questions to a provider whose answer goes on being refused: the first pause, which doubles, and
-/// the longest.
+/// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How often a connection is tried at most while each answer is newer than the refused one.
+/// Most tries of a connection while each answer is newer than the refused one.
 pub(crate) const MOST_TRIES: usize = 4;
-/// The number of servers whose forms are kept.
 const MOST_KEPT: usize = 1024;
 
-/// A file of a password is the provider that reads it.
 pub(crate) fn password_in(file: PathBuf) -> Provider {
     provider(move |_| read_secret(&file).map(Credentials::new))
 }
 
-/// The options as a client's sources of secrets have them at one moment.
+/// The options with the secrets of one moment.
 struct Secrets {
     asked: Moment,
     options: ServerOptions,
-    /// The contents of the files of [`ServerOptions::secret_files`].
+    /// Contents of [`ServerOptions::secret_files`].
     files: Vec<Option<Vec<u8>>>,
     ends: Option<Moment>,
 }
@@ -52,7 +49,7 @@ impl Secrets {
 }
 
 impl ServerOptions {
-    /// The files by which this client proves itself, and those by which it judges servers.
+    /// The files with this client's certificate, and those with trusted authorities.
     fn secret_files(&self) -> impl Iterator<Item = PathBuf> {
         let (_, query) = self.url.split_once('?').unwrap_or_default();
         let named = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -63,16 +60,15 @@ impl ServerOptions {
         named.into_iter().chain(own.chain(identity).cloned().collect::<Vec<_>>())
     }
 
-    /// The contents of these files now.
     fn file_contents(&self) -> Vec<Option<Vec<u8>>> {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// Asks the sources about the server at `address`. A URL that leads elsewhere is not followed: the locks
-    /// are where they are.
+    /// Asks the sources about the server at `address`. Only credentials are taken from a new URL: the locks
+    /// stay where they are.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
-        // Before what is made of them: what changes meanwhile is seen as a change.
+        // Read before they are used, so that a change meanwhile counts as a change.
         let files = self.file_contents();
         let (mut options, mut ends) = (self.clone(), None);
         let place = without_credentials(&self.url);
@@ -104,30 +100,30 @@ fn late() -> Error {
     failed("the provider of credentials did not answer in time")
 }
 
-/// The URL in an entry of a list: `label*2=redis://host`.
+/// The URL in a list's entry, such as `label*2=redis://host`.
 fn behind_label(word: &str) -> &str {
     let before = word.split_once("://").map_or("", |(before, _)| before);
     before.rfind('=').and_then(|at| word.get(at + 1..)).unwrap_or(word)
 }
 
-/// A store's own form of its options, for each connection.
+/// A store's own form of its options, made anew for each connection.
 ///
-/// The sources of credentials are asked when a connection is made. After a login or a handshake was refused,
-/// all sources are asked again, certificates too, and the connection is tried again if one has changed: at most
-/// [`MOST_TRIES`] times in all.
+/// The sources are asked for each connection. After a refused login or handshake all sources are asked
+/// again, certificates too, and the connection is tried again if one has changed: at most [`MOST_TRIES`]
+/// times in all.
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
-    /// By the server's address where there is a provider, which may tell servers apart.
+    /// By the server's address with a provider, which may distinguish servers.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
-    /// Refusals of what the sources have said since.
+    /// Refusals since the sources last changed.
     refusals: AtomicU32,
-    /// [`FRESH`], but in tests.
+    /// [`FRESH`], except in tests.
     fresh: Duration,
 }
 
-/// A form, and what it was made of.
+/// A form, and its origin.
 pub(crate) struct Made<T> {
     of: Arc<Secrets>,
     pub(crate) form: Arc<T>,
@@ -140,7 +136,7 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Also the form by the options as they are, which lacks what a provider is to say.
+    /// Also returns the form of the options as they are, without a provider's part.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,
@@ -149,7 +145,7 @@ impl<T> Renewable<T> {
         let mut made = HashMap::default();
         let files = options.file_contents();
         if options.credentials.is_some() {
-            known.username = None; // without a password some stores refuse it
+            known.username = None; // some stores refuse a user without a password
         }
         let form = Arc::new(make(&known)?);
         if options.credentials.is_none() {
@@ -176,13 +172,13 @@ impl<T> Renewable<T> {
         self.made.lock().get(address).cloned()
     }
 
-    /// The form for a connection that is made now to the server at `address`.
+    /// The form for a new connection to `address`.
     pub(crate) fn current(&self, address: &str, deadline: Moment) -> Result<Made<T>> {
         let address = if self.options.credentials.is_some() { address } else { "" };
         let last = self.last(address);
         match last {
             Some(last) if self.options.credentials.is_none() && self.options.url_files.is_empty() => Ok(last),
-            // The credentials of before may still be let in.
+            // The server may still accept the former credentials.
             last => self.ask(address, self.fresh, deadline).or_else(|error| last.ok_or(error)),
         }
     }
@@ -191,7 +187,7 @@ impl<T> Renewable<T> {
         let told = self.inquiry.answer(address, (fresh, FRESH.1), deadline).ok_or_else(late)?;
         let of = told.map_err(|cause| failed("the provider of credentials failed").with_source(cause))?;
         let last = self.last(address).filter(|last| last.of.are_those_of(&of));
-        // Of files that are being written nothing can be made: the next question finds them whole.
+        // Half-written files yield no form: the next question finds them whole.
         let form = last.map_or_else(|| (self.make)(&of.options).map(Arc::new), |last| Ok(last.form))?;
         let made = Made { of, form };
         let mut all = self.made.lock();
@@ -205,7 +201,7 @@ impl<T> Renewable<T> {
         Ok(made)
     }
 
-    /// The form to try after `error` came of `tried`; `None`: there is nothing new to try.
+    /// The form to try after `tried` failed with `error`; `None`: nothing new.
     pub(crate) fn after(
         &self,
         error: &Error,
@@ -220,7 +216,7 @@ impl<T> Renewable<T> {
         let address = if has_provider { address } else { "" };
         let is_new = |made: &Made<T>| !Arc::ptr_eq(&made.form, &tried.form);
         if let Some(made) = self.last(address).filter(is_new) {
-            return Ok(Some(made)); // by another thread
+            return Ok(Some(made)); // made by another thread
         }
         let doublings = self.refusals.load(Ordering::Relaxed);
         let pause = doublings.checked_sub(1).map_or(Duration::ZERO, |doublings| {
@@ -240,8 +236,8 @@ impl<T> Renewable<T> {
         Ok(newer)
     }
 
-    /// Has `connect` try what the sources say, and what is new after a refusal. `connect` gets the moment at
-    /// which the server ends the connection too.
+    /// Calls `connect` with the current form, and again with each new one after a refusal. The second
+    /// argument is when the server ends the connection.
     pub(crate) fn with<R>(
         &self,
         address: &str,
@@ -259,7 +255,6 @@ impl<T> Renewable<T> {
         connected.inspect(|_| self.accepted())
     }
 
-    /// A server let this client in.
     pub(crate) fn accepted(&self) {
         self.refusals.store(0, Ordering::Relaxed);
     }
@@ -279,7 +274,7 @@ mod tests {
         renewable
     }
 
-    /// Connects to a server that lets in who has `right`: whether it did, and what was tried.
+    /// Connects to a server that accepts only `right`; returns the result and the tried credentials.
     fn connect(renewable: &Renewable<Login>, right: &str, refusal: ErrorKind) -> (Result<()>, Vec<Login>) {
         let asked = Mutex::new(Vec::new());
         let outcome = renewable.with("host:1", Clock::System.after(Duration::from_secs(20)), |made, _| {
@@ -293,7 +288,7 @@ mod tests {
     use ErrorKind::Authentication;
 
     #[test]
-    fn a_url_in_a_file_is_followed_unless_it_leads_elsewhere() {
+    fn a_url_in_a_file_may_not_change_the_server() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let url = "redis://u:1@host/2".to_owned();
         let options = ServerOptions {
@@ -314,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_is_asked_for_a_connection_and_once_more_after_a_refusal() {
+    fn a_refusal_asks_the_provider_once_more() {
         let answers = Arc::new(Mutex::new(vec!["old"]));
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (said, heard) = (Arc::clone(&answers), Arc::clone(&asked));
@@ -340,13 +335,13 @@ mod tests {
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
         assert_eq!(std::mem::take(&mut *asked.lock()), ["host:1"], "opened together");
-        // The answer is old by the time of the login.
+        // The answer is out of date by the time of the login.
         *answers.lock() = vec!["new"];
         assert_eq!(tried("new", ErrorKind::Unreachable).1, "old", "no server refused it");
         assert_eq!(tried("new", Authentication), (Ok(()), "old new".to_owned()));
         assert_eq!(tried("new", Authentication), (Ok(()), "new".to_owned()));
         assert_eq!(times(), 1);
-        // A refused answer is asked for once at once, and then after pauses.
+        // After a refusal one question comes at once, then others after pauses.
         for _ in 0..100 {
             assert_eq!(tried("x", Authentication).0, Err(Authentication));
         }
@@ -360,9 +355,9 @@ mod tests {
         assert!(connect(&self::renewable(&options), "new", Authentication).0.is_ok());
     }
 
-    /// A question that was on its way when the server refused may have the old answer.
+    /// A question sent before the refusal may have the old answer.
     #[test]
-    fn the_answer_after_a_refusal_is_to_a_question_after_it() {
+    fn a_refusal_needs_an_answer_to_a_later_question() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();
         let credentials = provider(move |_: &str| answers.recv().map(Credentials::new));
         let renewable =
@@ -385,7 +380,7 @@ mod tests {
         let ask = |ms| renewable.ask("a", Duration::ZERO, Clock::System.after(Duration::from_millis(ms)));
         let error = ask(20).map(drop).unwrap_err();
         assert!(error.kind() == ErrorKind::Credentials && error.to_string().contains("in time"), "{error}");
-        // To that question, and to the next one.
+        // The pending question's answer, and the next one's.
         for _ in 0..2 {
             sender.send(Ok(Credentials::new("one").valid_for(Duration::from_secs(100)))).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Collections give back the room that a crowd needed once the crowd has gone.
+//! Collections that free memory after a crowd.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
 
-/// The number of entries for which room is kept.
+/// Collections below this many entries keep their memory.
 const MIN_CAPACITY: usize = 4096;
 
-/// A map that gives back the room that a crowd of entries needed once most of them are gone.
+/// A map that frees memory once most of a crowd's entries are gone.
 ///
-/// How much room there is, a [`HashMap`] does not say: its capacity leaves out the places of entries that
-/// came and went, which can be nearly all of them. So the most entries that there were are counted.
+/// A [`HashMap`]'s capacity leaves out the slots of removed entries, which may be nearly all of them, so
+/// this counts the most entries that it has had.
 #[derive(Debug)]
 pub(crate) struct CrowdMap<K, V, S = RandomState> {
     map: HashMap<K, V, S>,
-    /// The most entries since room was last given back. It is brought up to date before entries go.
+    /// Most entries since memory was last freed; updated before entries are removed.
     most: usize,
 }
 
@@ -63,18 +63,16 @@ impl<K, V, S> Deref for CrowdMap<K, V, S> {
     }
 }
 
-/// Entries that are taken out past the two methods above leave their room taken.
+/// Removals other than by the two methods above free no memory.
 impl<K, V, S> DerefMut for CrowdMap<K, V, S> {
     fn deref_mut(&mut self) -> &mut HashMap<K, V, S> {
         &mut self.map
     }
 }
 
-/// A collection that keeps its room when it gets empty.
 pub(crate) trait Shrink {
-    /// Gives back room of which less than an eighth is used. To be called after something was removed: so
-    /// much has to come or go before there is anything to do again that it costs each removal next to
-    /// nothing.
+    /// Frees memory of which less than an eighth is used; call it after a removal. So much must come or go
+    /// between two reallocations that a removal costs next to nothing.
     fn shrink_if_sparse(&mut self);
 }
 
@@ -90,17 +88,17 @@ fn is_mostly_empty(room: usize, len: usize) -> bool {
     room > MIN_CAPACITY && len < room / 8
 }
 
-/// Entries that end by themselves, without a message, are looked for this often at most.
+/// Shortest interval between two searches for entries that ended without a message.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// When a collection is looked through for entries that have ended by themselves.
+/// Schedules searches for entries that ended by themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     next: AtomicU64,
 }
 
 impl Sweeps {
-    /// Whether it is to be done now, by the caller.
+    /// Whether the caller should search now.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         let (next, again) = (self.next.load(Ordering::Acquire), now.plus(SWEEP_EVERY).nanos());
         now.nanos() >= next

@@ -1,5 +1,5 @@
-//! The system below, under the same names on Unix and on Windows. The two files beside this one are the only
-//! places of the ground that know which of them it is.
+//! The operating system, under the same names on Unix and Windows. Only the two files beside this one know
+//! which it is.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |
@@ -38,7 +38,6 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
     const SHORT: Duration = Duration::from_millis(1);
 
-    /// A socket, and the other end.
     fn pair() -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -46,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_whose_time_is_over_loses_no_byte_that_comes_later() {
+    fn a_timed_out_read_loses_no_later_byte() {
         let (ours, mut theirs) = pair();
         ours.set_read_timeout(Some(SHORT)).unwrap();
         let writing = move || (0..=255).for_each(|byte| theirs.write_all(&[byte]).unwrap());
@@ -66,14 +65,14 @@ mod tests {
         assert_eq!(seen, (0..=255).collect::<Vec<u8>>(), "{late} reads were late");
     }
 
-    /// The other end gets as much as a full socket has taken.
+    /// The peer receives everything that a full socket took.
     #[test]
-    fn a_write_says_how_much_it_has_written_also_when_its_time_is_over() {
+    fn a_timed_out_write_reports_the_written_bytes() {
         let (ours, mut theirs) = pair();
         ours.set_write_timeout(Some(SHORT)).unwrap();
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
         let mut sent = Vec::new();
-        // Until nothing goes in for a while; a part of what is given may.
+        // Until nothing fits for a while; a write may be partial.
         for _ in 0..1_000 {
             match (&ours).write(&bytes) {
                 Ok(written) => sent.extend_from_slice(&bytes[..written]),
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_reads_is_woken_by_a_shutdown_of_another_handle() {
+    fn a_shutdown_of_another_handle_wakes_the_reader() {
         let (ours, _theirs) = pair();
         ours.set_read_timeout(Some(LONG)).unwrap();
         let other = ours.try_clone().unwrap();
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_of_zero_is_refused_and_this_machine_has_a_name() {
+    fn a_time_out_of_zero_is_refused() {
         let (ours, _theirs) = pair();
         assert!(ours.set_read_timeout(Some(Duration::ZERO)).is_err());
         assert!(ours.set_write_timeout(Some(Duration::ZERO)).is_err());
@@ -114,7 +113,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "sqlite")]
-    fn files_are_told_apart_also_when_one_takes_the_others_place() {
+    fn a_replaced_file_has_another_id() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (folder.path().join("one"), folder.path().join("two"));
         for path in [&one, &two] {

@@ -1,9 +1,9 @@
-//! The task of an async runtime that the calling thread is running, as far as that can be known.
+//! The async task that the calling thread runs, as far as known.
 //!
-//! The owner of a hold is a thread, and tasks share one: to the store they are one owner. So a hold remembers
-//! its task too.
+//! A thread owns a hold, and tasks share a thread: to the store they are one owner. So a hold also remembers
+//! its task.
 
-/// A task, or none. Without the feature `tokio` none is known, and all are the same.
+/// A task, or none. Without the feature `tokio` none is known, so all are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskMarker {
     #[cfg(feature = "tokio")]
@@ -11,8 +11,7 @@ pub(crate) struct TaskMarker {
 }
 
 impl TaskMarker {
-    /// The task that runs on this thread now. Outside of tasks, as in the future of tokio's `block_on`, there
-    /// is none.
+    /// The task that this thread runs now; none outside of tasks, as in the future of tokio's `block_on`.
     pub(crate) fn current() -> TaskMarker {
         TaskMarker {
             #[cfg(feature = "tokio")]
@@ -20,7 +19,6 @@ impl TaskMarker {
         }
     }
 
-    /// Whether a task is known.
     pub(crate) fn is_some(self) -> bool {
         #[cfg(feature = "tokio")]
         let is_some = self.id.is_some();

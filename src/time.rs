@@ -1,8 +1,8 @@
-//! The only reader of time: clocks, moments, and leases.
+//! Clocks, moments and leases; nothing else reads the time.
 //!
-//! Moments count nanoseconds of a clock that never steps and that runs on while the machine is suspended
-//! (`system::nanos`): the server's TTL runs on then too, so a hold must be seen to end. `std::time::Instant`
-//! stands still on Unix, and is only used here to take a caller's deadline in and to hand one out.
+//! Moments count nanoseconds of a clock that never steps and runs on while the machine is suspended
+//! (`system::nanos`): the server's TTL runs on too, and the hold must be seen to end. On Unix
+//! `std::time::Instant` stands still then; it serves only for callers' deadlines.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -20,7 +20,7 @@ pub(crate) struct Moment(u64);
 impl Moment {
     pub(crate) const NEVER: Moment = Moment(u64::MAX);
 
-    /// This moment and `duration` more; what overflows is never.
+    /// Overflow yields `NEVER`.
     pub(crate) fn plus(self, duration: Duration) -> Moment {
         match u64::try_from(duration.as_nanos()) {
             Ok(nanos) => Moment(self.0.saturating_add(nanos)),
@@ -28,12 +28,12 @@ impl Moment {
         }
     }
 
-    /// This moment less `duration`, or the clock's beginning.
+    /// At the earliest the clock's beginning.
     pub(crate) fn minus(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_sub(nanos(duration)))
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// Time since `earlier`; zero if that is later.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -47,7 +47,7 @@ impl Moment {
     }
 }
 
-/// The clock that the crate reads: the system's, or one that a test moves.
+/// The system's clock, or one that a test moves.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Clock {
     #[default]
@@ -63,7 +63,6 @@ impl Clock {
         }
     }
 
-    /// Halfway to `deadline`.
     pub(crate) fn halfway(&self, deadline: Moment) -> Moment {
         let now = self.now();
         now.plus(deadline.since(now) / 2)
@@ -73,7 +72,7 @@ impl Clock {
         self.now().plus(duration)
     }
 
-    /// The moment on this clock that a caller named by `instant`.
+    /// Converts a caller's `instant`.
     #[expect(clippy::disallowed_methods, reason = "the one place that takes an Instant in")]
     pub(crate) fn at(&self, instant: Instant) -> Moment {
         self.after(instant.saturating_duration_since(Instant::now()))
@@ -97,34 +96,33 @@ fn system_now() -> Moment {
     Moment(crate::sync::now())
 }
 
-/// The machine's wall clock, in milliseconds since 1970: nothing is timed by it.
+/// The wall clock, in milliseconds since 1970; never used for timing.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
 pub(crate) fn wall_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, millis)
 }
 
-/// The end of a hold: when the watchdog's renewals end, or after a fixed time.
+/// How a hold ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {
     /// The client's lease, renewed by the watchdog until released.
     Renewed,
-    /// Ends by itself after this time and is never renewed.
+    /// Ends by itself after this time; not renewed.
     Fixed(Duration),
-    /// Renewed for as long at a time, until others are acquired as well; `Fixed` from then on.
+    /// Renewed for this time at once, until other locks are acquired as well; then `Fixed`.
     Kept(Duration),
 }
 
 impl Lease {
-    /// Whether the watchdog prolongs it.
     pub(crate) fn is_renewed(self) -> bool {
         !matches!(self, Lease::Fixed(_))
     }
 }
 
-/// Shortest lease that can be asked for: the stores count milliseconds.
+/// Shortest lease: stores count milliseconds.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(1);
-/// Longest lease that can be asked for, about 100 years: far inside what every store can hold.
+/// Longest lease, about 100 years, which every store can hold.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 pub(crate) const LONGEST_IN_WORDS: &str = "100 years";
 
@@ -133,7 +131,6 @@ pub(crate) fn checked_lease(action: &'static str, lease: Duration) -> Result<Dur
     checked_span(action, "a lease", lease)
 }
 
-/// Checks `what`, which ends holds as a lease does, and rounds it up to whole milliseconds.
 pub(crate) fn checked_span(action: &'static str, what: &str, lease: Duration) -> Result<Duration> {
     if lease < SHORTEST_LEASE {
         let words = format!("{what} of {lease:?} is too short: the least is {SHORTEST_LEASE:?}");
@@ -147,21 +144,21 @@ pub(crate) fn checked_span(action: &'static str, what: &str, lease: Duration) ->
     Ok(if whole < lease { whole + Duration::from_millis(1) } else { whole })
 }
 
-/// Whole milliseconds of `duration`, cut.
+/// Truncated to whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The part that a hold may count on of a lease that starts at the moment it was asked for: 1 % less, for the
-/// drift between this machine's clock and the server's (the Redlock description's margin).
+/// The part of a lease that a hold counts on, from the sending of the request: 1 % less, for the drift
+/// between this machine's clock and the server's (the margin in Redlock's description).
 pub(crate) fn window(lease: Duration) -> Duration {
     lease - lease / 100
 }
 
 /// A clock that stands still until a test moves it.
 ///
-/// Give it to a [`MemoryStore`](crate::MemoryStore). Moving it plays out on the way whatever falls due:
-/// renewals, expiries, waits that end; an hour passes in microseconds and always in the same order.
+/// Give it to a [`MemoryStore`](crate::MemoryStore). Moving the clock runs whatever falls due on the way,
+/// always in the same order: renewals, expiries, ends of waits. An hour takes microseconds.
 ///
 /// # Examples
 /// ```
@@ -202,7 +199,7 @@ struct ClockSleepers {
 }
 
 impl ManualClock {
-    /// Makes a clock that shows zero.
+    /// Makes a clock at zero.
     #[must_use]
     pub fn new() -> ManualClock {
         ManualClock::default()
@@ -212,15 +209,15 @@ impl ManualClock {
         Moment(self.shared.now.load(Ordering::SeqCst))
     }
 
-    /// Moves the clock on by `duration`, stopping on the way wherever a watchdog has something to do.
+    /// Moves the clock by `duration`, stopping wherever a watchdog has work.
     ///
     /// # Blocking
-    /// Until every watchdog on this clock has done what fell due.
+    /// Until every watchdog on this clock has done its work.
     pub fn advance(&self, duration: Duration) {
         let target = self.now().plus(duration);
         loop {
             let mut state = self.shared.state.lock();
-            // A working watchdog may still put its next duty before `target`.
+            // A working watchdog may still schedule work before `target`.
             while state.services.iter().any(|(_, until)| until.is_none()) {
                 self.shared.all_asleep.wait(&mut state);
             }
@@ -233,11 +230,11 @@ impl ManualClock {
             self.shared.now.store(step.0, Ordering::SeqCst);
             for (_, until) in &mut state.services {
                 if until.is_some_and(|until| until <= step) {
-                    *until = None; // it is about to wake
+                    *until = None; // about to wake
                 }
             }
             for (id, waker) in &state.wakers {
-                // A service that sleeps beyond this step would only find nothing to do, or do it too early.
+                // A service that sleeps beyond this step would find nothing to do, or do it too early.
                 let sleeps_on = |(service, until): &(u64, Option<Moment>)| service == id && until.is_some();
                 if !state.services.iter().any(sleeps_on) {
                     waker.wake();
@@ -246,7 +243,7 @@ impl ManualClock {
         }
     }
 
-    /// Has `waker` signalled whenever the clock moves, until [`forget`](Self::forget).
+    /// Signals `waker` whenever the clock moves, until [`forget`](Self::forget).
     pub(crate) fn register(&self, waker: Waker) -> u64 {
         let mut state = self.shared.state.lock();
         state.next_id += 1;
@@ -262,9 +259,10 @@ impl ManualClock {
         self.shared.all_asleep.notify_all();
     }
 
-    /// Signals the service behind `id`, which counts as working from now on.
+    /// Signals the service `id`, which counts as working from now on.
     ///
-    /// Under the clock's mutex: the thread cannot take the signal, work and report itself asleep in between.
+    /// Under the clock's mutex, so that the thread cannot take the signal, work and report itself asleep in
+    /// between.
     pub(crate) fn wake_service(&self, id: u64, waker: &Waker) {
         let mut state = self.shared.state.lock();
         if let Some((_, until)) = state.services.iter_mut().find(|(other, _)| *other == id) {
@@ -273,16 +271,16 @@ impl ManualClock {
         waker.wake();
     }
 
-    /// Says that the thread behind `id` acts by this clock, and from now on works, or sleeps until a moment.
+    /// Registers the thread `id` as acting by this clock: working, or asleep until a moment.
     ///
-    /// One that has been signalled counts as working: it is about to. Pairs with `wake_service`.
+    /// A signalled service counts as working. Races with `wake_service`.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
         let signalled = state.wakers.iter().any(|(other, waker)| *other == id && waker.is_set());
         let asleep_until = asleep_until.filter(|_| !signalled);
         match state.services.iter_mut().find(|(other, _)| *other == id) {
             Some((_, until)) => *until = asleep_until,
-            None => state.services.push((id, asleep_until)), // its first word
+            None => state.services.push((id, asleep_until)), // its first report
         }
         self.shared.all_asleep.notify_all();
     }
@@ -294,12 +292,12 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// In nanoseconds; the most that there is for what overflows.
+/// In nanoseconds, at most the maximum.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A random duration between the two, so that waiters that began together do not go on together.
+/// A random duration between the two, so that waiters that began together do not stay together.
 pub(crate) fn random_between((least, most): (Duration, Duration)) -> Duration {
     let random = RandomState::new().hash_one(0_u8);
     let span = nanos(most.saturating_sub(least));
@@ -349,7 +347,7 @@ mod tests {
     /// In a time namespace the machine has slept for a day.
     #[cfg(all(target_os = "linux", not(leasehold_shuttle)))]
     #[test]
-    fn leases_are_counted_by_a_clock_that_runs_on_while_the_machine_sleeps() {
+    fn the_clock_runs_on_while_the_machine_sleeps() {
         use rustix::time::{ClockId, clock_gettime};
         const INSIDE: &str = "LEASEHOLD_TEST_SLEPT_FOR_A_DAY";
         let seconds = |clock| clock_gettime(clock).tv_sec;

@@ -1,4 +1,4 @@
-//! TLS by rustls. Certificates are verified, unless somebody asks for less explicitly.
+//! TLS by rustls. Certificates are verified unless the options explicitly ask for less.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -19,17 +19,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::system::Socket;
 
-/// The settings of a connection: authorities to trust, and the client certificate.
+/// Trusted authorities and the client certificate.
 pub(crate) type Config = Arc<ClientConfig>;
 
-/// Trusts whom the options say, or the system's authorities.
+/// Trusts the options' authorities, or the system's.
 pub(crate) fn config(options: &TlsOptions) -> Result<Config> {
     let roots = roots(options.ca.as_deref())?;
     identified(begin(&provider())?.with_root_certificates(roots), options)
 }
 
-/// As [`config`], but the server may have any name. Without authorities in the options every certificate is
-/// taken: those of the system would sign one for anybody.
+/// As [`config`], for a server of any name. Without authorities in the options accepts every certificate,
+/// since the system's authorities would certify anybody.
 #[cfg(feature = "postgres")]
 pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
     use rustls::client::WebPkiServerVerifier;
@@ -46,16 +46,16 @@ pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
     identified(config.dangerous().with_custom_certificate_verifier(Arc::new(lenient)), options)
 }
 
-/// Has drivers that ask for the process's provider find the one that is used here, unless there is another.
+/// Installs this crate's provider as the process's default unless there is one; some drivers use that.
 #[cfg(feature = "mysql")]
 pub(crate) fn provide() {
     if CryptoProvider::get_default().is_none() {
         let provider = CryptoProvider::clone(&provider());
-        drop(provider.install_default()); // another thread was quicker, which is as well
+        drop(provider.install_default()); // another thread installed one
     }
 }
 
-/// Whether what the options name can be used, for who reads it by themselves.
+/// Checks the options for drivers that read the files themselves.
 #[cfg(feature = "mysql")]
 pub(crate) fn check(options: &TlsOptions) -> Result<()> {
     let roots = options.ca.as_deref().map(|ca| roots(Some(ca))).transpose()?;
@@ -70,14 +70,14 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A configuration that lacks who is believed.
+/// A configuration without trusted authorities.
 fn begin(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>> {
     ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()
         .map_err(unset)
 }
 
-/// The rest of a configuration: what the client proves itself by.
+/// Adds the client certificate.
 fn identified(config: ConfigBuilder<ClientConfig, WantsClientCert>, options: &TlsOptions) -> Result<Config> {
     let Some((certificate, key)) = &options.identity else {
         return Ok(Arc::new(config.with_no_client_auth()));
@@ -103,7 +103,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
         }
         return Ok(roots);
     }
-    // A certificate of the system's that cannot be read is one that nobody is trusted by.
+    // Skips unreadable certificates of the system, which certify nobody.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err(Error::invalid(
@@ -132,8 +132,7 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// The explanation of a failed connection, if it was TLS that failed. None of these is mended by another
-/// attempt.
+/// Explains a failed connection if TLS failed; another attempt mends none of these.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let words = match error {
@@ -153,8 +152,8 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     Some((ErrorKind::Tls, format!("TLS failed: {words} ({error})")))
 }
 
-/// The meaning of a server's alert. TLS 1.3 has one of its own for a missing certificate; servers that are
-/// older, and some that are not, send another.
+/// The meaning of a server's alert. TLS 1.3 has one for a missing certificate; older servers, and some newer
+/// ones, send another.
 fn refused_by_server(alert: AlertDescription) -> &'static str {
     use AlertDescription as Alert;
     match alert {
@@ -178,7 +177,7 @@ fn refused_by_server(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// A server that speaks no TLS may wait for the rest of what it takes for a request.
+/// A server without TLS may wait for the rest of a supposed request.
 fn unanswered(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
@@ -188,16 +187,16 @@ fn unanswered(error: io::Error) -> io::Error {
     }
 }
 
-/// Why the server hung up on a client that it has not accepted yet, if it said so; else `error`.
+/// Why the server hung up before it accepted the client, if it said so; else `error`.
 ///
-/// A server looks at the client's certificate while the client still writes: the rest of the handshake, and
-/// in TLS 1.3 its first request too.
+/// A server checks the client's certificate while the client still writes the rest of the handshake and, in
+/// TLS 1.3, its first request.
 fn last_words(tls: &mut ClientConnection, mut socket: &Socket, error: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
         return error;
     }
-    // A connection that has ended is read without waiting.
+    // Reading a closed connection does not wait.
     while matches!(tls.read_tls(&mut socket), Ok(1..)) {
         if let Err(refused) = tls.process_new_packets() {
             return io::Error::new(io::ErrorKind::InvalidData, refused);
@@ -206,10 +205,10 @@ fn last_words(tls: &mut ClientConnection, mut socket: &Socket, error: io::Error)
     error
 }
 
-/// The client's end of a connection, without its socket.
+/// The client's end, without a socket.
 pub(crate) type TlsClient = ClientConnection;
 
-/// Begins to talk to a server that has to be `host`.
+/// Begins a connection to `host`.
 pub(crate) fn client(host: &str, config: &Config) -> io::Result<TlsClient> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
@@ -223,16 +222,16 @@ pub(crate) struct TlsStream {
 
 struct TlsSession {
     tls: ClientConnection,
-    /// Bytes from the socket that the session has not taken yet.
+    /// Bytes read from the socket, not yet processed.
     raw: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Plain text has come: the server has accepted this client.
+    /// Whether plain text has come, which shows that the server accepted this client.
     is_accepted: bool,
 }
 
 impl TlsStream {
-    /// Shakes hands over `wire`, which reads and writes `socket` within the time allowed.
+    /// Handshakes over `wire`, which reads and writes `socket` within the time allowed.
     pub(crate) fn connect(
         host: &str,
         config: &Config,
@@ -262,9 +261,9 @@ impl TlsStream {
         session.start < session.end || !session.tls.wants_read()
     }
 
-    /// Reads plain text. Waits for the socket without holding the session, so that others can write
-    /// meanwhile. Only one thread may read at a time. A read that brought none, but a part of a record, is
-    /// `Interrupted`, as by a signal: a reader with a deadline looks at the time before going on.
+    /// Reads plain text. Waits for the socket without holding the session, so that others can write. Only
+    /// one thread may read at a time. A partial record yields `Interrupted`, so that the reader checks its
+    /// deadline.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut fresh = [0; 8 * 1024];
         {
@@ -291,8 +290,8 @@ impl TlsStream {
         Ok(taken)
     }
 
-    /// Writes as much as the socket takes now; what the session has taken beyond that leaves with the next
-    /// read or write.
+    /// Writes what the socket takes now; the rest of what the session took leaves with the next read or
+    /// write.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut session = self.session.lock();
         session.flush(&self.socket)?;
@@ -303,7 +302,8 @@ impl TlsStream {
 }
 
 impl TlsSession {
-    /// Plain text that is there; `None` if the socket has to be read first. All raw bytes are taken by then.
+    /// Available plain text; `None` if the socket must be read first, in which case all raw bytes were
+    /// processed.
     fn plain(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.tls.reader().read(buf) {
@@ -326,7 +326,6 @@ impl TlsSession {
         }
     }
 
-    /// As much as the socket takes.
     fn flush_now(&mut self, socket: &Socket) -> io::Result<()> {
         match self.flush(socket) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -339,7 +338,7 @@ impl TlsSession {
     fn flush(&mut self, mut socket: &Socket) -> io::Result<()> {
         while self.tls.wants_write() {
             if let Err(error) = self.tls.write_tls(&mut socket) {
-                // Nobody else reads a connection that nothing has come over.
+                // Nobody else reads a connection before its first bytes.
                 return Err(if self.is_accepted { error } else { last_words(&mut self.tls, socket, error) });
             }
         }
@@ -357,8 +356,7 @@ mod lenient {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 
-    /// Believes any server with a certificate by one of the authorities, whatever its name; without
-    /// authorities, anybody.
+    /// Accepts any server certified by the authorities, whatever its name; without authorities, any server.
     #[derive(Debug)]
     pub(super) struct Lenient {
         pub(super) chain: Option<Arc<WebPkiServerVerifier>>,
@@ -376,7 +374,7 @@ mod lenient {
         ) -> std::result::Result<ServerCertVerified, rustls::Error> {
             let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
             match chain.verify_server_cert(certificate, between, name, ocsp, now) {
-                // The name is looked at last.
+                // The name is checked last.
                 Err(rustls::Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
                 )) => Ok(ServerCertVerified::assertion()),

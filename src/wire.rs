@@ -1,4 +1,4 @@
-//! A connection to a server: a socket, or TLS over one, that one thread reads while others write.
+//! A connection, plain or TLS, that one thread reads while others write.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// The socket must have a time-out for writes.
+    /// The socket must have a write time-out.
     #[cfg(feature = "tls")]
     pub(crate) fn tls(
         host: &str,
@@ -64,9 +64,9 @@ impl Wire {
         }
     }
 
-    /// Writes as much of `bytes` as the socket takes now. `WouldBlock`: nothing.
+    /// Writes what the socket takes now. `WouldBlock`: nothing.
     ///
-    /// The socket needs a short time-out for writes: it may take less than the system said.
+    /// The socket must have a short write time-out: it may take less than the system said.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         let may_be_written = match self {
             Wire::Tcp(socket) => has_room(socket, Duration::ZERO),
@@ -120,7 +120,7 @@ impl Wire {
         }
     }
 
-    /// Whether a read would return at once, with bytes or the end of the connection.
+    /// Whether a read would return at once, with bytes or the end.
     pub(crate) fn has_bytes(&self) -> bool {
         match self.unread() {
             #[cfg(any(feature = "tls", leasehold_shuttle))]
@@ -159,18 +159,16 @@ impl Wire {
     }
 }
 
-/// Bytes that have arrived and are not read yet.
+/// Where bytes may wait to be read.
 enum Unread<'a> {
-    /// In memory.
     #[cfg(any(feature = "tls", leasehold_shuttle))]
     There,
-    /// In the socket, perhaps.
     MayBeAt(PollFd<'a>),
     #[cfg(leasehold_shuttle)]
     Nothing,
 }
 
-/// Waits for at most `limit` until one of the wires has bytes or has ended.
+/// Waits up to `limit` until one of the wires has bytes or has ended.
 pub(crate) fn await_any<'a>(wires: impl Iterator<Item = &'a Wire>, limit: Duration) {
     let mut sockets = Vec::new();
     for wire in wires {
@@ -197,14 +195,14 @@ fn remaining(deadline: Moment) -> io::Result<Duration> {
     if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
 }
 
-/// Reads and writes that all end at one moment.
+/// Reads and writes with a common deadline.
 pub(crate) struct Timed<'a> {
     wire: &'a Wire,
     deadline: Moment,
-    /// Reads only bytes that have arrived.
+    /// Read only bytes that have arrived.
     pub(crate) only_ready: bool,
     pub(crate) was_not_ready: bool,
-    /// The time-out that the socket has now.
+    /// The time-out set on the socket.
     armed: &'a Cell<Duration>,
 }
 
@@ -213,8 +211,8 @@ impl<'a> Timed<'a> {
         Timed { wire, deadline, only_ready: false, was_not_ready: false, armed }
     }
 
-    /// Sets the socket's time-out to the time left, unless that is nearly what it has: the call would cost
-    /// each reply.
+    /// Sets the socket's time-out to the time left, unless it is nearly that already: the call would cost
+    /// every reply.
     fn arm(&self) -> io::Result<()> {
         let (left, armed) = (remaining(self.deadline)?, self.armed.get());
         if armed < left || armed > left + left / 16 {
@@ -224,7 +222,7 @@ impl<'a> Timed<'a> {
         Ok(())
     }
 
-    /// The time is over: read only bytes that have arrived.
+    /// After the deadline, reads only bytes that have arrived.
     fn hurry(&self) -> io::Result<()> {
         const HARDLY: Duration = Duration::from_millis(1);
         let is_armed = self.armed.replace(HARDLY) == HARDLY;
@@ -262,7 +260,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Whether an error means a time-out, which systems name differently.
+/// Whether an error means a time-out; systems name it differently.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

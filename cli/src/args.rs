@@ -251,6 +251,11 @@ pub(crate) struct RunArgs {
     /// option that is a warning.
     #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
+    /// Sends this signal to the command, once, when others wait for the lock: the command may give way. Its name is
+    /// in LEASEHOLD_CONTENDED_BY for the command.
+    #[arg(long, value_name = "SIGNAL", help_heading = "Lease", hide_possible_values = true)]
+    #[arg(value_parser = Offered { read: signal, values: &SIGNALS })]
+    pub(crate) on_contended: Option<i32>,
     /// Whether the holder leads: `elect` sets it.
     #[arg(skip)]
     pub(crate) leads: bool,

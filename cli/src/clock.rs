@@ -1,4 +1,4 @@
-//! The clock of all deadlines: it includes the time asleep, and on Unix all processes of a machine read the same.
+//! The clock of all deadlines: includes sleep, and on Unix reads alike in all processes of a machine.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Moment {
     }
 }
 
-/// The time since 1970 by this machine's clock: to be shown, and compared with a server's.
+/// Time since 1970 by this machine's clock: for display, and to compare with a server's.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
 pub(crate) fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The last run of a job of `once`, and how it stands with the job now.
+//! A job's last run by `once`, and its present state.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::show::seconds;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Runs,
-    /// Its lock is still held by who has run it: others are kept from running it again.
+    /// Its last runner still holds the lock: others are kept from running it.
     HasRun,
     MayRun,
 }

@@ -1,4 +1,4 @@
-//! `ls` and `clients`: what is held on the store, and by whom.
+//! `ls` and `clients`: the held locks, and the clients.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ fn row(lock: &ListedLock) -> [String; 6] {
     .map(|text| plain(&text))
 }
 
-/// The number of an expirable semaphore's permits is no hold, and its permits end.
+/// An expirable semaphore's count is no hold, and its permits end.
 pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
     lock.remaining == Some(Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
 }

@@ -32,7 +32,7 @@ use clap::error::ErrorKind;
 use crate::args::{Action, Cli};
 use crate::say::{Exit, Say};
 
-/// musl's own allocator makes threads queue, as they do when thousands of locks are listed.
+/// musl's own allocator makes threads queue, as when thousands of locks are listed.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -92,7 +92,7 @@ pub(crate) fn usage(error: clap::Error) -> Exit {
     Exit::Usage
 }
 
-/// In Bash: behind `--` the words are those of another command. The other shells are told so by the definition.
+/// Bash: words after `--` are those of another command. The other shells' definitions say so.
 const BEHIND_THE_DASHES: &str = r#"
 _leasehold_or_command() {
     local i
@@ -120,7 +120,7 @@ fn completions(shell: clap_complete::Shell) -> Exit {
 }
 
 pub(crate) fn print(text: &[u8]) -> Exit {
-    // A reader that has seen enough is no failure.
+    // A reader that closes early is no failure.
     drop(std::io::stdout().write_all(text));
     Exit::Success
 }

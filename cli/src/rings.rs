@@ -1,4 +1,4 @@
-//! Deadlocks, as all subcommands show them: threads that wait for each other in a ring.
+//! Deadlocks, as all subcommands show them.
 
 use leasehold::{Deadlock, DeadlockStep, LockClient};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::say::plain;
 use crate::show::placed;
 
-/// The deadlocks on the store; none where they cannot be looked for. For what is shown beside the locks.
+/// The deadlocks on the store, shown beside locks; empty where the search is impossible.
 pub(crate) fn seen(client: &LockClient) -> Vec<Deadlock> {
     client.deadlocks().unwrap_or_default()
 }

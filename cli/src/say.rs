@@ -1,4 +1,4 @@
-//! Messages on standard error, for people or as a JSON object a line, and exit codes.
+//! Messages on standard error, for people or as JSON lines, and exit codes.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ pub(crate) const SIGINT: i32 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Success,
-    /// `doctor` found a fault; with `--strict`, also a warning. `show -q`: a lock that nobody holds.
+    /// `doctor` found a fault, or with `--strict` a warning; `show -q`: a lock is free.
     Found,
     Command(u8),
     Signal(i32),
@@ -92,7 +92,7 @@ impl Say {
         Say { format: Format::Text, level: Level::Normal }
     }
 
-    /// As with `-q`: while a terminal is drawn on, nothing else is to be written to it.
+    /// Like `-q`: nothing else may write to a terminal that is drawn on.
     pub(crate) fn silent(self) -> Say {
         Say { level: Level::Quiet, ..self }
     }
@@ -113,7 +113,7 @@ impl Say {
         self.write(Level::Normal, event, words, fields);
     }
 
-    /// Also with `-q`: no exit code says it all. Returns the code that the program ends with.
+    /// Written even with `-q`, since an exit code does not say everything. Returns the exit code.
     pub(crate) fn error(self, words: &str, exit: Exit) -> Exit {
         self.failure(words, exit, &format!("{exit:?}"))
     }
@@ -158,7 +158,7 @@ impl Say {
                 format!("{}\n", json_text(&Value::Object(object)))
             }
         };
-        // One write: lines of several processes are not mixed. Nobody may be reading.
+        // One write, so that lines of several processes do not mix. Nobody may be reading.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }
@@ -199,7 +199,7 @@ pub(crate) fn print_line(line: &str) {
     drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
 }
 
-/// A text that others wrote, such as a lock's name, on one line and without what a terminal would act on.
+/// Text by others, such as a lock's name, on one line and without control characters.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {
@@ -212,7 +212,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// A JSON value as text that may be printed. Such characters are in its strings only, where an escape means the same.
+/// A JSON value as printable text. Control characters occur only in strings, where an escape means the same.
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = String::new();
     for char in value.to_string().chars() {

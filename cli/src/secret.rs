@@ -1,4 +1,5 @@
-//! The default file of the URL, the command that prints the password, and the faults of files that hold secrets. Variables are the library's to read.
+//! The default file of the URL, the password command, and faults of files with secrets. The library reads
+//! the variables.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub(crate) fn warnings(common: &Common) -> Vec<String> {
     warnings
 }
 
-/// Names the file only if it is there: what a variable holds may be a secret that was set by mistake.
+/// Names the file only if it exists: a variable may contain a secret by mistake.
 fn warning(file: &Path) -> Option<String> {
     let (text, name) = (std::fs::read_to_string(file).ok()?, file.display());
     let words = "has a password in it, and every user of this machine can read it: chmod o-rwx";
@@ -61,12 +62,12 @@ fn is_open_to_all(_file: &Path) -> bool {
     false
 }
 
-/// A command has this long to print a password.
+/// Time for a command to print a password.
 const PRINTED_WITHIN: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 64 * 1024;
 
-/// The password in the first line that `command` prints, for the server at `address`. Nothing else that it prints
-/// is shown: that may be the password too.
+/// The first line that `command` prints is the password for the server at `address`. Nothing else of its
+/// output is shown, since that may be the password too.
 pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, String> {
     let (shell, option) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
     let mut process = Command::new(shell);
@@ -85,7 +86,8 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // The process with a lock may have reaped it, as what a command left behind: then nobody knows how it ended.
+    // The process with a lock may have reaped it, as something a command left behind; then its status is
+    // unknown.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed what is not text")?;
@@ -101,7 +103,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_password_is_the_first_line_that_a_command_prints_and_no_other_word_of_it_is_shown() {
+    fn a_commands_first_line_is_the_password() {
         let said = |command: &str| printed_by(command, "host:1");
         let shown = format!("{:?}", said("printf '%s\\nmore\\n' S3CR3T").unwrap());
         assert!(!shown.contains("S3CR3T"), "{shown}");

@@ -1,4 +1,4 @@
-//! `show`, `force` and `permits`: one name of the store, for people.
+//! `show`, `force` and `permits`: one name on the store, for people.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
             };
             let is_silent = common.quiet && common.format == Format::Text;
             if !is_silent {
-                // Without records, or without a right to them, there is nothing to add.
+                // Without records, or the right to read them, there is nothing to add.
                 let last = client.last_run(name).ok().flatten();
                 let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
                 let rings = if shown.is_held() && is_waited_for { rings::seen(client) } else { Vec::new() };
@@ -132,7 +132,7 @@ pub(crate) enum Forced {
     Impossible,
 }
 
-/// Ends the hold that was shown, and no other as far as one look just before can tell.
+/// Ends the hold that was shown, and no other as far as a check just before can tell.
 pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Result<Forced> {
     use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
     if !is_lock(shown) {
@@ -149,7 +149,7 @@ pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Resul
     let forced = match &now.kind {
         Lock | FencedLock => client.get_lock(name).force_unlock(),
         FairLock => client.get_fair_lock(name).force_unlock(),
-        // A half is released only if it is that which is held.
+        // Only the half that is held is released.
         ReadWriteLock { mode: Mode::Read } => client.get_read_write_lock(name).read().force_unlock(),
         ReadWriteLock { .. } => client.get_read_write_lock(name).write().force_unlock(),
         TokenLock => client.get_token_lock(name).force_unlock(),
@@ -207,7 +207,7 @@ fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[D
     print_line(&text);
 }
 
-/// With all that others wrote made printable. None of the lines of an inspection's text is theirs.
+/// Makes text by others printable; an inspection's own text is not theirs.
 pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     let mut shown = shown.clone();
     let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.location));

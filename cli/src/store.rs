@@ -1,4 +1,4 @@
-//! The client of the store that `--url`, the environment or a file names, and what its errors mean for the exit code.
+//! The client of the store that `--url`, the environment or a file names, and the exit codes of its errors.
 
 use std::error::Error as _;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::secret;
 
 pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
     let say = Say::new(common);
-    // A look writes nothing of the client.
+    // Reads only: writes no directory entry.
     let client = match open(common, None, say, |builder| builder.directory(false)) {
         Ok(client) => client,
         Err(error) => return unconnected(common, &error, say),
@@ -28,7 +28,7 @@ pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit)
     exit
 }
 
-/// As [`explain`], of an attempt to connect: a server that speaks TLS, or does not, is the reason that comes first.
+/// As [`explain`], for a failed connection, where a mismatch of TLS is the likeliest reason.
 pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
     let is_silent = matches!(
         error.kind(),
@@ -72,7 +72,7 @@ pub(crate) fn open(
     builder.build()
 }
 
-/// Each look is a new attempt: that the store is away is to be said soon.
+/// Each poll connects anew, so that an outage is reported soon.
 pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
     if secret::variable("LEASEHOLD_RETRY_TIMEOUT").is_some() {
         builder
@@ -89,14 +89,14 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The variables and their files, read once, and the builder that has them, until a client is made of it.
+/// The variables and their files, read once, and the builder with them, until a client is made.
 static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
     let read = ClientBuilder::from_env().ok();
     let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);
     (settings, Mutex::new(read))
 });
 
-/// What the variables say; the defaults where one of them cannot be used, which [`open`] says.
+/// The variables' values; defaults where one is unusable, which [`open`] reports.
 pub(crate) fn environment() -> &'static Settings {
     &READ.0
 }
@@ -118,7 +118,7 @@ fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     if let Some(command) = common.password_command.clone() {
         builder = builder.credentials(move |server| secret::printed_by(&command, server));
     }
-    // A file is made like any lock file; a table in somebody's database is not made unasked.
+    // A file is created like any lock file; a table in a database only on request.
     let is_file =
         builder.settings().url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
     if common.create_schema || is_file {
@@ -225,7 +225,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Ends the client, which takes its own entries out of the store. A store that does not answer is not waited for.
+/// Ends the client, which removes its entries from the store. Does not wait for a silent store.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }
@@ -233,7 +233,7 @@ pub(crate) fn finish(client: LockClient) {
 pub(crate) fn finish_within(client: LockClient, within: Duration) {
     let (done, is_done) = leasehold::crossbeam_channel::bounded::<()>(0);
     let ending = std::thread::Builder::new().name("shutdown".to_owned()).spawn(move || {
-        drop(client.shutdown()); // each release that failed has been told of
+        drop(client.shutdown()); // each failed release was reported
         drop(done);
     });
     if ending.is_ok() {
@@ -243,7 +243,7 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 
 struct Warnings(Say);
 
-/// Parts of warnings about a set-up, which come at each run until somebody changes it.
+/// Parts of warnings about a set-up, which repeat at each run until somebody changes it.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 
@@ -269,15 +269,15 @@ impl Observer for Warnings {
 
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The first message of TLS 1.2, with two ciphers that every server knows or refuses by an alert.
+/// TLS 1.2's first message, with two ciphers that every server knows, or refuses by an alert.
 fn hello() -> Vec<u8> {
-    // A record of a handshake; a ClientHello of 43 bytes. 32 of these need not be random here.
+    // A handshake record; a ClientHello of 43 bytes, whose 32 random ones need not be random here.
     let head = [0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
     let tail = [0, 0, 4, 0xc0, 0x2f, 0xc0, 0x30, 1, 0];
     [&head[..], &[7; 32], &tail].concat()
 }
 
-/// Databases agree on TLS after they are connected.
+/// Databases negotiate TLS after connecting.
 const SCHEMES: [(&str, &str, u16); 5] = [
     ("redis", "rediss", 6379),
     ("redis-sentinel", "rediss-sentinel", 26379),
@@ -312,6 +312,6 @@ fn speaks_tls(place: &str) -> Option<bool> {
     stream.set_read_timeout(Some(PROBE_LIMIT)).ok()?;
     stream.write_all(&hello()).ok()?;
     let mut first = [0; 2];
-    // An alert or a handshake, and the major version. A server that says nothing to it reads no TLS.
+    // An alert or a handshake, and the major version. A server that stays silent does not read TLS.
     Some(stream.read_exact(&mut first).is_ok() && matches!(first, [0x15 | 0x16, 3]))
 }

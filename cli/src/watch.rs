@@ -1,4 +1,4 @@
-//! `watch`: a line for each change between two looks by `inspect`. A change that is undone between them is not seen.
+//! `watch`: a line for each change between two polls. A change undone between them is not seen.
 
 use std::io::{ErrorKind as Io, Write};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let (ends, ended) = bounded(1);
     let (stop, stopped) = bounded::<()>(0);
     let (common, args) = (common.clone(), args.clone());
-    // A look may take as long as the store lets it. A signal is not to wait for that.
+    // A poll may take as long as the store needs. A signal must not wait for that.
     let looking = std::thread::Builder::new().name("looks".to_owned()).spawn(move || {
         ends.send(look(&common, &args, &stopped)).ok();
     });
@@ -37,7 +37,7 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
 }
 
 fn wait(caught: &Caught, ended: &Receiver<Exit>, end: Moment) -> Exit {
-    // The timer's clock may stand still while the machine sleeps: it is asked now and then.
+    // The timer's clock may stand still while the machine sleeps, so the time is checked now and then.
     const LOOK: Duration = Duration::from_secs(1);
     loop {
         let left = end.since(Moment::now());

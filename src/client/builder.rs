@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::client::open::Servers;
 use crate::client::{LockClient, open};
-use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, Replicas, ServerOptions};
+use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, ServerOptions};
+use crate::copies::{Durable, ReplicaRule, Replicas};
 use crate::credentials::{self, Credentials};
 use crate::engine::store::StoreCell;
 use crate::error::{Error, Result};
@@ -322,22 +323,59 @@ impl ClientBuilder {
     }
 
     /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
-    /// semaphores, latches and conditions. Defaults to no such condition.
+    /// semaphores, latches and conditions.
     ///
-    /// WAIT, in the write that acquires the lock, asks for the acknowledgements. If fewer come within
-    /// `timeout`, the client releases the lock at once, and the attempt fails with a retryable error of kind
-    /// [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the error, and a wait tries again.
+    /// Defaults, with a `redis-sentinel://` or `redis-cluster://` URL, to one of the replicas that the server
+    /// reports as connected, within 1 s, or two thirds of the `command_timeout` if that is less. With no
+    /// replica connected the default grants all the same, and reports
+    /// [`Event::NoReplica`](crate::Event::NoReplica) once. With other URLs no replica is waited for.
+    ///
+    /// WAIT, on a connection of its own, asks for the acknowledgements, for all grants before it at once. If
+    /// fewer come within `timeout`, the client releases the lock at once, and the attempt fails with a
+    /// retryable error of kind [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the error, and a wait
+    /// tries again.
     ///
     /// # Guarantees
     /// If `count` is the number of replicas, no failover to one of them forgets a granted lock. With a
     /// smaller `count`, a replica may be promoted that had not acknowledged. Renewals do not wait: a failover
-    /// keeps the lease that the new master last received. Acknowledged means in memory; what a restart keeps
-    /// depends on the replica's files.
+    /// keeps the lease that the new master last received, and the client renews at once when it notices the
+    /// failover. Acknowledged means in memory; see [`durable`](Self::durable) for files.
     ///
-    /// The price: each attempt has its own connection of the pool and a round trip between servers; threads
-    /// of the process do not hand locks to each other; and a dropped guard waits for its release.
+    /// The price: each grant takes a further round trip, and one between servers.
     pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self {
-        self.server.replicas = Some(Replicas { count, within: timeout });
+        self.server.replicas = ReplicaRule::Required(Replicas { count, within: timeout });
+        self
+    }
+
+    /// Waits for no replica, also with Sentinels and a cluster: a failover may forget the grants of its last
+    /// moments, and such a lock has two owners. See [`require_replicas`](Self::require_replicas).
+    pub fn without_replicas(mut self) -> Self {
+        self.server.replicas = ReplicaRule::Nothing;
+        self
+    }
+
+    /// Grants a lock only when it is on disk: in the append-only file of the server (`local`: 0 or 1) and in
+    /// those of `replicas` replicas. For the kinds of lock, and with the consequences of failing, of
+    /// [`require_replicas`](Self::require_replicas), beside which it stands. Within the time-out given there,
+    /// else within 2 s, or two thirds of the `command_timeout` if that is less. Defaults to no such
+    /// condition.
+    ///
+    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; other servers and stores are refused
+    /// when the client is built. With `appendfsync everysec` a grant takes up to a second, with `always` a
+    /// write to the disk.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold::LockClient;
+    ///
+    /// let client = LockClient::builder()
+    ///     .url("redis-sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")
+    ///     .durable(1, 1) // on the master's disk, and on one replica's
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn durable(mut self, local: u32, replicas: u32) -> Self {
+        self.server.durable = Some(Durable { local, replicas });
         self
     }
 

@@ -1,4 +1,4 @@
-//! A builder from the process's environment.
+//! A builder from environment variables.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
 
-/// The variables that may hold a secret: each may also name a file, as `NAME_FILE`.
+/// Variables that may hold a secret: each may also name a file, as `NAME_FILE`.
 const SECRETS: [&str; 6] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_REDLOCK",
@@ -25,7 +25,7 @@ const SECRETS: [&str; 6] = [
 ];
 const FILE: &str = "_FILE";
 
-/// Sets an option from its variable's text, or returns why the text cannot be used.
+/// Sets an option from a variable's text, or returns why the text cannot be used.
 type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'static str>;
 
 macro_rules! setters {
@@ -36,7 +36,6 @@ macro_rules! setters {
     };
 }
 
-/// The options that are one variable each.
 const OPTIONS: &[(&str, Setter)] = client_options!(setters);
 
 macro_rules! rows {
@@ -64,27 +63,27 @@ impl ClientBuilder {
     /// | `LEASEHOLD_SESSION_LOCKS` | `yes`: [`session_locks`](Self::session_locks) | `yes` |
     /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
+    /// | `LEASEHOLD_REPLICAS` | `no`: [`without_replicas`](Self::without_replicas) | `no` |
+    /// | `LEASEHOLD_DURABLE` | [`durable`](Self::durable): the server's file, and how many replicas' | `1 1` |
     #[doc = client_options!(rows)]
     ///
-    /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`, `500ms`,
-    /// `1h30m`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have spaces
-    /// or line ends between. `leasehold run` sets `LEASEHOLD_UNDER`. A server of a ring may have its
-    /// [label](crate::RingNode::label), `*` and its [weight](crate::RingNode::weight), or both, and `=`
-    /// before its URL. A program sets by its code an observer, a mapping of names, and whether it connects
-    /// lazily.
+    /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d` in sequence: `30`, `500ms`, `1h30m`.
+    /// Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Spaces or line ends
+    /// separate the items of lists. A server of a ring may have its [label](crate::RingNode::label), `*` and
+    /// its [weight](crate::RingNode::weight), or both, and `=` before its URL. `leasehold run` sets
+    /// `LEASEHOLD_UNDER`. Only code can set an observer, a mapping of names, and connecting lazily.
     ///
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
-    /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
-    /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines
-    /// that begin with `#` do not count; of passwords, line ends at the end. These files are read
-    /// again for new connections and when a server refuses the login, and those of `LEASEHOLD_TLS_*` when a
-    /// handshake is refused.
+    /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. The same name with `_FILE` (`LEASEHOLD_URL_FILE`)
+    /// names a file with the value. In files of URLs, spaces around lines and lines that begin with `#` are
+    /// ignored; in files of passwords, final line ends. The files are read again for new connections and
+    /// after a refused login; those of `LEASEHOLD_TLS_*` after a refused handshake.
     ///
     /// # Errors
-    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that
-    /// cannot be read, and two variables that say the same or need each other. The text names the variable
-    /// and never repeats the value, which may be a secret. Of kind
-    /// [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
+    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for an unusable value, an unreadable file,
+    /// and variables that conflict or need each other. The text names the variable and never repeats the
+    /// value, which may be secret. Of kind [`Unsupported`](crate::ErrorKind::Unsupported), for
+    /// `LEASEHOLD_TLS_*` without the feature `tls`.
     ///
     /// # Examples
     /// ```no_run
@@ -123,11 +122,28 @@ impl ClientBuilder {
         if variables.switch("LEASEHOLD_SCRIPTS")? == Some(false) {
             builder = builder.without_scripts();
         }
-        if let Some((count, within)) = variables.pair("LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT")? {
+        if variables.text("LEASEHOLD_REPLICAS")?.is_some_and(|text| switch(&text) == Ok(false)) {
+            builder = builder.without_replicas();
+            if variables.text("LEASEHOLD_REPLICAS_TIMEOUT")?.is_some() {
+                return Err(bad(
+                    "LEASEHOLD_REPLICAS_TIMEOUT",
+                    "LEASEHOLD_REPLICAS says that none is waited for",
+                ));
+            }
+        } else if let Some((count, within)) =
+            variables.pair("LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT")?
+        {
             let count = number(&count).map_err(|why| bad("LEASEHOLD_REPLICAS", why))?;
             let within = time(&within).map_err(|why| bad("LEASEHOLD_REPLICAS_TIMEOUT", why))?;
             builder = builder.require_replicas(count, within);
             builder.check_times().map_err(|error| bad("LEASEHOLD_REPLICAS_TIMEOUT", error.detail()))?;
+        }
+        if let Some(text) = variables.text("LEASEHOLD_DURABLE")? {
+            let (local, replicas) =
+                text.split_once(' ').ok_or_else(|| bad("LEASEHOLD_DURABLE", "it is two numbers"))?;
+            let file_count = |text| number(text).map_err(|why| bad("LEASEHOLD_DURABLE", why));
+            builder = builder.durable(file_count(local)?, file_count(replicas)?);
+            builder.check_times().map_err(|error| bad("LEASEHOLD_DURABLE", error.detail()))?;
         }
         secured(builder, &variables)
     }
@@ -139,7 +155,7 @@ struct Variables<G> {
 }
 
 impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
-    /// The value of a variable that is set, or of the file that is named in its place.
+    /// The value of a variable, or of the file named in its place.
     fn text(&self, name: &str) -> Result<Option<String>> {
         let value = self.value(name)?;
         if !SECRETS.contains(&name) {
@@ -229,10 +245,10 @@ fn servers(
     Ok(builder)
 }
 
-/// Servers, each with an optional label and weight: `label*2=redis://host`.
+/// Servers with optional labels and weights: `label*2=redis://host`.
 fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     let node = |word: &str| {
-        // A scheme has no such character; the text behind the scheme may have any.
+        // A scheme has no such character; the text after it may have any.
         let scheme = word.find("://").unwrap_or(word.len());
         let (before, url) = match word.get(..scheme).and_then(|before| before.rfind('=')) {
             Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..).unwrap_or_default()),
@@ -264,7 +280,7 @@ fn secured(
         .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
 }
 
-/// A build without the feature refuses the variable instead of ignoring it.
+/// Refused rather than ignored without the feature.
 #[cfg(not(feature = "tls"))]
 fn secured(
     builder: ClientBuilder,
@@ -323,6 +339,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::copies::{Durable, ReplicaRule, Replicas};
     #[cfg(unix)]
     use std::os::unix::ffi::OsStringExt;
     #[cfg(windows)]
@@ -355,7 +372,7 @@ mod tests {
         assert_eq!(server.connect_timeout, seconds(2));
     }
 
-    /// The other variables: tests of the command-line program use each on a server.
+    /// Tests of the command-line program use the other variables on a server.
     #[test]
     fn each_option_has_a_variable() {
         let set = with(&[
@@ -372,6 +389,7 @@ mod tests {
             ("LEASEHOLD_CLUSTER_PUB_SUB", "Both"),
             ("LEASEHOLD_REPLICAS", "2"),
             ("LEASEHOLD_REPLICAS_TIMEOUT", "20ms"),
+            ("LEASEHOLD_DURABLE", "1 2"),
             ("LEASEHOLD_SCRIPTS", "off"),
             ("LEASEHOLD_TABLE", "s.t"),
             ("LEASEHOLD_CREATE_SCHEMA", "1"),
@@ -389,8 +407,9 @@ mod tests {
             (server.unsubscribe_delay, server.cluster_pub_sub),
             (Duration::from_secs(4), ClusterPubSub::Both)
         );
-        let replicas = server.replicas.unwrap();
-        assert_eq!((replicas.count, replicas.within, server.scripts), (2, Duration::from_millis(20), false));
+        let replicas = Replicas { count: 2, within: Duration::from_millis(20) };
+        assert_eq!((server.replicas, server.scripts), (ReplicaRule::Required(replicas), false));
+        assert_eq!(server.durable, Some(Durable { local: 1, replicas: 2 }));
         assert_eq!((server.table.name.as_str(), server.table.create), ("s.t", true));
         assert_eq!((server.table.session_locks, server.table.designated_poller), (true, false));
         assert!(server.hosts.check_options().is_ok());
@@ -460,6 +479,14 @@ mod tests {
     }
 
     #[test]
+    fn one_word_waits_for_no_replica() {
+        for word in ["no", "Off", "0"] {
+            let server = with(&[("LEASEHOLD_REPLICAS", word)]).unwrap().server;
+            assert_eq!(server.replicas, ReplicaRule::Nothing, "{word}");
+        }
+    }
+
+    #[test]
     fn variables_that_contradict_or_need_each_other_are_refused() {
         let (url, three) = (("LEASEHOLD_URL", "redis://a"), "redis://a redis://b redis://c");
         for (variables, names) in [
@@ -471,6 +498,10 @@ mod tests {
             ),
             (&[("LEASEHOLD_RING_FROM", three)], ["LEASEHOLD_RING_FROM", "LEASEHOLD_RING"]),
             (&[("LEASEHOLD_REPLICAS", "1")], ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"]),
+            (
+                &[("LEASEHOLD_REPLICAS", "no"), ("LEASEHOLD_REPLICAS_TIMEOUT", "1s")],
+                ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"],
+            ),
             #[cfg(feature = "tls")]
             (&[("LEASEHOLD_TLS_KEY", "k")], ["LEASEHOLD_TLS_KEY", "LEASEHOLD_TLS_CERT"]),
         ] {

@@ -1,4 +1,4 @@
-//! Lists of locks and of clients, a page at a time.
+//! Lists of locks and of clients, page by page.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -116,9 +116,9 @@ impl LockClient {
     /// Lists the held locks, ours and Redisson's, whose names match `pattern`: `*` stands for any text, `?`
     /// for a character, `[ab]` and `[a-c]` for one of those, `\` escapes the next character.
     ///
-    /// For operators: on Redis each key of the server is looked at; [`Locks::cost`] counts them. On ZooKeeper
-    /// a pattern that begins with a slash, such as `/jobs/*`, lists the locks in that folder, and any other
-    /// the locks whose names are no paths.
+    /// For operators: on Redis each key of the server is examined; [`Locks::cost`] counts them. On ZooKeeper
+    /// a pattern that begins with a slash, such as `/jobs/*`, lists the locks in that folder; any other, the
+    /// locks whose names are no paths.
     ///
     /// Names are the keys without the client's [prefix](crate::ClientBuilder::key_prefix); the pattern
     /// applies to names that [`map_names`](crate::ClientBuilder::map_names) made. Free locks are not listed;
@@ -163,9 +163,9 @@ impl LockClient {
     /// Lists the clients of this crate that hold or wait for locks on this store, as their directory entries
     /// say. See [`ClientInfo`].
     ///
-    /// Not listed: a client that began to a moment ago, has its [directory](crate::ClientBuilder::directory)
-    /// off or lacks the permission, and Redisson. A dead client is listed for up to its lease. A database
-    /// without the table of entries lists the holders that its rows show.
+    /// Not listed: Redisson; and a client that began a moment ago, has its
+    /// [directory](crate::ClientBuilder::directory) off or lacks the permission. A dead client is listed for
+    /// up to its lease. A database without the table of entries lists the holders in its rows.
     ///
     /// # Blocking
     /// As [`list`](Self::list).
@@ -192,16 +192,16 @@ impl LockClient {
 
     /// Looks for threads of all clients on this store that wait for each other in a cycle. See [`Deadlock`].
     ///
-    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if its
-    /// thread holds something. Seen are plain, fenced, fair and token locks, both halves of read-write locks,
-    /// and all of these in multi-locks. Not seen are permits, which have no single holder; holds of guards
-    /// that may change threads; and a thread that holds by one client and waits by another. Without a
-    /// [directory](crate::ClientBuilder::directory) only this client's own threads are seen.
+    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if
+    /// its thread holds something. Considered are plain, fenced, fair and token locks, both halves of
+    /// read-write locks, and all of these in multi-locks; not permits, which have no single holder; holds of
+    /// guards that may change threads; or a thread that holds by one client and waits by another. Without a
+    /// [directory](crate::ClientBuilder::directory) only this client's own threads are considered.
     ///
     /// # Blocking
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
-    /// client on the way from a wait to its holders. If these show a cycle, one second more, after which that
-    /// cycle is read again.
+    /// client between a wait and its holders. If there is a cycle, one more second, and the cycle is read
+    /// again.
     ///
     /// # Errors
     /// The store could not be used, or the user lacks the permissions of [`inspect`](Self::inspect) and
@@ -264,8 +264,8 @@ fn unsupported(action: &'static str) -> Error {
 }
 
 impl Locks {
-    /// Asks the store for one page and returns its locks, perhaps none; `None` after the last page. For a
-    /// caller that shows the progress of a long list by [`cost`](Self::cost).
+    /// Requests one page and returns its locks, perhaps none; `None` after the last page. For a caller that
+    /// shows the progress of a long list by [`cost`](Self::cost).
     ///
     /// # Blocking
     /// As [`LockClient::list`].
@@ -331,7 +331,7 @@ fn locks_page(
     })
 }
 
-/// The clients of all holders, for a store whose locks say where their holders are. Read at once, since one
+/// The clients of all holders, for a store whose locks name their holders' places. Read at once, since one
 /// client may hold the first lock and the last.
 fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
     let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };

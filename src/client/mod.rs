@@ -1,11 +1,10 @@
-//! The client: what a program makes once, clones, and takes its locks from.
+//! The client, which a program makes once, clones, and takes its locks from.
 
 mod builder;
 mod env;
 mod lists;
 mod open;
 mod paused;
-mod runs;
 pub(crate) mod settings;
 mod unwind;
 
@@ -14,15 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockNode};
+use crate::directory::run::LastRun;
 use crate::engine::acquire::lock_config::Backoff;
 use crate::engine::store::StoreCell;
 use crate::engine::{Engine, MANY_CLIENTS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
-use crate::health::{Health, Wakeups};
 use crate::ident::derived::PING;
 use crate::ident::{ClientId, NOBODY, Owner, ThreadMarker};
-use crate::inspect::Inspection;
+use crate::inspect::{Health, Inspection, Wakeups};
 use crate::locks::expirable::ExpirableSemaphore;
 use crate::locks::fenced::FencedLock;
 use crate::locks::guard::{Guard, OwnedGuard};
@@ -636,6 +635,87 @@ impl LockClient {
             at_most,
             job,
         )
+    }
+
+    /// As [`run_once`](Self::run_once), with the [fenced](Self::get_fenced_lock) lock of the name: by the
+    /// guard's token, a resource refuses writes of a run that took longer than `at_most`.
+    ///
+    /// # Blocking
+    /// As [`run_once`](Self::run_once).
+    ///
+    /// # Errors
+    /// As [`run_once`](Self::run_once).
+    ///
+    /// # Panics
+    /// When `job` does; it counts as run.
+    ///
+    /// # Guarantees
+    /// Those of [`run_once`](Self::run_once). Tokens grow from run to run.
+    ///
+    /// # Examples
+    /// ```
+    /// # let client = leasehold::LockClient::in_memory();
+    /// let hour = std::time::Duration::from_secs(3600);
+    /// let fence = client.run_once_fenced("nightly", hour, hour, |guard| guard.fencing_token())?;
+    /// assert!(fence.flatten().is_some());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn run_once_fenced<R>(
+        &self,
+        name: impl AsRef<str>,
+        at_least: Duration,
+        at_most: Duration,
+        job: impl FnOnce(&OwnedGuard) -> R,
+    ) -> Result<Option<R>> {
+        let lock = self.get_fenced_lock(name);
+        run_once(&self.engine, (Kind::Fenced, lock.checked("run_once")?), at_least, at_most, job)
+    }
+
+    /// Records how a run ended, for [`last_run`](Self::last_run). The job calls this at its end, with its
+    /// guard. A `code` of 0 is a success. The record stays for 40 days beside the directory's entries, and
+    /// needs the same rights.
+    ///
+    /// # Blocking
+    /// One round trip, two for another code than 0: up to a command time-out (default 3 s) each.
+    ///
+    /// # Errors
+    /// The store could not be used, or the user lacks the right to its directory entry. Of kind
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where [`run_once`](Self::run_once) is, and in a
+    /// database without the table of clients.
+    ///
+    /// # Examples
+    /// ```
+    /// # let client = leasehold::LockClient::in_memory();
+    /// # let hour = std::time::Duration::from_secs(3600);
+    /// let begun = std::time::Instant::now();
+    /// client.run_once("nightly", hour, hour, |guard| client.record_run(guard, 0, begun.elapsed()))?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn record_run(&self, guard: &OwnedGuard, code: u8, took: Duration) -> Result<()> {
+        let lock = self.get_lock(guard.name());
+        self.engine.record_run(lock.checked("record_run")?, guard.owner(), code, took)
+    }
+
+    /// How the last [recorded](Self::record_run) run of a job ended; `None` if there was none in the last 40
+    /// days.
+    ///
+    /// # Blocking
+    /// One round trip.
+    ///
+    /// # Errors
+    /// As [`record_run`](Self::record_run).
+    ///
+    /// # Examples
+    /// ```
+    /// # let client = leasehold::LockClient::in_memory();
+    /// match client.last_run("nightly")?.and_then(|last| last.succeeded_ago) {
+    ///     Some(ago) => println!("the last success was {ago:?} ago"),
+    ///     None => println!("there was no success in the last 40 days"),
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn last_run(&self, name: impl AsRef<str>) -> Result<Option<LastRun>> {
+        self.engine.last_run(self.get_lock(name).checked("last_run")?)
     }
 
     /// Releases all holds of this client and ends its threads. Waiters return with an error, holders are

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockOptions, ServerOptions};
+use crate::copies::ReplicaRule;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{check_scheme, without_credentials};
 use crate::observe::event::Event;
@@ -92,7 +93,7 @@ impl Backend {
         }
     }
 
-    /// For people; for a store with a feature, also the feature's name.
+    /// For people; includes the feature's name, if there is one.
     fn label(self) -> &'static str {
         match self {
             Backend::Etcd => "etcd",
@@ -119,8 +120,9 @@ pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'stati
     }
 }
 
-/// Refuses what cannot work, before connecting.
+/// Refuses impossible combinations before connecting.
 pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
+    check_durable(server, servers)?;
     match servers {
         Servers::One => {
             check_scheme(&server.url)?;
@@ -133,6 +135,24 @@ pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
             .try_for_each(|node| check_place(&ServerOptions { url: node.url.clone(), ..server.clone() })),
         Servers::Ring(ring) => ring.clone().checked().map(drop),
     }
+}
+
+fn check_durable(server: &ServerOptions, servers: &Servers) -> Result<()> {
+    let store = match servers {
+        Servers::Redlock(_) => "redlock",
+        Servers::Ring(_) => return Ok(()),
+        Servers::One => match Backend::of(&server.url) {
+            Backend::Redis | Backend::Sentinel | Backend::Cluster => return Ok(()),
+            other => other.label(),
+        },
+    };
+    if server.durable.is_none() {
+        return Ok(());
+    }
+    let words = format!(
+        "durable() is for a Redis, its Sentinels, a cluster or a ring: {store} has its own settings for what a restart keeps"
+    );
+    Err(Error::new(ErrorKind::Unsupported, "connect", words))
 }
 
 #[cfg(feature = "redis")]
@@ -177,7 +197,7 @@ pub(super) fn open(
     }
 }
 
-/// Two programs with a table each would both get the lock.
+/// Programs with different tables would both get the lock.
 fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
     if let Some(TableInUse { name, others }) =
         store.capabilities().table.filter(|table| !table.others.is_empty())
@@ -210,7 +230,7 @@ fn open_one(
         #[cfg(feature = "zookeeper")]
         Backend::Zookeeper => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
-            // ZooKeeper's servers bound the session, and no hold outlives it.
+            // ZooKeeper's servers limit the session, and no hold outlives it.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
@@ -229,7 +249,7 @@ fn open_one(
     }
 }
 
-/// The place of the locks on the servers of these URLs, without credentials.
+/// The place of the locks, from URLs without credentials.
 pub(super) fn place<'a>(server: &ServerOptions, urls: impl Iterator<Item = &'a str>) -> String {
     let mut places: Vec<String> = urls.map(without_credentials).collect();
     places.sort_unstable();
@@ -246,10 +266,15 @@ fn connect_redlock(
     if !server.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and redlock() were given: give one of them"));
     }
+    // A majority of servers takes the replicas' place.
+    let replicas = match server.replicas {
+        ReplicaRule::ByUrl => ReplicaRule::Nothing,
+        given => given,
+    };
     let nodes = redlock.nodes.into_iter().enumerate().map(|(at, node)| {
-        let options = ServerOptions { url: node.url, ..server.clone() };
+        let options = ServerOptions { url: node.url, replicas, ..server.clone() };
         let place = RedisStore::place(&options)?;
-        // The number tells apart servers whose hosts cannot be shown.
+        // The number distinguishes servers whose hosts cannot be shown.
         let place = if place.starts_with('(') { format!("server {} {place}", at + 1) } else { place };
         let reporter = Arc::clone(reporter);
         let open = move |timeout: Duration| {
@@ -263,7 +288,7 @@ fn connect_redlock(
     Redlock::connect(nodes, redlock.node_timeout, server.connect_timeout, reporter)
 }
 
-/// Opens one server of a redlock; the result says which it is.
+/// Opens one server of a Redlock; errors say which it is.
 #[cfg(feature = "redis")]
 fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
     let store = RedisStore::connect(options, Arc::clone(reporter))?;
@@ -370,8 +395,7 @@ mod tests {
         ("http", "/"),
     ];
 
-    /// URLs as they should be and as people mistype them, with the password in each place where it can end
-    /// up.
+    /// URLs, correct and mistyped, with the password wherever it can end up.
     const FORMS: &[&str] = &[
         "{s}://u:S3CR3T@127.0.0.1:1{p}",
         "{s}://u:S3CR3T@host.invalid{p}",

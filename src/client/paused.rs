@@ -1,4 +1,4 @@
-//! Faults of one client on a memory store, for the unit tests of a program.
+//! Faults of one client on a memory store, for unit tests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::stores::memory::{Fault, MemoryAccess, MemoryStore};
 
 impl MemoryStore {
-    /// Makes every request of this client fail like this until [`heal`](Self::heal), while other clients go
-    /// on.
+    /// Makes every request of this client fail in this way until [`heal`](Self::heal); other clients
+    /// continue.
     ///
     /// # Errors
     /// The client is not on this store.
@@ -19,11 +19,11 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Stops this client's own threads until the result is dropped, as if its process were stopped: it renews
-    /// nothing, and reports no loss. Afterwards it goes on and finds out.
+    /// Stops this client's own threads until the result is dropped, as if its process were stopped: it
+    /// renews nothing, and reports no loss. Afterwards it continues, and finds out.
     ///
-    /// The test's own threads go on, although those of a stopped process would not. Callbacks that are due
-    /// already still run.
+    /// The test's own threads continue, unlike those of a stopped process, and callbacks already due still
+    /// run.
     ///
     /// # Errors
     /// The client is not on this store.

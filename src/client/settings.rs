@@ -1,5 +1,4 @@
-//! The options given to a builder, for the program `leasehold`, which uses them to ask servers beside the
-//! library.
+//! The builder's options, for the program `leasehold`, which uses them to ask servers beside the library.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -41,7 +40,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The user and the password, for which a provider is asked now.
+/// User and password; a provider is asked now.
 impl From<Settings> for (Option<String>, Option<String>) {
     fn from(given: Settings) -> (Option<String>, Option<String>) {
         match given.credentials.and_then(|provider| provider("").ok()) {
@@ -52,7 +51,7 @@ impl From<Settings> for (Option<String>, Option<String>) {
 }
 
 impl ClientBuilder {
-    /// The options given so far. A file that cannot be read counts as empty: [`build`](Self::build) says why.
+    /// The options so far. An unreadable file counts as empty: [`build`](Self::build) says why.
     #[doc(hidden)]
     #[must_use]
     pub fn settings(&self) -> Settings {
@@ -81,11 +80,10 @@ impl ClientBuilder {
         }
     }
 
-    /// Reads a time of a variable, or of an option of the program: seconds, or numbers with units, one behind
-    /// the other.
+    /// Reads a time, as in variables and the program's options: seconds, or numbers with units in sequence.
     ///
     /// # Errors
-    /// The reason why the text is no time.
+    /// Why the text is no time.
     #[doc(hidden)]
     pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
         parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")

@@ -1,6 +1,6 @@
 //! Types that may be used after a caught panic (`catch_unwind`). Observers, callbacks and name mappings run
-//! where nothing is locked and nothing is half done, and their panics are caught, so no panic leaves a guard
-//! or a client inconsistent. The compiler cannot see this, because the types contain locks.
+//! where nothing is locked or half done, and their panics are caught, so no panic leaves a guard or a client
+//! inconsistent. The compiler cannot see this through the locks inside.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 

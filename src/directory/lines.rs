@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-/// A control character as a backslash, its number, and a semicolon.
+/// A control character as a backslash, its number and a semicolon.
 pub(crate) fn escaped(character: char) -> String {
     format!("\\{:x};", u32::from(character))
 }
@@ -39,7 +39,7 @@ impl Lines {
     }
 }
 
-/// Of several lines with one name the first counts.
+/// Of lines with the same name, the first counts.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a str);
 

@@ -1,11 +1,11 @@
-//! The directory: for each client that holds or waits, where it runs and which of its threads hold and wait.
+//! The directory: for each client that holds or waits, where it runs, and which of its threads hold and
+//! wait.
 //!
-//! A client writes its entry, a text of lines, and the entry ends with the client's lease. An entry contains
-//! no clock readings, only ages; how old the entry is follows from what is left of its time.
+//! A client's entry is a text of lines, and ends with the client's lease. It contains ages, not clock
+//! readings; its own age follows from the time that remains to it.
 
 pub(crate) mod lines;
 pub(crate) mod run;
-pub(crate) mod under;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,28 +18,28 @@ use crate::inspect::{Inspection, Location, Waiter};
 use crate::system;
 use crate::time::millis;
 
-/// The most holds and waits that an entry names.
+/// Most holds and waits in an entry.
 pub(crate) const MOST_USES: usize = 64;
 
-/// The most waits of threads that hold something, and holds of such threads, that an entry has in addition.
+/// Most additional waits of threads that hold something, and holds of such threads.
 pub(crate) const MAX_REPORTED: usize = 512;
 
-/// The most bytes that the names of these locks have together: two of the longest fit. An entry stays below
-/// the megabyte that ZooKeeper takes, also where each byte of a name is escaped.
+/// Most bytes in the names of these additional locks: two of the longest fit. An entry stays below
+/// ZooKeeper's megabyte even if each byte of a name is escaped.
 pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 
-/// The most items that are read of an entry, which any program may have written.
+/// Most items read from an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 
-/// An entry leaves longer names out, except those in deadlocks: 64 of the longest would be four megabytes.
+/// Longer names are left out, except in deadlocks: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
 pub(crate) const LONGEST_TEXT: usize = 64;
 
-/// A client of this crate that holds or waits for locks: an item of
+/// A client of this crate that holds or waits for locks; an item of
 /// [`LockClient::clients`](crate::LockClient::clients).
 ///
-/// It says so of itself, at most a third of its lease ago, unless
+/// The client itself wrote this, at most a third of its lease ago, unless
 /// [`ClientBuilder::directory`](crate::ClientBuilder::directory) is off.
 ///
 /// # Examples
@@ -58,16 +58,16 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClientInfo {
-    /// The id of the client, with which the ids of its owners begin.
+    /// The client's id, with which the ids of its owners begin.
     pub id: ClientId,
     /// The machine's name.
     pub host: String,
-    /// The id that the machine's system drew when it started; empty where it draws none.
+    /// The id of the machine's current boot; empty where the system has none.
     pub boot_id: String,
     /// The process id.
     pub pid: u32,
-    /// When the process started, in ticks of its system since that started: with it a process id that was
-    /// used again can be recognized. `None` where the system does not say.
+    /// When the process started, in ticks since the machine did, which tells apart processes with the same
+    /// id. `None` where the system does not say.
     pub process_start: Option<u64>,
     /// The file name of the program.
     pub program: String,
@@ -77,20 +77,20 @@ pub struct ClientInfo {
     pub version: String,
     /// How long ago the client was made. Zero where the store does not know.
     pub age: Duration,
-    /// How long ago all this was written.
+    /// How long ago the entry was written.
     pub written_ago: Duration,
-    /// Whether it is the client that asked.
+    /// Whether this is the client that asked.
     pub by_this_client: bool,
-    /// Its holds and waits when the entry was written: 64 at most.
+    /// Its holds and waits when the entry was written; at most 64.
     pub uses: Vec<LockUse>,
-    /// How many more holds and waits there were.
+    /// Number of further holds and waits.
     pub unlisted: u64,
-    /// The entry had no room for all waits that may be part of a deadlock, or for all holds of their threads.
+    /// Whether the entry lacks waits that may be part of a deadlock, or holds of their threads.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) is_cut: bool,
 }
 
-/// A hold or a wait of a client's: see [`ClientInfo::uses`].
+/// A hold or a wait of a client; see [`ClientInfo::uses`].
 ///
 /// # Examples
 /// ```
@@ -109,31 +109,31 @@ pub struct ClientInfo {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockUse {
-    /// The lock's name; as its key, where that does not begin with the asking client's prefix.
+    /// The lock's name; its key, if that does not begin with the asking client's prefix.
     pub name: String,
-    /// The number of the owner: the part behind the colon of an owner's id.
+    /// The owner number: the part of the owner's id after the colon.
     pub owner: u64,
-    /// The thread's name; empty if it has none, and for a guard that may change threads.
+    /// The thread's name; empty for an unnamed thread, and for a guard that may change threads.
     pub thread: String,
     /// For how long the owner has held the lock or waited for it.
     pub lasted: Duration,
-    /// Whether the owner waits; else it holds the lock.
+    /// Whether the owner waits; otherwise it holds the lock.
     pub is_waiting: bool,
-    /// Whether the hold is a leader's: that of [`LockClient::leader`](crate::LockClient::leader) or
+    /// Whether a leader holds it: [`LockClient::leader`](crate::LockClient::leader) or
     /// [`LockBuilder::election`](crate::LockBuilder::election).
     pub is_leader: bool,
-    /// Whether the hold ends with its own lease, which nobody renews.
+    /// Whether the hold ends with its own lease, which is not renewed.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) ends: bool,
-    /// How many more of the client's threads wait for the same lock; in the last wait that is listed.
+    /// In the last listed wait for a lock: how many more of the client's threads wait for it.
     pub more_waiters: u64,
-    /// The id of the thread without which it is not released, or that waits.
+    /// The id of the thread that waits, or that alone can release the hold.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) by: Option<u64>,
-    /// Of a hold that any thread may release: the id of the thread that took it.
+    /// For a hold that any thread may release: the id of the thread that acquired it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
-    /// Set for a thread that has waited for a while and holds something.
+    /// For a thread that has waited for a while and holds something.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) published: Option<WaitRecord>,
 }
@@ -151,7 +151,7 @@ pub(crate) struct WaitRecord {
     pub(crate) writers_first: bool,
 }
 
-/// The facts about a client that do not change.
+/// Facts about a client that never change.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     host: String,
@@ -201,7 +201,7 @@ pub(crate) fn host() -> String {
     shown(&system::host_name())
 }
 
-/// Without its path and arguments, which may be secret.
+/// Without path and arguments, which may be secret.
 pub(crate) fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     shown(&path.file_name().unwrap_or(Path::new("").as_os_str()).to_string_lossy())
@@ -251,7 +251,7 @@ impl ClientInfo {
             if let Some(by) = one.by {
                 lines.add("by", by);
             }
-            // By another name: older versions without it see no deadlock here.
+            // Under a separate name, so that versions that do not know it see no deadlock here.
             if let Some(taker) = one.taker {
                 lines.add("taker", taker);
             }
@@ -268,7 +268,7 @@ impl ClientInfo {
         lines.into_text()
     }
 
-    /// `None`: the text is no client's entry.
+    /// `None`: not a client's entry.
     pub(crate) fn read(id: ClientId, text: &str, remaining: Duration) -> Option<ClientInfo> {
         let (entry, uses) = Fields::parted(text, "lock");
         let text = |from: Fields<'_>, name: &str| from.text(name).map(|text| shown(&text));
@@ -333,7 +333,7 @@ impl ClientInfo {
     }
 }
 
-/// For a client in a queue there is no number.
+/// A client in a queue has no number.
 fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     match text.split_once(':') {
         Some((client, number)) => Some((ClientId::read(client)?, Some(number.parse().ok()?))),
@@ -341,7 +341,7 @@ fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     }
 }
 
-/// Each client once, holders' first.
+/// Each client once, holders first.
 pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     let owners = seen.holders.iter().map(|one| &one.owner).chain(seen.waiters.iter().map(|one| &one.owner));
     let mut clients = Vec::new();
@@ -353,7 +353,7 @@ pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     clients
 }
 
-/// The clients of holders that say where they run, for stores whose locks have that.
+/// Adds where the holders run, in stores whose locks say so.
 pub(crate) fn add_holders(
     clients: &mut HashMap<ClientId, ClientInfo>,
     name: &str,
@@ -424,7 +424,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
         match &mut holder.location {
-            // The lock's own data is as current as the hold.
+            // The lock's own data is as recent as the hold.
             Some(published) => (published.program, published.label) = (place.program, place.label),
             none => *none = Some(place),
         }

@@ -1,19 +1,20 @@
-//! The record of a job's last run: an entry in the directory, under an id derived from the job's name.
+//! Directory entries that are no client's, under derived ids: the record of a job's last run, and the thread
+//! that waits on behalf of another process's hold.
 //!
-//! So a record needs no place of its own in a store, and no other rights than a client's entry. Its age
-//! follows from what is left of its time. A list of clients skips it, since it has no `lease_ms`.
+//! So they need neither their own place in a store nor further rights. An entry's age follows from the time
+//! that remains to it. Lists of clients skip these entries, since they have no `lease_ms`.
 
 use std::time::Duration;
 
 use super::lines::{Fields, Lines};
 use super::{LONGEST_KEY, shown};
-use crate::ident::ClientId;
+use crate::ident::{ClientId, Owner};
 use crate::time::millis;
 
-/// How long a record is kept: a monthly job always has one.
+/// How long a record is kept: longer than a month, for monthly jobs.
 pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 
-/// The last run of a job: the answer of [`LockClient::last_run`](crate::LockClient::last_run).
+/// A job's last run; the answer of [`LockClient::last_run`](crate::LockClient::last_run).
 ///
 /// # Examples
 /// ```
@@ -34,8 +35,8 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// The owner under which the job ran. While the lock has this holder the job is over, and kept from
-    /// running again; with another holder it is running.
+    /// The owner under which the job ran. While this owner holds the lock, the job is over and kept from
+    /// running again; another holder means that the job is running.
     pub owner: String,
     /// 0 is a success.
     pub exit_code: u8,
@@ -68,7 +69,7 @@ impl LastRun {
         lines.into_text()
     }
 
-    /// `None`: the text is no record of this job.
+    /// `None`: not a record of this job.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
         let entry = Fields::of(text);
         let job = entry.text("job")?;
@@ -82,19 +83,46 @@ impl LastRun {
             exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended_ago: ended,
-            // A record of the greatest age is dropped: else it would stay for ever.
+            // Records of the greatest age are dropped; otherwise they would stay for ever.
             succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })
     }
 }
 
+/// The id of the entry of the thread that waits on behalf of another process's hold.
+///
+/// The program `leasehold run` keeps its lock while its command waits for another one, as a different
+/// client. The command's client learns the program's owner from `LEASEHOLD_UNDER` and writes this entry,
+/// which leads the search for deadlocks from the owner to the waiting thread.
+pub(crate) fn id_under(owner: Owner) -> ClientId {
+    ClientId::of_text(&["under ", &owner.to_string()])
+}
+
+/// The text of that entry.
+pub(crate) fn written_under(owner: Owner, client: ClientId, thread: u64) -> String {
+    let mut lines = Lines::new();
+    lines.add("under", owner);
+    lines.add("client", client);
+    lines.add("by", thread);
+    lines.into_text()
+}
+
+/// `None`: not that entry of this owner.
+pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
+    let entry = Fields::of(text);
+    let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());
+    let client = entry.text("client").filter(|_| is_its)?;
+    Some((ClientId::read(&client)?, entry.number("by")?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::ClientInfo;
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_has_grown_older() {
+    fn a_record_is_read_back_with_its_age() {
         let second = Duration::from_secs(1);
         let run = LastRun {
             owner: "0f0c:1".to_owned(),
@@ -111,5 +139,19 @@ mod tests {
         assert_eq!(LastRun::read("a", "host=ada\npid=1\nlease_ms=1\n", KEPT), None);
         assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "it is no client");
         assert_ne!(id_of("a"), id_of("b"));
+    }
+
+    #[test]
+    fn an_under_entry_round_trips_and_is_no_client() {
+        let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
+        let waiter = ClientId::random();
+        let text = written_under(one, waiter, 3);
+        assert_eq!(read_under(one, &text), Some((waiter, 3)));
+        assert_eq!(read_under(other, &text), None);
+        assert_eq!(read_under(one, "under=x\nclient=y\nby=z\n"), None);
+        assert!(ClientInfo::read(id_under(one), &text, Duration::ZERO).is_none());
+        assert_ne!(id_under(one), id_under(other));
+        assert_eq!(Owner::read(&one.to_string()), Some(one));
+        assert_eq!(Owner::read("7"), None);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::engine::calls::Call;
 use crate::engine::directory::Announcer;
+use crate::engine::hearers::Hearers;
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
@@ -41,6 +42,7 @@ pub(crate) struct Core {
     pub(crate) timer: Service,
     /// Gives back what is cached for a time slice.
     pub(crate) cache_thread: CacheThread,
+    pub(super) hearers: Hearers,
     /// The work that waits for the watchdog.
     pub(crate) inbox: Mutex<Inbox>,
     /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and
@@ -70,6 +72,7 @@ impl Core {
             watchdog,
             timer,
             cache_thread: CacheThread::default(),
+            hearers: Hearers::default(),
             inbox: Mutex::default(),
             sampled_until: AtomicU64::new(0),
             options,
@@ -90,6 +93,7 @@ impl Core {
         self.watchdog.stop();
         self.timer.stop();
         self.cache_thread.stop();
+        self.end_hearers();
         let cleanups = std::mem::take(&mut self.inbox.lock().cleanups);
         let now = self.clock.now();
         cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::directory::under;
+use crate::directory::run::{id_under, written_under};
 use crate::directory::{
     ClientInfo, Identity, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of,
 };
@@ -183,8 +183,8 @@ impl Announcer {
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
         let Some(first) = stuck.waits.iter().min_by_key(|wait| wait.since) else { return };
         for owner in &stuck.under {
-            let text = under::written(*owner, self.id, first.wait.thread.id);
-            directory.write(under::id_under(*owner), &text, self.lease, deadline, Box::new(drop));
+            let text = written_under(*owner, self.id, first.wait.thread.id);
+            directory.write(id_under(*owner), &text, self.lease, deadline, Box::new(drop));
         }
     }
 

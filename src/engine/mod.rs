@@ -8,12 +8,14 @@
 pub(crate) mod acquire;
 pub(crate) mod batch;
 pub(crate) mod calls;
+mod contended;
 mod core;
 pub(crate) mod deadlock;
 pub(crate) mod directory;
 mod ending;
 mod exit;
 pub(crate) mod handoff;
+mod hearers;
 pub(crate) mod hold;
 mod pace;
 mod policy;

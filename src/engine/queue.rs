@@ -309,6 +309,14 @@ impl Queue {
         }
     }
 
+    /// The place of its client in the store's queue is gone, which waiters of both kinds counted on.
+    pub(crate) fn nudge_apart(&self) {
+        if self.spinning > 0 {
+            let asking = |ticket: &&Arc<Ticket>| ticket.spins || ticket.is_head();
+            self.tickets.iter().filter(asking).for_each(|ticket| ticket.nudge());
+        }
+    }
+
     /// The waiters that sleep, or have slept.
     pub(crate) fn sleepers(&self) -> impl Iterator<Item = (&Arc<Ticket>, Sleeper)> {
         self.tickets.iter().filter_map(|ticket| Some((ticket, ticket.sleeper()?)))

@@ -5,7 +5,6 @@ mod cached;
 mod later;
 mod machine;
 mod rare;
-mod throttled;
 mod time_slices;
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! URLs of stores: their schemes, what stands before the hosts, and the hosts with their ports.
+//! URLs of stores: schemes, credentials, and hosts with their ports.
 //!
 //! No message repeats a URL: it may hold a password.
 
@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use crate::hosts::Host;
 
-/// Refuses a URL without a scheme, and names the one that is probably meant. Repeats of the URL only what can
-/// be nothing else than a host and a port.
+/// Refuses a URL without a scheme and names the probable one. Of the URL, repeats only what can be nothing
+/// but a host and a port.
 pub(crate) fn check_scheme(url: &str) -> Result<()> {
     if url.is_empty() {
         let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
@@ -37,12 +37,11 @@ pub(crate) fn check_scheme(url: &str) -> Result<()> {
     Err(Error::invalid("connect", words))
 }
 
-/// How URLs begin.
 pub(crate) const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, redis-cluster://, \
                                   rediss-cluster://, postgres://, mysql://, mariadb://, sqlite://, etcd://, etcds://, zk:// or \
                                   zks://";
 
-/// The port (0: none), if this is a host and a port, or a host that can be nothing else.
+/// The port (0: none) of a text that can be nothing but a host.
 fn plain_place(text: &str) -> Option<u16> {
     let is_address = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok();
     if is_address(text) {
@@ -56,8 +55,8 @@ fn plain_place(text: &str) -> Option<u16> {
     is_host.then_some(port)
 }
 
-/// Refuses a URL in which an `@` stands behind the hosts. It would be taken for one without a user and a
-/// password, and what was meant as these for a host: the password has a `/`, `?` or `#` in it, as it is.
+/// Refuses a URL with an `@` after the hosts. A password with an unescaped `/`, `?` or `#` causes that, and
+/// would be taken for a host.
 pub(crate) fn check_url(url: &str) -> Result<()> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let (hosts, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -69,11 +68,11 @@ pub(crate) fn check_url(url: &str) -> Result<()> {
     Err(Error::invalid("connect", words))
 }
 
-/// The longest name of a parameter that is repeated in an error.
+/// Longest parameter name that an error repeats.
 const MAX_SHOWN: usize = 32;
 
-/// Takes the parameters behind the `?` out of a URL: the rest, and each name with its value. Refuses what is
-/// behind a `#`, which means nothing in any scheme.
+/// Splits off the parameters after `?`, each a name and a value. Refuses `#`, which means nothing in any
+/// scheme.
 pub(crate) fn parameters(url: &str) -> Result<(&str, Vec<(&str, &str)>)> {
     let (url, fragment) = url.split_once('#').map_or((url, None), |(url, fragment)| (url, Some(fragment)));
     match fragment {
@@ -94,7 +93,6 @@ pub(crate) fn parameters(url: &str) -> Result<(&str, Vec<(&str, &str)>)> {
     Ok((url, pairs.map(pair).collect::<Result<_>>()?))
 }
 
-/// Refuses parameters: for a scheme without any.
 #[cfg(any(feature = "etcd", feature = "sqlite", feature = "zookeeper"))]
 pub(crate) fn no_parameters(url: &str) -> Result<()> {
     match parameters(url)?.1.first() {
@@ -103,8 +101,8 @@ pub(crate) fn no_parameters(url: &str) -> Result<()> {
     }
 }
 
-/// The error of a parameter that means nothing here. What is no plain word may be part of a password, and is
-/// not repeated.
+/// The error for an unknown parameter. Repeats only a plain word, since anything else may be part of a
+/// password.
 pub(crate) fn unknown_parameter(name: Option<&str>, instead: &str) -> Error {
     let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     let name = name.filter(|name| name.len() <= MAX_SHOWN && name.chars().all(is_word));
@@ -113,13 +111,13 @@ pub(crate) fn unknown_parameter(name: Option<&str>, instead: &str) -> Error {
     Error::invalid("connect", format!("{name} behind the ? of the URL means nothing here: {hint}"))
 }
 
-/// Whether the hosts of a URL are nothing else for certain: a user and a password come before them.
+/// Whether the hosts are certainly hosts: credentials precede them.
 pub(crate) fn has_login(url: &str) -> bool {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     rest.split(['/', '?', '#']).next().is_some_and(|hosts| hosts.contains('@'))
 }
 
-/// Whether a host, or a URL's, has a port: what is written before it is hardly a password.
+/// Whether a host has a port; the text before a port is hardly a password.
 pub(crate) fn has_port(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -127,7 +125,6 @@ pub(crate) fn has_port(url: &str) -> bool {
     host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
 }
 
-/// The error of a URL whose scheme this build cannot serve.
 pub(crate) fn needs_feature(scheme: &str, feature: &str) -> Error {
     let words = format!("{scheme}:// needs leasehold's feature {feature:?}, which this build does not have");
     Error::new(ErrorKind::Unsupported, "connect", words)
@@ -141,9 +138,9 @@ pub(crate) fn split_login(authority: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// A text of a URL with its escapes (`%` and two digits) read; `None` if it has others, or is no UTF-8 then.
+/// Decodes `%` escapes; `None` if one is malformed, or the result is not UTF-8.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
-    // The decoder leaves a `%` that begins no escape as it is. In a URL it is a mistake.
+    // The decoder would accept a `%` that begins no escape; in a URL it is a mistake.
     let is_escape =
         |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     if !text.split('%').skip(1).all(is_escape) {
@@ -152,19 +149,18 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }
 
-/// A URL of several servers, behind its scheme: `[user:password@]host[:port][,host[:port]…][/path]`.
+/// A URL of several servers, after its scheme: `[user:password@]host[:port][,host[:port]…][/path]`.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) struct HostList<'a> {
     pub(crate) login: Option<&'a str>,
-    /// At least one.
     pub(crate) places: Vec<(Host, u16)>,
-    /// Without the `/` that begins it.
+    /// Without the leading `/`.
     pub(crate) path: &'a str,
 }
 
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 impl HostList<'_> {
-    /// Reads what follows `://`; hosts without a port have this one. `None`: it is not of that form.
+    /// Reads the text after `://`; `port` is the default. `None`: malformed.
     pub(crate) fn read(rest: &str, port: u16) -> Option<HostList<'_>> {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = split_login(authority);
@@ -174,7 +170,7 @@ impl HostList<'_> {
     }
 }
 
-/// One `host[:port]`, where an IPv6 address is in brackets; `is_sure`: as for [`Host::given`].
+/// One `host[:port]`, with an IPv6 address in brackets; `is_sure` as for [`Host::given`].
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     let (host, said) = match text.strip_prefix('[') {
@@ -189,7 +185,6 @@ fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     (port != 0).then(|| (Host::given(host, is_sure), port))
 }
 
-/// The URL without a user and a password.
 pub(crate) fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (servers, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

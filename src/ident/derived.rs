@@ -1,21 +1,21 @@
-//! The keys that are derived from a name: Redisson's keys and channels, and ours beside them.
+//! The keys derived from a name: Redisson's keys and channels, and ours beside them.
 //!
-//! All derived keys are in this list. A lock's name must not look like one of them: the key could be another
-//! lock's queue or counter. A name without braces cannot be mistaken for a key that ends in a suffix.
+//! This list is complete. A lock's name must not look like a derived key, which could be another lock's
+//! queue or counter. A name without braces cannot look like a key with a suffix.
 
-/// The lock that a health check asks about. Nobody takes it.
+/// The lock that a health check asks about; never held.
 pub(crate) const PING: &str = "leasehold_ping";
 
-/// How a name becomes the key of something that belongs to it.
+/// How a derived key contains the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// This, and the name in braces.
+    /// This text, and the name in braces.
     Before(&'static str),
-    /// The name in braces, and this.
+    /// The name in braces, and this text.
     Behind(&'static str),
-    /// The name in braces, an owner, this, and a number.
+    /// The name in braces, an owner, this text, and a number.
     Numbered(&'static str),
-    /// This, for all names.
+    /// This text, for all names.
     Whole(&'static str),
 }
 
@@ -41,38 +41,42 @@ macro_rules! parts {
 }
 
 parts! {
-    /// The channel of a lock's waiters; before 2.7.0 Redisson put two underlines where the colon is.
+    /// The channel of a lock's waiters; before 2.7.0 Redisson wrote two underscores for the colon.
     LockChannel = Before("redisson_lock__channel"),
     FenceCounter = Before("redisson_lock_token:"),
-    /// The owners that wait for a fair lock, in order.
+    /// The owners waiting for a fair lock, in order.
     FairQueue = Before("redisson_lock_queue:"),
-    /// Until when each of them counts as alive for Redisson.
+    /// Until when Redisson takes each of them for alive.
     FairTimeouts = Before("redisson_lock_timeout:"),
-    /// Until when those of them that are ours do.
+    /// Until when each of ours is alive.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
-    /// The clients that wait for a lock, first come first.
+    /// The wait queue of clients.
     LockLine = Before("leasehold_lock_line:"),
     /// The client for which a free lock is kept.
     LockNext = Before("leasehold_lock_next:"),
-    /// The channels of a lock's line: this, a colon and a client each.
+    /// The channels of a lock's wait queue: this, a colon and a client.
     LockWake = Before("leasehold_wake:"),
     /// The result of a release of Redisson's.
     UnlockLatch = Before("redisson_unlock_latch:"),
     RwChannel = Before("redisson_rwlock:"),
     /// A read hold that is alive.
     RwMarker = Numbered(":rwlock_timeout:"),
-    /// The writers that wait for a read-write lock and are to come before readers.
+    /// The waiting writers of a read-write lock that go before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),
+    /// The readers that wait for a read-write lock, and when the last write ended.
+    RwReaders = Before("leasehold_rwlock_readers:"),
+    /// The holders of a read-write lock that hear of others who wait for it.
+    RwHearers = Before("leasehold_rwlock_hearers:"),
     PermitsChannel = Before("redisson_sc:"),
-    /// The permits of an expirable semaphore that are out.
+    /// The permits of an expirable semaphore that are taken.
     PermitsOut = Behind(":timeout"),
     LatchChannel = Before("redisson_countdownlatch__channel__"),
-    /// The result of a request that must not be carried out twice.
+    /// The result of a request that must not be repeated.
     Request = Before("leasehold_request:"),
     ConditionQueue = Before("leasehold_condition_queue:"),
-    /// Until when each waiter counts as alive.
+    /// Until when each waiter is alive.
     ConditionHeartbeats = Before("leasehold_condition_heartbeat:"),
-    /// The waiters that were notified and have not noticed.
+    /// The notified waiters that have not noticed yet.
     ConditionNotified = Before("leasehold_condition_notified:"),
     ConditionChannel = Before("leasehold_condition_channel:"),
     /// A client's entry in the directory.
@@ -82,14 +86,14 @@ parts! {
 }
 
 impl Part {
-    /// The text before or behind a name, or between its owner and a number.
+    /// The text before or after a name, or between owner and number.
     pub(crate) const fn text(self) -> &'static str {
         match self.form() {
             Form::Before(text) | Form::Behind(text) | Form::Numbered(text) | Form::Whole(text) => text,
         }
     }
 
-    /// Says what is wrong with `key` as a name, if it is, or might be, what this part of some name is called.
+    /// Explains the conflict if `key`, as a name, may be this part of another name.
     fn claims(self, key: &str) -> Option<String> {
         let text = self.text();
         match self.form() {
@@ -109,7 +113,7 @@ impl Part {
     }
 }
 
-/// The form of names of that key, if it may belong to another name.
+/// The form of a key that may belong to another name.
 pub(super) fn reserved(key: &str) -> Option<String> {
     Part::ALL.iter().find_map(|part| part.claims(key))
 }
@@ -119,8 +123,8 @@ fn is_tagged(name: &str) -> bool {
     name.contains('{')
 }
 
-/// The name as a part of derived keys. In a cluster they must share the lock's slot: the name in braces,
-/// unless it brings braces of its own.
+/// The name within derived keys: in braces unless it has braces, so that in a cluster they share the lock's
+/// slot.
 pub(crate) fn in_braces(name: &str) -> [&str; 3] {
     if is_tagged(name) { ["", name, ""] } else { ["{", name, "}"] }
 }

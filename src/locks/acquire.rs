@@ -1,5 +1,4 @@
-//! The methods that acquire a lock, the same for one lock and for several; and the one that runs work under
-//! it.
+//! The methods that acquire a lock, shared by single locks and multi-locks, and `with_lock`.
 
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
 
 /// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread;
-/// `guard` makes a guard of them; `unending` is the error of a wait that cannot end empty-handed. The
-/// literals are the words by which the documentation differs.
+/// `guard` wraps them; `unending` is the error of an endless wait without a result. The literals are the
+/// words that differ in the documentation.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {
@@ -60,8 +59,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
             ///
-            /// Look at the answer: after `try_lock()?;` the code goes on without the lock if it was busy, and
-            /// the compiler does not warn.
+            /// Check the answer: after `try_lock()?;` on a busy lock the code continues without the lock,
+            /// and the compiler does not warn.
             ///
             /// # Blocking
             #[doc = $attempt]
@@ -75,8 +74,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting at most `wait` in all; `false` if somebody else kept ", $it, ".")]
             ///
-            /// Look at the answer: after `try_lock_for(wait)?;` the code goes on without the lock if it was
-            /// busy, and the compiler does not warn.
+            /// Check the answer: after `try_lock_for(wait)?;` on a busy lock the code continues without the
+            /// lock, and the compiler does not warn.
             ///
             /// # Blocking
             /// Up to `wait` and one command time-out. A zero `wait` is [`try_lock`](Self::try_lock).
@@ -90,7 +89,7 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting at most `wait`; `false` if somebody else kept ", $it, ".")]
             ///
-            /// Two durations are easily taken for each other; [`AcquireOptions`] names them.
+            /// Two durations are easily confused; [`AcquireOptions`] names them.
             ///
             /// # Blocking
             /// As [`try_lock_for`](Self::try_lock_for).
@@ -130,8 +129,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
             ///
-            /// Look at the answer: after `try_acquire_for(wait)?;` the code goes on without the lock if it
-            /// was busy, and the compiler does not warn.
+            /// Check the answer: after `try_acquire_for(wait)?;` on a busy lock the code continues without
+            /// the lock, and the compiler does not warn.
             ///
             /// # Blocking
             /// As [`try_lock_for`](Self::try_lock_for).
@@ -182,8 +181,8 @@ macro_rules! acquire_methods {
             ///
             /// # Errors
             /// As [`lock`](Self::lock). Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if the
-            /// calling thread holds the lock: the guard is another owner, so this would wait for the caller
-            /// itself. (The calls that do not wait find the lock busy then.)
+            /// calling thread holds the lock: the guard is another owner, so the caller would wait for
+            /// itself. (Calls that do not wait find the lock busy.)
             pub fn acquire_owned(&self) -> Result<$owned> {
                 let guard = self.own("acquire_owned", &AcquireOptions::new())?;
                 guard.ok_or_else(|| self.unending("acquire_owned"))
@@ -236,12 +235,12 @@ acquire_methods! { MultiLock, MultiGuard, OwnedMultiGuard, "all locks", "any of 
 }
 
 impl AcquireOptions {
-    /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound
-    /// on the wait it is never `None`.
+    /// Runs `work` under the lock; `None`, without running `work`, if the lock stayed busy, which needs a
+    /// bound on the wait.
     ///
-    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fencing_token`]. For the
-    /// plain lock of a name, waited for as long as it takes, there is
-    /// [`LockClient::with_lock`](crate::LockClient::with_lock).
+    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fencing_token`].
+    /// [`LockClient::with_lock`](crate::LockClient::with_lock) waits for the plain lock of a name as long as
+    /// it takes.
     ///
     /// # Blocking
     /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
@@ -251,10 +250,10 @@ impl AcquireOptions {
     /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
     ///   not last until the end of `work`. It is never retryable, since a second call would run `work` again.
     ///
-    /// A release that fails is no error: the result of `work` comes back, the observer is notified
+    /// A failed release is no error: the result of `work` is returned, the observer is notified
     /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it
-    /// is answered or the lease has run out. Until then the lock may stay taken. To know how the release
-    /// went, use a [`Guard`].
+    /// is answered or the lease has run out. Until then the lock may stay taken. To learn of a failed
+    /// release, use a [`Guard`].
     ///
     /// # Panics
     /// When `work` does; the lock is released first.

@@ -67,7 +67,7 @@ pub struct Condition {
 impl RedisLock {
     /// A condition of this lock, by name: Java's `Lock.newCondition()`.
     ///
-    /// No I/O and no error: a bad name is an error at first use.
+    /// No I/O; a bad name is an error at first use.
     pub fn condition(&self, name: impl AsRef<str>) -> Condition {
         Condition::new(self, name.as_ref())
     }
@@ -232,7 +232,7 @@ impl Condition {
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
-            // The request may have joined all the same, and would then take another waiter's notification.
+            // The request may have joined, and would then take another waiter's notification.
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
@@ -274,6 +274,7 @@ impl Condition {
                 Ok(entered) => {
                     // Listeners move to the new hold once: later levels find none left.
                     released.hand_listeners_to(&entered.hold, &engine.reporter);
+                    engine.hand_contenders(action, released, &entered.hold);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
                         regained = Some(entered);
@@ -290,13 +291,13 @@ impl Condition {
             }
         }
         if let Some(entered) = regained {
-            engine.watch(&entered.hold); // listeners that came along
+            engine.watch(&entered.hold); // for the listeners that moved to it
             guard.regain(entered);
         }
         Ok(())
     }
 
-    /// The live hold of which the guard has a level, if it is of this lock.
+    /// The live hold of the guard's level, if it is of this lock.
     fn hold_of(&self, action: &'static str, guard: &Guard) -> Result<Arc<Hold>> {
         let (engine, name) = (self.lock.engine(), self.lock.checked(action)?);
         let (level, hold) = (guard.level(), guard.level().hold());
@@ -329,10 +330,11 @@ impl Condition {
     }
 }
 
-/// No hold follows: nobody is notified of a loss any more.
+/// No hold follows, so nobody is notified of a loss any more.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);
+    released.contention.forget(reporter);
 }
 
 impl fmt::Debug for Condition {

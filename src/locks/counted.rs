@@ -1,4 +1,4 @@
-//! The number of permits of a semaphore, of either kind.
+//! The number of permits of a semaphore of either kind.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::locks::named::RedisLock;
 use crate::locks::semaphore::Semaphore;
 use crate::seam::{Counting, Kind};
 
-/// Redis counts in scripts, whose numbers are exact below this.
+/// Numbers in Redis's scripts are exact below this.
 const MOST: u64 = 1 << 53;
 
 macro_rules! counted {
@@ -27,8 +27,8 @@ macro_rules! counted {
             }
 
             /// Sets the number of permits up; `false`, with nothing changed, if it was set up before.
-            /// [`add_permits`](Self::add_permits) changes the number of a semaphore that exists, as does an
-            /// expirable semaphore's [`set_permits`](crate::ExpirableSemaphore::set_permits).
+            /// [`add_permits`](Self::add_permits) changes an existing semaphore, as does an expirable
+            /// semaphore's [`set_permits`](crate::ExpirableSemaphore::set_permits).
             ///
             /// # Blocking
             /// One round trip; while the server cannot be used, up to the client's retry time-out.
@@ -57,7 +57,7 @@ macro_rules! counted {
                 Ok(self.core.count("add_permits", &Counting::Add(permits))?.unwrap_or(0))
             }
 
-            /// The number of permits available now; 0 also if none were set up.
+            /// The number of permits available now; 0 if none were set up.
             ///
             /// # Blocking
             /// As [`try_set_permits`](Self::try_set_permits).
@@ -68,7 +68,7 @@ macro_rules! counted {
                 Ok(self.core.count("available_permits", &Counting::Ask)?.unwrap_or(0))
             }
 
-            /// Removes the semaphore, permits that are out included; `false` if there was none.
+            /// Removes the semaphore with all its permits; `false` if there was none.
             ///
             /// # Blocking
             /// As [`try_set_permits`](Self::try_set_permits).

@@ -48,7 +48,7 @@ impl ExpirableSemaphore {
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
-    /// Acquires a permit if one is there now.
+    /// Acquires a permit if one is available now.
     ///
     /// # Blocking
     /// One round trip.
@@ -70,7 +70,7 @@ impl ExpirableSemaphore {
         self.take("try_acquire_for", 1, &AcquireOptions::new().wait(wait))
     }
 
-    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available,
+    /// Acquires several permits at once, or none, by `options`; `None` if they did not become available,
     /// which needs a bound on the wait.
     ///
     /// # Blocking
@@ -96,7 +96,7 @@ impl ExpirableSemaphore {
         self.take("acquire_with", permits, options)
     }
 
-    /// Releases a permit by its id, whoever took it; `false` if it is not out.
+    /// Releases a permit by its id, whoever took it; `false` if it is not taken.
     ///
     /// # Blocking
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -109,7 +109,7 @@ impl ExpirableSemaphore {
         Ok(self.core.count("release", &Counting::GiveBack(id)).map_err(Error::after_work)? == Some(1))
     }
 
-    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out.
+    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are taken.
     ///
     /// # Blocking
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -138,9 +138,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
     }
 
-    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not out. The watchdog
-    /// goes on renewing a permit that it renews; a holder with an explicit lease is not notified of the
-    /// change.
+    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. The
+    /// watchdog continues to renew a permit that it renews; a holder with an explicit lease is not notified.
     ///
     /// # Blocking
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -154,8 +153,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::Lease(id, lease))? == Some(1))
     }
 
-    /// A permit's remaining lease, whoever took it; `None` if it is not out, `Some(Duration::MAX)` if it has
-    /// no end, as Java's without a lease.
+    /// A permit's remaining lease, whoever took it; `None` if it is not taken, `Some(Duration::MAX)` if it
+    /// has no end, as Java's without a lease.
     ///
     /// # Blocking
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -169,8 +168,8 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, those that are out included, whether or not it was set up; returns the
-    /// number available, below zero while more are out.
+    /// Sets the number of permits, taken ones included, whether or not it was set up; returns the number
+    /// available, below zero while more are taken.
     ///
     /// # Blocking
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -181,7 +180,7 @@ impl ExpirableSemaphore {
         Ok(self.core.count("set_permits", &Counting::SetTo(permits))?.unwrap_or(0))
     }
 
-    /// The number of permits, out or not.
+    /// The number of permits, taken or not.
     ///
     /// # Blocking
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -192,7 +191,7 @@ impl ExpirableSemaphore {
         Ok(self.core.count("permits", &Counting::AskAll)?.unwrap_or(0))
     }
 
-    /// How many permits are out.
+    /// The number of permits taken.
     ///
     /// # Blocking
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -222,7 +221,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Each permit has its own id, and all go in one request.
+/// Each permit has its own id, and one request carries them all.
 const MOST_AT_ONCE: u32 = 1_000;
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {

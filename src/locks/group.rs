@@ -31,8 +31,7 @@ impl Group {
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Adds the answers up to the first that was not granted, which it returns; releases the locks acquired
-    /// after that one.
+    /// Adds the answers up to the first failure, which it returns; releases the locks acquired after that.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
@@ -69,7 +68,7 @@ impl Group {
         prolong(self.0.iter().map(|level| (level.engine(), level.hold())), lease);
     }
 
-    /// All locks are acquired: holds with a lease end with it from now on.
+    /// All locks are acquired: from now on holds with a lease end with it.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.id(), level.engine().options.lease);
@@ -155,8 +154,8 @@ impl Drop for Group {
 
 /// The locks of a [`MultiLock`](crate::MultiLock), released when dropped, the last acquired first.
 ///
-/// As a [`Guard`](crate::Guard) it cannot leave its thread. Once one of the locks is lost, all count as lost:
-/// [`check`](Self::check) names the lock. The others stay taken until this is dropped or unlocked.
+/// Like a [`Guard`](crate::Guard) it cannot leave its thread. Once one of the locks is lost, all count as
+/// lost: [`check`](Self::check) names the lock. The others stay taken until this is dropped or unlocked.
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -205,10 +204,9 @@ macro_rules! group_guard {
                 self.group.names()
             }
 
-            /// The fencing token of the group: that of its first lock with a token, larger than the token of
-            /// every earlier holder of the group. `None` if no lock has one, and in a forked child. Write
-            /// data that holders of one lock alone also write with
-            /// [`fencing_token_of`](Self::fencing_token_of) that lock.
+            /// The fencing token of the group: that of its first lock with a token, larger than every
+            /// earlier group's. `None` if no lock has one, and in a forked child. Data that holders of a
+            /// single lock also write needs [`fencing_token_of`](Self::fencing_token_of) that lock.
             #[must_use]
             pub fn fencing_token(&self) -> Option<FencingToken> {
                 self.group.fencing_token()

@@ -44,7 +44,7 @@ pub enum HoldState {
         /// The end of the hold, unless a renewal gets through.
         until: Instant,
     },
-    /// No longer held. A hold that is lost stays lost.
+    /// No longer held, for good.
     Lost,
 }
 
@@ -56,15 +56,16 @@ pub enum HoldState {
 /// watchdog repeats it until it is answered or the lease is over. A guard whose hold is
 /// [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and returns it.
 ///
-/// So just after a drop another process may find the lock busy for the time of the request, and a process
-/// that exits then may leave the lock until its lease ends; [`shutdown`](crate::LockClient::shutdown), and
-/// dropping the last clone of the client, wait for the answer. While other clients queue for the lock, a drop
-/// may send nothing for some milliseconds: see [`time_slice`](crate::LockBuilder::time_slice).
+/// So just after a drop another process may find the lock busy for the duration of the request, and a
+/// process that exits then may leave the lock until its lease ends;
+/// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the
+/// answer. While other clients queue for the lock, a drop may send nothing for some milliseconds: see
+/// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
-/// A drop waits where it must connect first, and for the answer where that decides what comes next: for an
-/// inner level, for a token lock, and when this process's threads wait although another process is next. At
-/// most about one command time-out.
+/// A drop waits where it must connect first, and where the answer decides the next step: for an inner level,
+/// for a token lock, and when threads of this process wait although another process is next. At most about
+/// one command time-out.
 ///
 /// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock,
 /// unless the feature `tokio` or [`non_reentrant`](crate::LockBuilder::non_reentrant) prevents this. An
@@ -99,8 +100,8 @@ pub struct Guard {
 /// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on.
 pub(crate) type BoundToItsThread = PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin>;
 
-/// No type has this trait. The compiler names it to a caller who sends a guard, so its name says what to call
-/// instead.
+/// No type implements this trait. The compiler names it to a caller who sends a guard, so its name says what
+/// to call instead.
 #[expect(non_camel_case_types, reason = "it names the method as it is written")]
 pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
@@ -146,7 +147,7 @@ pub struct Permit {
     level: HeldLevel,
 }
 
-/// The common part of the guards: one level of a hold, and the client, which it keeps alive.
+/// The common part of guards: one level of a hold, and the client, which it keeps alive.
 pub(crate) struct HeldLevel {
     engine: Arc<Engine>,
     entered: Granted,
@@ -170,7 +171,7 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// A lease that has run out counts as a loss. A forked child holds nothing: the hold is its parent's.
+    /// An expired lease counts as a loss. A forked child holds nothing: the hold is its parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -178,7 +179,7 @@ impl HeldLevel {
         let hold = self.hold();
         hold.is_live(now, &self.engine.reporter);
         if hold.is_releasing() || hold.has_ended(self.id()) {
-            return Some(LossReason::Gone); // `unlock()` gave back this guard's level
+            return Some(LossReason::Gone); // `unlock()` released this guard's level
         }
         hold.loss_at(now)
     }
@@ -223,10 +224,20 @@ impl HeldLevel {
 
     pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
         if is_forked() {
-            return; // the thread that calls back is the parent's
+            return; // the callback thread is the parent's
         }
         self.hold().on_lost(Box::new(callback), &self.engine.reporter);
         self.engine.watch(self.hold());
+    }
+
+    pub(crate) fn on_contended(&self, callback: impl Fn() + Send + Sync + 'static) -> Result<()> {
+        self.check().map_err(|error| error.during("on_contended"))?;
+        self.engine.hear_contenders("on_contended", self.hold(), Some(Arc::new(callback)))
+    }
+
+    pub(crate) fn is_contended(&self) -> Result<bool> {
+        self.check().map_err(|error| error.during("is_contended"))?;
+        self.engine.is_contended("is_contended", self.hold())
     }
 
     fn lost(&self) -> Receiver<Loss> {
@@ -244,7 +255,7 @@ impl HeldLevel {
     pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
         if is_forked() {
             let (name, owner) = (self.hold().name().given().to_owned(), self.hold().owner());
-            drop(sender.try_send(Loss { name, owner, reason: LossReason::Gone })); // full: told already
+            drop(sender.try_send(Loss { name, owner, reason: LossReason::Gone })); // a full channel has a loss already
             return;
         }
         self.hold().send_loss(sender);
@@ -264,7 +275,7 @@ impl HeldLevel {
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
 
-    /// An error only if the hold was lost before the work ended. Another failed release is an event: the work
+    /// Fails only if the hold was lost before the work ended. Another failed release is an event: the work
     /// was protected, and its result counts.
     fn unlock_after_work(self, action: &'static str) -> Result<()> {
         let (engine, hold) = (Arc::clone(&self.engine), Arc::clone(self.hold()));
@@ -403,8 +414,8 @@ macro_rules! guard {
 }
 
 impl Permit {
-    /// The ids of the permits, 32 hex digits each, by which any process may release them, if they are of an
-    /// [`ExpirableSemaphore`](crate::ExpirableSemaphore); else none.
+    /// The ids of the permits, 32 hex digits each, by which any process may release them; empty unless they
+    /// are of an [`ExpirableSemaphore`](crate::ExpirableSemaphore).
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         let hold = self.level.hold();
@@ -415,8 +426,7 @@ impl Permit {
         (0..hold.units()).map(id).collect()
     }
 
-    /// Ends this value without a release, and without further renewals, for permits that another part
-    /// releases.
+    /// Ends this value, and the renewals, without a release, for permits that something else releases.
     pub fn forget(mut self) {
         self.level.released = true;
         if is_forked() {
@@ -431,7 +441,7 @@ impl Permit {
 }
 
 impl From<Permit> for OwnedGuard {
-    /// The same hold, for code that keeps guards of locks and permits alike.
+    /// For code that keeps guards of locks and permits alike.
     fn from(permit: Permit) -> OwnedGuard {
         OwnedGuard { level: permit.level }
     }
@@ -460,6 +470,82 @@ impl Guard {
     }
 }
 
+macro_rules! contention {
+    ($guard:ident) => {
+        impl $guard {
+            /// Runs `callback` when others wait for the lock: another client, or another thread of this one. So a
+            /// long job can give way. Of a read hold, only writers count.
+            ///
+            /// The callback runs at most once a second while others wait, until the hold ends, on the client's
+            /// callback thread; a panic in it is caught. A hold may have several.
+            ///
+            /// # Blocking
+            /// Never: a thread of the client tells the store, by one request.
+            ///
+            /// # Errors
+            /// - [`Unsupported`](ErrorKind::Unsupported): waiters cannot be heard of in this store, or the lock
+            ///   is a token lock or a permit.
+            /// - [`is_lost`](Error::is_lost), or [`Forked`](ErrorKind::Forked): as [`check`](Self::check).
+            ///
+            /// # Guarantees
+            /// Advice: a hold whose holder does nothing stays. A waiter of this crate is heard of after one
+            /// message, or within about a second if the message is lost. A call that does not wait is not heard
+            /// of. See [whose waiters count](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/kinds.md#somebody-wants-this-lock).
+            ///
+            /// # Examples
+            /// ```
+            /// use std::sync::mpsc::channel;
+            ///
+            /// # let client = leasehold::LockClient::in_memory();
+            /// let lock = client.get_lock("import");
+            /// let guard = lock.acquire()?;
+            /// let (give_way, asked) = channel();
+            /// guard.on_contended(move || drop(give_way.send(())))?;
+            /// let other = std::thread::spawn(move || lock.acquire().map(drop));
+            /// asked.recv().unwrap(); // at the next safe point of the job
+            /// drop(guard);
+            /// other.join().unwrap()?;
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn on_contended(&self, callback: impl Fn() + Send + Sync + 'static) -> Result<()> {
+                self.level.on_contended(callback)
+            }
+
+            /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) hears of them. The first
+            /// question of a hold makes it hear of others, so the answer may be `false` for the time of a
+            /// request. After the last waiter of other clients has left, the answer stays `true` for up to three
+            /// seconds.
+            ///
+            /// # Blocking
+            /// Never: no request of this thread.
+            ///
+            /// # Errors
+            /// As [`on_contended`](Self::on_contended).
+            ///
+            /// # Guarantees
+            /// As [`on_contended`](Self::on_contended).
+            ///
+            /// # Examples
+            /// ```
+            /// # let client = leasehold::LockClient::in_memory();
+            /// let guard = client.get_lock("import").acquire()?;
+            /// for part in 0..100 {
+            ///     // … import this part …
+            ///     if guard.is_contended()? {
+            ///         break; // the rest later
+            ///     }
+            /// }
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn is_contended(&self) -> Result<bool> {
+                self.level.is_contended()
+            }
+        }
+    };
+}
+
+contention!(Guard);
+contention!(OwnedGuard);
 guard!(Guard { _bound_to_thread: PhantomData });
 guard!(OwnedGuard {});
 guard!(Permit {});

@@ -1,4 +1,4 @@
-//! A gate that opens when a count has come to zero.
+//! A gate that opens when a count reaches zero.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,12 @@ use crate::locks::options::AcquireOptions;
 use crate::seam::{Counting, Kind};
 
 /// A count under a name, and waiters for zero: Redisson's `RCountDownLatch`.
-///
-/// A latch that was never set up is open, and [`count_down`](Self::count_down) on it does nothing: an open
-/// latch has no key in the store, as in Redisson. Set the latch up before anyone waits.
+/// A latch that was never set up is open, and [`count_down`](Self::count_down) on it does nothing, since an
+/// open latch has no key in the store, as in Redisson. Set the latch up before anyone waits.
 ///
 /// # Guarantees
-/// When the latch opens, all waiters go on: by a message, or within 1.2 s if the message is lost. A
-/// count-down whose answer is lost is repeated and counted once, for up to ten minutes.
+/// When the latch opens, all waiters continue: by a message, or within 1.2 s if the message is lost. A
+/// count-down whose answer is lost is repeated, and counted once, for up to ten minutes.
 ///
 /// # Examples
 /// ```
@@ -53,7 +52,7 @@ impl CountDownLatch {
         self.core.name()
     }
 
-    /// Sets the count up; `false`, with nothing changed, if the latch has not come to zero. Zero leaves the
+    /// Sets the count up; `false`, with nothing changed, if the latch has not reached zero. Zero leaves the
     /// latch open, without a key.
     ///
     /// # Blocking

@@ -1,4 +1,4 @@
-//! One leader among many processes: whoever holds the fenced lock of a name, for as long as it does.
+//! One leader among many processes: the holder of the fenced lock of a name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::observe::{Loss, LossReason};
 use crate::park::Parker;
 use crate::seam::Kind;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Moment, random_between};
 
@@ -26,7 +27,7 @@ use crate::time::{Moment, random_between};
 ///
 /// The candidate's thread waits for the fenced lock of the name, holds it while it can, and reports each
 /// change on [`events`](Self::events). Dropping the candidate, or shutting the client down, releases the
-/// leadership, so that the next candidate has it after one message and not after a lease.
+/// leadership, so that the next candidate leads after one message, not after a lease.
 ///
 /// # Guarantees
 /// At most one leader at a time, within the limits of a lease lock; terms only grow. A leader's writes should
@@ -49,7 +50,7 @@ pub struct Leader {
     shared: Arc<LeaderShared>,
     orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
-    /// The channel of a forked child: the events come from its parent's thread.
+    /// For a forked child: the events come from its parent's thread.
     no_events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -80,6 +81,11 @@ pub enum LeaderEvent {
         /// Larger than every earlier leader's.
         term: FencingToken,
     },
+    /// Others wait for the leadership. Only if the candidate [reports that](Leader::report_contended).
+    Contended {
+        /// The present term.
+        term: FencingToken,
+    },
     /// The candidate no longer leads. Unless withdrawn, it waits for election again.
     SteppedDown {
         /// The term that is over.
@@ -95,27 +101,34 @@ struct LeaderShared {
     stop: Interrupt,
     /// The leadership, while this candidate has it.
     office: Mutex<Option<OwnedGuard>>,
+    /// Others that wait are reported.
+    reports_contended: AtomicBool,
 }
 
 enum LeaderCommand {
+    ReportContended,
     /// Only from this term on.
     StepDown(FencingToken),
     Withdraw,
 }
 
-/// The pause after an election that failed, unless a rival won: a random part of this.
+/// The pause after a failed election, unless a rival won: a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
-/// Waiters ask within this after their poll is due.
+/// Waiters ask within this time after their poll is due.
 const REACTION: Duration = Duration::from_millis(250);
 
 impl Leader {
     pub(crate) fn stand(engine: &Arc<Engine>, name: Arc<LockName>) -> Result<Leader> {
         engine.usable("leader")?;
         let ((sender, events), (orders, ordered)) = (unbounded(), unbounded());
-        let office = Mutex::default();
-        let shared =
-            Arc::new(LeaderShared { engine: Arc::clone(engine), name, stop: Interrupt::new(), office });
+        let shared = Arc::new(LeaderShared {
+            engine: Arc::clone(engine),
+            name,
+            stop: Interrupt::new(),
+            office: Mutex::default(),
+            reports_contended: AtomicBool::new(false),
+        });
         let candidate = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("leasehold-leader".to_owned())
@@ -138,29 +151,68 @@ impl Leader {
         office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
-    /// The candidate's events, in order. It is disconnected when the candidate stands no more, and in a
-    /// forked child.
+    /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked
+    /// child.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
         if is_forked() { &self.no_events } else { &self.events }
     }
 
+    /// Has [`events`](Self::events) say, from now on, when others wait for this candidate's leadership: at most once
+    /// a second, and only while no other event waits to be read. See [`Guard::on_contended`](crate::Guard::on_contended).
+    ///
+    /// # Blocking
+    /// Never.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) where waiters cannot be heard of in this store;
+    /// [`ShutDown`](ErrorKind::ShutDown) and [`Forked`](ErrorKind::Forked).
+    ///
+    /// # Guarantees
+    /// As [`Guard::on_contended`](crate::Guard::on_contended).
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold::{LeaderEvent, LockClient};
+    ///
+    /// let client = LockClient::in_memory();
+    /// let candidate = client.leader("scheduler")?;
+    /// candidate.report_contended()?;
+    /// let rival = client.leader("scheduler")?;
+    /// for event in candidate.events() {
+    ///     if let LeaderEvent::Contended { .. } = event {
+    ///         candidate.step_down(); // when its work is in a good state
+    ///         # break;
+    ///     }
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn report_contended(&self) -> Result<()> {
+        let LeaderShared { engine, name, reports_contended, .. } = &*self.shared;
+        engine.usable("report_contended")?;
+        engine.can_hear("report_contended", Kind::Fenced, name)?;
+        // Set first, sent second: the thread sees one of the two in this term.
+        reports_contended.store(true, Ordering::SeqCst);
+        drop(self.orders.send(LeaderCommand::ReportContended)); // gone only with its thread
+        Ok(())
+    }
+
     /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
     ///
-    /// In a store that keeps no order of waiters, it stands back first, for a quarter of a second longer than
-    /// the others may go without asking: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on Redis and
-    /// PostgreSQL. So a candidate that is alone leads again after that.
+    /// In a store that keeps no order of waiters, the candidate first pauses for a quarter of a second
+    /// longer than the others' polls are apart: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on
+    /// Redis and PostgreSQL. A candidate without rivals leads again after that.
     pub fn step_down(&self) {
         if let Some(term) = self.term() {
-            drop(self.orders.send(LeaderCommand::StepDown(term))); // gone only with its thread
+            drop(self.orders.send(LeaderCommand::StepDown(term))); // only the ended thread has no receiver
         }
     }
 
-    /// Stands no more: gives the leadership up, if this candidate has it, and ends its thread.
+    /// Withdraws: gives up the leadership, if this candidate has it, and ends its thread.
     ///
     /// # Blocking
-    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. From
-    /// an observer on the candidate's own thread, not: that thread ends after the observer.
+    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. An
+    /// observer on the candidate's own thread does not wait: that thread ends after it.
     ///
     /// # Errors
     /// The release failed; the leadership ends with its lease.
@@ -176,7 +228,7 @@ impl Leader {
         self.shared.stop.interrupt();
         drop(self.orders.send(LeaderCommand::Withdraw));
         if thread.thread().id() == thread::current().id() {
-            return Ok(()); // an observer that the candidate's thread tells has it: that thread ends after this
+            return Ok(()); // an observer on the candidate's thread has it: that thread ends after this
         }
         let ended = thread.join();
         ended.unwrap_or_else(|_panic| {
@@ -189,7 +241,7 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // Drops nothing inherited, which the parent's thread may have been using. See `Engine`'s `Drop`.
+            // Drops nothing inherited, which the parent's thread may have been using; see `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;
@@ -207,7 +259,7 @@ impl LeaderShared {
             match self.elected() {
                 Ok((term, lost)) => {
                     drop(sender.send(LeaderEvent::Elected { term })); // nobody may be listening
-                    let (lost, released) = self.lead(term, &lost, orders);
+                    let (lost, released) = self.lead(term, &lost, orders, sender);
                     drop(sender.send(LeaderEvent::SteppedDown { term, lost }));
                     if self.is_over() {
                         return released;
@@ -242,7 +294,7 @@ impl LeaderShared {
         self.stop.is_interrupted() || self.engine.usable("leader").is_err()
     }
 
-    /// Waits for the leadership; returns its term, and the channel that reports its loss.
+    /// Waits for the leadership; returns its term, and the channel for its loss.
     fn elected(&self) -> Result<(FencingToken, Receiver<Loss>)> {
         let local = self.engine.registry.local(Kind::Fenced, &self.name);
         let unending = WaitLimit::Deadline(Moment::NEVER);
@@ -259,23 +311,42 @@ impl LeaderShared {
         Ok((term, lost))
     }
 
+    /// An event that nobody reads is enough.
+    fn report_contended(&self, term: FencingToken, events: Sender<LeaderEvent>) {
+        let report = move || {
+            if events.is_empty() {
+                drop(events.send(LeaderEvent::Contended { term }));
+            }
+        };
+        if let Some(guard) = &*self.office.lock() {
+            drop(guard.on_contended(report)); // a hold that is lost says so by itself
+        }
+    }
+
     /// Leads until the hold is lost or given up; says by what it was lost, and how its release went.
     fn lead(
         &self,
         term: FencingToken,
         lost: &Receiver<Loss>,
         orders: &Receiver<LeaderCommand>,
+        events: &Sender<LeaderEvent>,
     ) -> (Option<LossReason>, Result<()>) {
+        let mut is_reporting = false;
         let lost = loop {
+            if self.reports_contended.load(Ordering::SeqCst) && !is_reporting {
+                is_reporting = true;
+                self.report_contended(term, events.clone());
+            }
             select! {
                 recv(lost) -> loss => break loss.ok().map(|loss| loss.reason),
                 recv(orders) -> order => match order {
                     Ok(LeaderCommand::StepDown(of)) if of != term => {}
+                    Ok(LeaderCommand::ReportContended) => {}
                     _ => break None,
                 },
             }
         };
-        // `term` says no from here on; only then may the next candidate be elected.
+        // Ends `term` first; only then may the next candidate be elected.
         let guard = self.office.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),

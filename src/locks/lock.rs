@@ -61,7 +61,7 @@ pub trait Lock {
     fn unlock(&self) -> Result<()>;
 }
 
-/// Calls the methods of the same names, which a fenced lock has by dereference.
+/// Delegates to the methods of the same names, which a fenced lock has by dereference.
 macro_rules! implement_lock {
     ($lock:ident, $methods:ident) => {
         impl Lock for $lock {

@@ -45,7 +45,7 @@ impl LockBuilder {
     }
 
     /// Serves waiters in order of arrival; see
-    /// [`LockClient::get_fair_lock`](crate::LockClient::get_fair_lock). Defaults to no order among processes.
+    /// [`LockClient::get_fair_lock`](crate::LockClient::get_fair_lock). Off by default.
     pub fn fair(mut self) -> Self {
         self.is_fair = true;
         self
@@ -55,21 +55,21 @@ impl LockBuilder {
     /// would wait gets [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and one that would not gets
     /// `false` or `None`. Defaults to reentrant.
     ///
-    /// The lock is the same as the reentrant one, and the handle that re-enters decides. For locks that tasks
-    /// of an async runtime or jobs of a pool share: on one thread they are one owner, and would re-enter each
-    /// other's holds.
+    /// The lock is the same as the reentrant one; the handle that re-enters decides. For locks shared by
+    /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter
+    /// each other's holds.
     pub fn non_reentrant(mut self) -> Self {
         self.config.reentrant = false;
         self
     }
 
-    /// Ends a hold when `limit` has passed since its request: the watchdog renews it no further, and the
-    /// holder is notified of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to
-    /// 1 % of the client's lease before. Counts from the first level. Defaults to no end; at least 1 ms.
+    /// Ends a hold `limit` after its request: the watchdog renews it no further, and the holder is notified
+    /// of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
+    /// client's lease early. Counts from the first level. Defaults to no end; at least 1 ms.
     ///
-    /// For work that hangs while its process lives. Such a hold also says in the store since when it is held,
-    /// when it ends, and where its holder is, for [`inspect`](crate::LockClient::inspect). On Redis that is
-    /// another field of the lock's hash, which Redisson ignores.
+    /// For work that may hang while its process lives. The store then also records since when the lock is
+    /// held, when the hold ends, and where its holder is, for [`inspect`](crate::LockClient::inspect); on
+    /// Redis in another field of the lock's hash, which Redisson ignores.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.config.max_hold = Some(limit);
         self
@@ -99,7 +99,7 @@ impl LockBuilder {
     ///
     /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
     /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). So `unlock` does **not**
-    /// promise that the lock is free: to others it is held, for `try_lock` and
+    /// promise that the lock is free: others find it held, by `try_lock` and
     /// [`inspect`](crate::LockClient::inspect) too. This client's own questions release it first.
     ///
     /// A waiting client sends a recall, or queues visibly (etcd, ZooKeeper); the lock is released at once, or

@@ -1,5 +1,4 @@
-//! The types that users touch: locks and their guards, permits, latches, conditions, several locks as one,
-//! elections.
+//! The types that users touch: locks and guards, permits, latches, conditions, multi-locks, elections.
 
 mod acquire;
 pub(crate) mod condition;

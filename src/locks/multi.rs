@@ -1,4 +1,4 @@
-//! Several locks at once, all or none: the order of acquisition, and the release of the others if one fails.
+//! Several locks at once, all or none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -248,7 +248,7 @@ impl MultiLock {
         Ok(self.take(action, options, false)?.map(Group::owned))
     }
 
-    /// Acquires all, in order, or none: free ones at the same time, busy ones in their turn.
+    /// Acquires all, in order, or none: free ones at the same time, busy ones in turn.
     fn take(&self, action: &'static str, options: &AcquireOptions, by_thread: bool) -> Result<Option<Group>> {
         let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
@@ -315,7 +315,7 @@ impl MultiLock {
     }
 }
 
-/// The first of these locks, up to one that is to be asked for in its turn.
+/// The first of these locks, up to one that must be asked for in turn.
 fn ahead<'a>(
     action: &'static str,
     locks: &'a [RedisLock],

@@ -1,4 +1,4 @@
-//! The lock types that users touch.
+//! The lock by name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl RedisLock {
     }
 
     /// Whether the calling thread holds the lock, as the server says. If not, a hold that this client
-    /// believed in is lost from then on.
+    /// assumed is lost from then on.
     ///
     /// # Blocking
     /// One round trip; [`Guard::check`] needs none.
@@ -276,7 +276,7 @@ impl RedisLock {
         if given.is_empty() {
             return Err(Error::invalid("condition", "the name is empty"));
         }
-        // The length at its end keeps the keys of two locks apart.
+        // The length keeps the keys of two locks apart.
         let name = LockName::new(&Arc::from(given), format!("{}:{given}:{}", lock.key(), given.len()))?;
         self.engine.store.check_name(kind, &name)?;
         Ok(Arc::new(name))
@@ -307,7 +307,7 @@ pub(crate) fn forever() -> WaitLimit {
     WaitLimit::Deadline(crate::time::Moment::NEVER)
 }
 
-/// A wait without end cannot end empty-handed. If it does, this error says so.
+/// The error of an endless wait that ended without the lock, which cannot happen.
 pub(crate) fn unending(action: &'static str, name: &str) -> Error {
     Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)
 }

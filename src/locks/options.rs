@@ -1,4 +1,4 @@
-//! How a lock is asked for in one call.
+//! Options of one call that acquires a lock.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -14,7 +14,7 @@ use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another has run it within `at_least` or is running it. A fenced kind gives the guard a
+/// Runs `job` unless another process runs it or did within `at_least`. A fenced kind gives the guard a
 /// token.
 pub(crate) fn run_once<R>(
     engine: &Arc<Engine>,
@@ -54,13 +54,12 @@ pub(crate) fn run_once<R>(
     Ok(result)
 }
 
-/// Whether the lock was lost before the job ended, in contrast to a failed release.
+/// Whether the lock was lost before the job ended.
 fn was_unprotected(error: &Error) -> bool {
     error.is_lost() || error.is_not_held() || matches!(error.kind(), ErrorKind::ShutDown | ErrorKind::Forked)
 }
 
-/// Acquires the lock unless somebody has it. One try shows that, except where a split vote may refuse
-/// everyone.
+/// Acquires the lock unless somebody has it. One try decides, except where a split vote may refuse everyone.
 fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     for tries_left in (0..SPLIT_TRIES).rev() {
         let entered = engine.acquire(want)?;
@@ -79,8 +78,8 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// The maximum number of tries for a lock that is refused although nobody seems to have it. Java's has
-/// another owner on each server.
+/// Most tries for a lock that is refused although nobody seems to hold it, since Java's locks have another
+/// owner on each server.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {

@@ -19,9 +19,9 @@ use crate::time::checked_lease;
 /// [`NotSetUp`](crate::ErrorKind::NotSetUp). (Redisson's calls wait.)
 ///
 /// # Guarantees
-/// Never more permits are out than were set up and added. A waiter for three permits does not hold up one for
-/// one permit, and may wait as long as others take what comes back. A lost wake-up costs a waiter up to 1.2
-/// s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
+/// Never more permits are out than were set up and added. Clients that wait are served in order of arrival. A
+/// waiter for three permits does not hold up one for one permit, and may wait as long as others take what comes
+/// back. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
 /// ```

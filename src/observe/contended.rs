@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::sync::Mutex;
 
-/// The number of counted names. A name with more than one in `MOST_NAMES` of all waits is always among them.
+/// Number of counted names. A name with more than one in `MOST_NAMES` of all waits is always among them.
 const MOST_NAMES: usize = 256;
 
 /// A lock that calls of this client have waited for, from
@@ -45,8 +45,7 @@ struct Count {
 }
 
 impl WaitedFor {
-    /// A call sleeps for this lock. Only a name that is not counted yet costs a scan; the wait takes far
-    /// longer.
+    /// Counts a wait. Only a new name costs a scan, far less than the wait.
     pub(super) fn note(&self, name: &str) {
         let mut counts = self.0.lock();
         if let Some(count) = counts.get_mut(name) {
@@ -64,7 +63,7 @@ impl WaitedFor {
         counts.insert(name.to_owned(), Count { waits: overcount + 1, overcount });
     }
 
-    /// The names with the most waits, the most first.
+    /// The names with the most waits, in order.
     pub(super) fn most(&self, most: usize) -> Vec<Contended> {
         let counts = self.0.lock();
         let named = |(name, count): (&String, &Count)| Contended {
@@ -94,7 +93,7 @@ mod tests {
             waited_for.note(&format!("heavy:{}", n % heavy));
         }
         assert_eq!(waited_for.0.lock().len(), MOST_NAMES);
-        // Each wait is counted under some name, so no count is too low.
+        // Each wait counts for some name.
         let counted: u64 = waited_for.0.lock().values().map(|count| count.waits).sum();
         assert_eq!(counted, 200_000);
         let most = waited_for.most(usize::try_from(heavy).unwrap());

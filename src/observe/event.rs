@@ -1,11 +1,10 @@
-//! The events of which an observer is notified.
+//! The events that observers receive, and the loss of a hold.
 
 use std::time::Duration;
 
 use crate::deadlock::Deadlock;
 use crate::error::Error;
 use crate::ident::Owner;
-use crate::observe::loss::Loss;
 
 /// Something that happened to a client's locks.
 ///
@@ -62,8 +61,8 @@ pub enum Event<'a> {
         /// The number of requests that it sent to the store.
         attempts: u32,
     },
-    /// The lock that was just acquired came from a thread that released it, by a message of the store or
-    /// within the process.
+    /// The lock just acquired was passed on by a thread that released it, through a message or within the
+    /// process.
     #[non_exhaustive]
     HandedOff {
         /// The lock.
@@ -74,7 +73,7 @@ pub enum Event<'a> {
         owner: Owner,
         /// Whether a thread of this client released it.
         is_local: bool,
-        /// The time to the grant: from the release request, or from the message of another process.
+        /// Time to the grant: from the release request, or from another process's message.
         took: Duration,
     },
     /// A call ended without the lock.
@@ -91,7 +90,7 @@ pub enum Event<'a> {
         /// The reason.
         reason: GaveUpReason<'a>,
     },
-    /// The store confirmed renewals: one event a request, with up to some hundred holds.
+    /// The store confirmed renewals: one event for a request, with up to some hundred holds.
     #[non_exhaustive]
     Renewed {
         /// The number of renewed holds.
@@ -112,8 +111,8 @@ pub enum Event<'a> {
         /// Why there was no good answer. With an unknown outcome, the request may have been carried out.
         error: Option<&'a Error>,
     },
-    /// A renewal failed, and is repeated. Reported for each hold at its first failure, and then less and less
-    /// often.
+    /// A renewal failed, and is repeated. Reported for each hold at its first failure, then at growing
+    /// intervals.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -139,9 +138,9 @@ pub enum Event<'a> {
         /// How long it was held.
         held: Duration,
     },
-    /// A release failed that no caller hears of: a dropped guard's, or that of
-    /// [`with_lock`](crate::AcquireOptions::with_lock), which returns the result of its work. The client
-    /// repeats the release until it is answered or the lease is over.
+    /// A release failed without a caller to tell: of a dropped guard, or of
+    /// [`with_lock`](crate::AcquireOptions::with_lock), which returns its work's result. The client repeats
+    /// the release until it is answered or the lease is over.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock; empty for those of a client that ended.
@@ -173,7 +172,7 @@ pub enum Event<'a> {
         /// The holder.
         owner: Owner,
     },
-    /// An acquire may or may not have been carried out. The client undoes it; the call goes on if it has
+    /// An acquire may or may not have been carried out. The client undoes it; the call continues if it has
     /// time.
     #[non_exhaustive]
     UnknownOutcome {
@@ -184,8 +183,8 @@ pub enum Event<'a> {
         /// The reason.
         error: &'a Error,
     },
-    /// Threads wait for each other in a cycle, one of this client's among them; once a cycle. `DeadlockOver`
-    /// follows.
+    /// Threads wait for each other in a cycle, one of this client's among them. Reported once;
+    /// `DeadlockOver` follows.
     #[non_exhaustive]
     Deadlock {
         /// The cycle.
@@ -207,6 +206,19 @@ pub enum Event<'a> {
     },
     /// Wake-ups are back.
     WakeupsUp,
+    /// A server whose replicas are to acknowledge each grant has none that is connected and up to date: from
+    /// now on grants count without. Reported once, until one is back.
+    #[non_exhaustive]
+    NoReplica {
+        /// The server, or the Sentinels that name it.
+        server: &'a str,
+    },
+    /// Such a server has a replica again, and each grant waits for it.
+    #[non_exhaustive]
+    ReplicaBack {
+        /// The server, or the Sentinels that name it.
+        server: &'a str,
+    },
     /// Callbacks are slow and reports wait: repeated reports are dropped from now on. Reported on its own
     /// thread, since the callback thread is busy.
     CallbacksDelayed,
@@ -216,8 +228,8 @@ pub enum Event<'a> {
         /// The number of dropped reports.
         dropped: u64,
     },
-    /// Something about the servers, or about how the program uses its clients, weakens what is promised;
-    /// nothing fails because of it.
+    /// Something about the servers, or about the program's use of its clients, weakens a promise; nothing
+    /// fails because of it.
     #[non_exhaustive]
     Warning {
         /// The finding, in words.
@@ -263,6 +275,80 @@ impl GaveUpReason<'_> {
             GaveUpReason::TimedOut => "timeout",
             GaveUpReason::Interrupted => "interrupted",
             GaveUpReason::Failed(_) => "error",
+        }
+    }
+}
+
+/// A hold that ended without being released.
+///
+/// # Examples
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.get_lock("stock:42").acquire()?;
+/// let lost = guard.lost();
+/// client.shutdown()?; // takes the lock from the guard
+/// let loss = lost.recv().unwrap();
+/// assert_eq!((loss.name.as_str(), loss.owner), ("stock:42", guard.owner()));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loss {
+    /// The lock.
+    pub name: String,
+    /// The holder.
+    pub owner: Owner,
+    /// The reason.
+    pub reason: LossReason,
+}
+
+/// Why a hold is lost.
+///
+/// # Examples
+/// ```
+/// use leasehold::{LockClient, LossReason};
+///
+/// let client = LockClient::in_memory();
+/// let guard = client.get_lock("stock:42").acquire()?;
+/// guard.on_lost(|loss| match loss.reason {
+///     LossReason::Expired => eprintln!("nothing renewed it in time: was this process stopped?"),
+///     LossReason::Gone => eprintln!("the store has it no longer: forced, evicted, or failed over"),
+///     other => eprintln!("{other:?}"),
+/// });
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The lease ran out without a confirmed renewal.
+    Expired,
+    /// The server answered that this owner does not hold the lock.
+    Gone,
+    /// The client was shut down.
+    ShutDown,
+    /// [`max_hold`](crate::LockBuilder::max_hold) ended the hold.
+    HeldTooLong,
+}
+
+impl LossReason {
+    /// How the hold ended, in a word. `is_abandoned`: its thread had ended.
+    pub(crate) fn end(self, is_abandoned: bool) -> &'static str {
+        match self {
+            LossReason::Expired if is_abandoned => "abandoned",
+            LossReason::Expired | LossReason::Gone => "lost",
+            LossReason::ShutDown => "shut_down",
+            LossReason::HeldTooLong => "max_hold",
+        }
+    }
+
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            LossReason::Expired => "its lease ran out",
+            LossReason::Gone => "the server says that this owner does not hold it",
+            LossReason::ShutDown => "the client was shut down",
+            LossReason::HeldTooLong => "it was held for as long as max_hold allows",
         }
     }
 }

@@ -88,6 +88,10 @@ impl Observer for Logging {
             }
             Event::WakeupsDown { error } => tracing::warn!(%error, "no wake-ups: waiters only poll"),
             Event::WakeupsUp => tracing::info!("wake-ups are back"),
+            Event::NoReplica { server } => {
+                tracing::warn!(server, "no replica is connected: a failover may forget grants");
+            }
+            Event::ReplicaBack { server } => tracing::info!(server, "a replica is connected again"),
             Event::CallbacksDelayed => {
                 tracing::warn!("callbacks take too long: reports that repeat are left out");
             }

@@ -1,4 +1,4 @@
-//! A client's events and numbers, for the `metrics` facade.
+//! A client's events and numbers, for the crate `metrics`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,15 +34,13 @@ const SUBSCRIPTION: &str = "leasehold_subscription_up";
 /// The number of groups of names that have series of their own; all others are `other`.
 const MOST_GROUPS: usize = 64;
 
-/// Sends what happens to a client's locks to the recorder that the program has installed for the crate
-/// [`metrics`](https://docs.rs/metrics), with the feature `metrics`.
+/// Sends what happens to a client's locks to the recorder installed for the crate
+/// [`metrics`](https://docs.rs/metrics); needs the feature `metrics`. Give a clone to
+/// [`ClientBuilder::observer`](crate::ClientBuilder::observer), and call [`sample`](Self::sample) before
+/// each scrape. One value serves one client. Times are in seconds; no label is a lock's name.
 ///
-/// Give a clone to [`ClientBuilder::observer`](crate::ClientBuilder::observer), and call
-/// [`sample`](Self::sample) before each scrape. One value is for one client. Times are in seconds; no label
-/// is a lock's name.
-///
-/// Give the exporter [`BUCKETS`](Self::BUCKETS): without any, the one for Prometheus makes summaries of
-/// histograms, and a dashboard that asks for `…_bucket` stays empty.
+/// Give the exporter [`BUCKETS`](Self::BUCKETS): without buckets Prometheus's makes summaries, and
+/// dashboards that ask for `…_bucket` stay empty.
 ///
 /// | metric | what |
 /// |---|---|
@@ -56,7 +54,8 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_renewals_total{result}` | counter: `ok`, `error` |
 /// | `leasehold_wakeups_total{cause}` | counter: what woke waiters: `message`, `local`, `poll` |
 /// | `leasehold_unknown_outcomes_total`, `leasehold_release_failures_total` | counters |
-/// | `leasehold_deadlocks_total` | counter: rings of threads that wait for each other for certain, with one of this client's |
+/// | `leasehold_deadlocks_total` | counter: certain cycles of threads that wait for each other, one of this
+/// client's among them |
 /// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
 /// | `leasehold_waiters` | gauge: calls that sleep for a lock |
 /// | `leasehold_window_remaining_min_seconds` | gauge: how long the hold that ends first is certain still; infinite without holds |
@@ -86,8 +85,8 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest overdue renewal since four samples ago. So scrapes a minute apart, and two scrapers that take
-/// turns, see a delay of seconds.
+/// The longest overdue renewal since four samples ago: scrapes a minute apart, and two scrapers that
+/// alternate, see a delay of seconds.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
 
@@ -120,11 +119,10 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Upper ends of buckets for the histograms, in seconds: from a hand-off within the process to the
-    /// longest that anybody waits.
+    /// Upper ends of histogram buckets, in seconds: from a hand-off within the process to the longest wait.
     pub const BUCKETS: &[f64] = &[0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-    /// Without groups of names, and without labels of its own.
+    /// Without groups, and without further labels.
     #[must_use]
     pub fn new() -> Metrics {
         describe();
@@ -141,7 +139,7 @@ impl Metrics {
         }))
     }
 
-    /// Adds a label to all series: which client of the process, say.
+    /// Adds a label to all series, such as the client's role.
     #[must_use]
     pub fn label(self, key: &'static str, value: impl AsRef<str>) -> Metrics {
         let (mut labels, group_of) = self.parts();
@@ -149,8 +147,8 @@ impl Metrics {
         Metrics::of(labels, group_of)
     }
 
-    /// Adds the label `group` to waits and holds: what the function makes of a lock's name. The first 64
-    /// groups have series of their own, all others are `other`.
+    /// Adds the label `group`, computed from a lock's name, to waits and holds. The first 64 groups have
+    /// series of their own; all others are `other`.
     #[must_use]
     pub fn group_names(self, group_of: impl Fn(&str) -> String + Send + Sync + 'static) -> Metrics {
         let (labels, _) = self.parts();
@@ -161,8 +159,8 @@ impl Metrics {
         (self.0.labels.clone(), self.0.group_of.clone())
     }
 
-    /// Sets the gauges, and adds to the counters what has come since the last call. Take the numbers from
-    /// [`LockClient::stats`](crate::LockClient::stats) of the client that this observes.
+    /// Sets the gauges, and adds to the counters the change since the last call. The numbers come from
+    /// [`LockClient::stats`](crate::LockClient::stats) of the observed client.
     ///
     /// # Blocking
     /// Never for I/O.
@@ -208,7 +206,7 @@ impl Metrics {
         self.0.labels.iter().cloned().chain(own).chain(group).collect()
     }
 
-    /// The group of a name, as long as there is room for another.
+    /// The group of a name, if it is known or there is room.
     fn group(&self, name: &str) -> Option<String> {
         let group = self.0.group_of.as_ref()?(name);
         let mut groups = self.0.groups.lock();
@@ -263,7 +261,7 @@ impl Observer for Metrics {
                 histogram!(HANDOFF, self.labels(&[("scope", scope)], None)).record(took);
             }
             Event::Abandoned { .. } => counter!(ABANDONED, self.labels(&[], None)).increment(1),
-            // `sample` has the counts of the others.
+            // `sample` counts the others.
             _ => {}
         }
     }

@@ -4,7 +4,6 @@ pub(crate) mod contended;
 pub(crate) mod event;
 #[cfg(feature = "tracing")]
 mod logging;
-pub(crate) mod loss;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 pub(crate) mod reporter;
@@ -14,7 +13,7 @@ pub(crate) mod stats;
 use std::sync::Arc;
 
 use crate::observe::event::Event;
-pub use crate::observe::loss::{Loss, LossReason};
+pub use crate::observe::event::{Loss, LossReason};
 
 /// Receives the [events](Event) of a client's locks, for metrics, logs and alarms.
 ///

@@ -1,4 +1,4 @@
-//! Reports to the program: the observer, loss callbacks, and the one thread they run on.
+//! Reports to the program: observers, loss callbacks, and the one thread that runs them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::observe::Observer;
 use crate::observe::event::Event;
-use crate::observe::loss::Loss;
+use crate::observe::event::Loss;
 use crate::observe::stats::Counters;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Sender, unbounded};
@@ -23,17 +23,17 @@ type CallbackJob = Box<dyn FnOnce() + Send>;
 /// A callback that runs when a hold is lost.
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 
-/// Runs the program's code where it cannot block the watchdog or the subscriber's reader.
+/// Runs the program's code where it cannot block the watchdog or the thread that reads messages.
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
-    /// One of the observers is the program's own.
+    /// Whether one of the observers is the program's own.
     has_own: bool,
     pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<QueuedReports>,
-    /// The number of subscribers that cannot wake anybody.
+    /// Number of subscribers that cannot wake anybody.
     silent: AtomicUsize,
-    /// Changes of wake-ups that the observers have not heard of yet.
+    /// Changes of wake-ups that observers have not received yet.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Reporter {
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
-    /// The callback thread was asked to drop them.
+    /// Whether the callback thread was asked to drop them.
     is_asked: bool,
 }
 
@@ -53,14 +53,14 @@ struct QueuedReports {
     dropped: AtomicU64,
 }
 
-/// The maximum of such reports that wait for the callback thread.
+/// Most repeated reports that wait for the callback thread.
 const MOST_NEWS: usize = 1024;
 
 /// The maximum of waiting changes of wake-ups. Beyond it a change and its opposite cancel out; the last state
 /// is still reported.
 const MOST_UNHEARD: usize = 16;
 
-/// The maximum of callbacks that wait to be dropped.
+/// Most callbacks that wait to be dropped.
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
@@ -100,7 +100,7 @@ impl Reporter {
 
     pub(crate) fn warn_if_unheard(&self, text: impl FnOnce() -> String) {
         if !self.has_own && !crate::observe::is_logged() {
-            // Nobody is left to hear of a failed write.
+            // Nobody could receive a failed write.
             drop(writeln!(std::io::stderr(), "leasehold: {}", text()));
         }
     }
@@ -109,7 +109,7 @@ impl Reporter {
     /// answers are read. Such code can run at any step, so it must not call the client.
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
-        // The list is gone, since the thread is ending: no observer calls from it.
+        // The thread is ending, so no observer calls from it.
         TELLING.try_with(|telling| telling.borrow().contains(&here)).unwrap_or(false)
     }
 
@@ -123,7 +123,7 @@ impl Reporter {
         }
     }
 
-    /// A report that is sent when the result is dropped: once the meaning of the answer is settled.
+    /// A report sent when the result is dropped, once the answer's meaning is settled.
     pub(crate) fn request_report(
         &self,
         op: &'static str,
@@ -191,7 +191,7 @@ impl Reporter {
                 let notify = move || {
                     observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksDelayed)))
                 };
-                // Without a thread the beginning is not reported; the end is all the same.
+                // Without a thread only the end is reported.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
             return;
@@ -208,7 +208,7 @@ impl Reporter {
         });
     }
 
-    /// Notifies the observers on the callback thread, however many reports wait: of losses and rare events.
+    /// Notifies the observers on the callback thread, however many reports wait; for losses and rare events.
     pub(crate) fn observe_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if !self.observers.is_empty() {
             let observers = self.observers.clone();
@@ -243,7 +243,7 @@ impl Reporter {
             let (unheard, observers) = (Arc::clone(&self.unheard), self.observers.clone());
             self.run_later(move || {
                 loop {
-                    // A statement of its own: no mutex is held while the program's code runs.
+                    // Separate statement: no mutex is held while the program's code runs.
                     let next = unheard.lock().pop_front();
                     let Some(down) = next else { return };
                     let event = down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error });
@@ -318,7 +318,6 @@ impl Reporter {
     }
 }
 
-/// See [`Reporter::request_report`].
 pub(crate) struct RequestReport<'a> {
     reporter: &'a Reporter,
     op: &'static str,
@@ -338,7 +337,7 @@ fn run(job: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(job)));
 }
 
-/// Each by itself, so that a panic in one drop does not keep the others.
+/// Separately, so that a panic in one drop does not keep the others.
 fn drop_all(callbacks: Vec<OnLost>) {
     callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
 }
@@ -407,7 +406,7 @@ mod tests {
             assert!(reporter.unheard.lock().len() <= MOST_UNHEARD);
             assert_eq!(reporter.can_wake(), !ends_down);
             drop(free);
-            // Until its thread has ended, which has a sender.
+            // `close` waits for the thread, which has a sender.
             reporter.close();
             drop(reporter);
             let heard: Vec<bool> = reported.iter().collect();
@@ -430,14 +429,14 @@ mod tests {
             reporter.report(|_| ask());
         });
         ask();
-        // The observer that writes log lines adds more.
+        // The logging observer adds more.
         let mut told: Vec<_> = told.try_iter().collect();
         assert!(told.len() >= 3);
         told.dedup();
         assert_eq!(told, [true, false]);
         reporter.report(|_| panic!("told on purpose"));
         assert!(!reporter.is_telling_here());
-        // Each by which the observers are told of what is not the calling thread's.
+        // Each function that notifies on another thread.
         let (told, ask) = asks(&reporter);
         reporter.observe_news(move |_| ask());
         let (also, ask) = asks(&reporter);
@@ -445,7 +444,7 @@ mod tests {
         let (job, ask) = asks(&reporter);
         reporter.run_later(ask);
         assert_eq!([told.recv(), also.recv(), job.recv()], [Ok(false), Ok(false), Ok(false)]);
-        // On whatever thread comes by, where there is no callback thread any more.
+        // Without a callback thread, on the calling thread.
         reporter.close();
         let (told, ask) = asks(&reporter);
         reporter.run_later(ask);
@@ -481,7 +480,7 @@ mod tests {
                 });
             }
         }
-        // While it blocks, for ever if need be.
+        // While the callback blocks, even for ever.
         assert_eq!(reported.recv().unwrap(), Reported::Behind(None));
         drop(free);
         reporter.close();

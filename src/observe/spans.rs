@@ -1,4 +1,4 @@
-//! Spans of waits and holds, for the crate `tracing`. Without that feature they are nothing.
+//! Spans of waits and holds, for the crate `tracing`; empty without that feature.
 
 #[cfg(feature = "tracing")]
 pub(crate) use with::{HoldSpan, WaitSpan};
@@ -78,8 +78,7 @@ mod with {
             move |tell| span.as_ref().map_or_else(tell, |span| span.in_scope(tell))
         }
 
-        /// The hold has ended; the span ends when the result is dropped. The result is called as that of
-        /// `around`.
+        /// Ends the hold; the span ends when the result, used like that of `around`, is dropped.
         pub(crate) fn end(&self, how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
             let span = self.0.lock().take();
             if let Some(span) = &span {

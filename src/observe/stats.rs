@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::observe::contended::{Contended, WaitedFor};
-use crate::observe::loss::LossReason;
+use crate::observe::event::LossReason;
 
 /// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Counters begin with the
 /// client.

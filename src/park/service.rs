@@ -1,4 +1,4 @@
-//! A thread that looks when something is due, and sleeps in between.
+//! A thread that works when something is due, and sleeps in between.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::park::{Parker, ServiceWaker};
@@ -9,9 +9,9 @@ use crate::time::{Clock, Moment};
 
 pub(crate) struct Service {
     waker: ServiceWaker,
-    /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
+    /// When the thread works next, as `Moment::nanos`; the maximum while it works.
     next_check: AtomicU64,
-    /// The earliest moment that it was woken for since it last looked.
+    /// Earliest moment that it was woken for since it last worked.
     woken_for: AtomicU64,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -39,12 +39,12 @@ impl Service {
         Ok(())
     }
 
-    /// Runs on the thread: `work` does what is due and returns when to look next, until the service is
-    /// stopped. Its argument is the earliest moment that the thread was woken for.
+    /// Runs on the thread: `work` does what is due and returns when to continue, until the service stops.
+    /// Its argument is the earliest moment that the thread was woken for.
     pub(crate) fn run(&self, parker: &Parker, mut work: impl FnMut(Moment) -> Moment) {
         parker.is_mine();
         loop {
-            // Opened before the look, set after it. Pairs with `run_by`.
+            // Races with `run_by`: set to the maximum before `work`, and to its result after.
             self.next_check.store(u64::MAX, Ordering::SeqCst);
             if self.is_stopped() {
                 return;
@@ -55,10 +55,10 @@ impl Service {
         }
     }
 
-    /// Makes the thread look by `moment`. Free if it will anyway.
+    /// Makes the thread work by `moment`. Free if it will anyway.
     ///
-    /// The caller first changes what the thread will see. Pairs with `run`, which opens `next_check` before
-    /// it looks and sets it after.
+    /// The caller changes the data first. Races with `run`, which sets `next_check` before and after it
+    /// works.
     pub(crate) fn run_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);
@@ -78,7 +78,7 @@ impl Service {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Ends the thread. Does not wait when called on that thread.
+    /// Ends the thread; waits for it unless called on it.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.waker.end();

@@ -23,12 +23,12 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) wakes: bool,
     /// [`expire_in`](super::Store::expire_in) works.
     pub(crate) can_expire_in: bool,
-    /// Whether a busy attempt for this kind joins a queue in the store. Then each waiter asks for itself, so
-    /// that the store's order is the order of arrival; repeating an attempt keeps the place; and a waiter
-    /// that gives up has its claim [cleaned up](super::Store::clean_up).
+    /// Whether a busy attempt of this kind joins a queue in the store. Then each waiter asks for itself, so
+    /// that the store's order is that of arrival; repeated attempts keep the place; and a waiter that gives
+    /// up has its claim [cleaned up](super::Store::clean_up).
     pub(crate) queues: fn(Kind) -> bool,
-    /// Whether what a request in doubt left in the store outlasts its lease, so that it must be cleaned up
-    /// however long the store does not answer.
+    /// Whether what a request in doubt left in the store outlasts its lease, and must be cleaned up however
+    /// long the store does not answer.
     pub(crate) outlasts_leases: bool,
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
     /// The shortest and the longest sleep of a waiter that no message wakes; each wait draws a random time
@@ -46,7 +46,7 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) listing: Option<&'a dyn Listing>,
     /// The table of a database that has the locks.
     pub(crate) table: Option<&'a TableInUse>,
-    /// For questions that only its own kind of store can answer.
+    /// For questions that only one kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) const SAFETY_POLL: (Duration, Duration) =
 pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
 impl Default for Capabilities<'_> {
-    /// A store that wakes its waiters, but for token locks, has no queue, and no optional part.
+    /// A store that wakes its waiters except for token locks, and has no queue and no optional part.
     fn default() -> Self {
         Capabilities {
             wakes: true,
@@ -131,12 +131,12 @@ pub(crate) trait Majority: Send + Sync {
     /// A hold ended during a renewal: no server may be given it again, and one that was must forget it.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// For how long a refused waiter must not ask again, whatever message it gets: it met others who want the
-    /// lock too. Single tries are not held off.
+    /// How long a refused waiter must not ask again, whatever messages it gets: it met others that want the
+    /// lock too. Does not hold off single tries.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
-    /// Whether several owners have parts of a lock, so that none may hold it. All who tried may have been
-    /// refused; the caller tries again after a random part of [`SPLIT_PAUSE`].
+    /// Whether several owners have parts of a lock, so that none can hold it. Everybody may have been
+    /// refused; the caller retries after a random part of [`SPLIT_PAUSE`].
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
@@ -145,7 +145,7 @@ pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50),
 
 /// A store whose holds end with something of its own, such as a session.
 pub(crate) trait Sessions: Send + Sync {
-    /// Wakes `timer` when a [`Bound`] has ended, and when something happened by which holds may be gone.
+    /// Wakes `timer` when a [`Bound`] has ended, or holds may be gone.
     fn attach(&self, timer: ServiceWaker);
 
     /// The end of a hold that was just granted, besides its lease; `None`: there is none. Called once for
@@ -154,9 +154,8 @@ pub(crate) trait Sessions: Send + Sync {
 }
 
 pub(crate) trait ConnectionWatch: Send + Sync {
-    /// Whether a connection was hung up since the last call: the server may have lost everything, which a
-    /// renewal finds out. `None`: this store does not see that. Called often while anything is held; does not
-    /// wait.
+    /// Whether a connection was closed since the last call: the server may have lost everything, which a
+    /// renewal finds out. `None`: unknown to this store. Called often while anything is held; does not wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
@@ -189,11 +188,17 @@ pub(crate) trait WaitQueues: Send + Sync {
 
 /// A store in which waiters can ask a lock's holder for it, by a recall or by being seen.
 pub(crate) trait HoldCaching: Send + Sync {
-    /// Wakes `waker` when others ask for the lock that the claim's client caches.
+    /// Whether holds are cached here; else they only hear of others.
+    fn caches(&self) -> bool {
+        true
+    }
+
+    /// Wakes `waker` when others ask for the lock that the claim's client caches, or [hears](Claim::hears) of.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// For each claim that [`caches`](Claim::caches): whether others want the lock. Changes nothing, so a late
-    /// look harms no later hold. One answer per claim, in order.
+    /// look harms no later hold. For each that [`hears`](Claim::hears), also has the next waiter send a recall.
+    /// One answer per claim, in order.
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
@@ -202,8 +207,11 @@ pub(crate) trait HoldCaching: Send + Sync {
 pub(crate) enum CachedCheck {
     /// No other client wants it.
     Stays,
-    /// Others want it, or the store cannot see whether they do.
+    /// Others want it. Of a cached hold also: the store cannot see whether they do.
     Wanted,
+    /// Of a hold that [hears](Claim::hears): nobody is seen, but no recall would have been sent up to now. One was
+    /// sent, unless this is the first check.
+    Unmarked,
     Lost,
 }
 
@@ -233,7 +241,6 @@ pub(crate) fn begin_release(
     }
 }
 
-/// Asks all stores.
 pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Option<bool> {
     let hung_up = |store: &dyn Store| store.capabilities().connections.and_then(ConnectionWatch::hung_up);
     stores.map(hung_up).fold(None, |any, one| any.max(one))

@@ -31,6 +31,9 @@ pub(crate) struct Claim {
     /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such
     /// a reader looks.
     pub(crate) writers_first: bool,
+    /// For how long the caller has waited, where several may have the lock: zero at its first attempt. A thread that
+    /// reads already has waited for ever: no writer goes before its further reads.
+    pub(crate) waited: Duration,
     /// How many permits; one for locks.
     pub(crate) units: u32,
     /// The note that the store may show to people. The store ends nothing by it.
@@ -41,6 +44,9 @@ pub(crate) struct Claim {
     /// Whether the client caches the hold until a recall, which waiters send on stores that
     /// [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
+    /// Whether the hold is to hear of others who want the lock, by recalls. The owner number is not used again after
+    /// such a hold, so a request that comes late has no recalls sent to another.
+    pub(crate) hears: bool,
     /// Whether the lock is known to have been granted. A claim that is cleaned up before must not be granted
     /// later either.
     pub(crate) is_granted: bool,
@@ -60,24 +66,26 @@ impl Claim {
             listens_for: ListensFor::Releases,
             leads: false,
             writers_first: false,
+            waited: Duration::ZERO,
             units: 1,
             note: None,
             levels: 1,
             wants_fence: false,
             caches: false,
+            hears: false,
             is_granted: false,
         }
     }
 
-    /// The same, listening for its client's turn in the queue.
+    /// The claim, listening for its client's turn in the queue.
     pub(crate) fn by_own_turn(&self) -> Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have more of the hold than its owner, which a request for several locks does not
-    /// remove.
+    /// Whether the store may have more of the hold than its owner's key, which a request for several locks
+    /// would leave behind.
     pub(crate) fn has_more(&self) -> bool {
-        self.note.is_some() || self.caches
+        self.note.is_some() || self.caches || self.hears
     }
 
     /// The claim of the hold that was granted under this one: it waits no more.
@@ -87,6 +95,7 @@ impl Claim {
             queue_mode: QueueMode::Barges,
             listens_for: ListensFor::Releases,
             writers_first: false,
+            waited: Duration::ZERO,
             levels: 1,
             wants_fence: false,
             is_granted: true,
@@ -105,7 +114,7 @@ pub(crate) enum QueueMode {
     Yields,
     /// Leaves a reserved lock alone, and joins the queue.
     Waits,
-    /// The same; the client may be in the queue already.
+    /// As `Waits`; the client may be in the queue already.
     InWaitQueue,
     /// The client was notified that it is next. If another has the lock, the client is first in the queue
     /// again.
@@ -114,7 +123,7 @@ pub(crate) enum QueueMode {
 
 /// A waiter asks at a random time between these after the holder's lease ends, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// The same after the end of a reservation.
+/// As [`AFTER_LEASE`], after the end of a reservation.
 pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(20));
 

@@ -12,7 +12,7 @@ use crate::time::Moment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) text: String,
-    /// The rest of the entry's time.
+    /// Remaining time of the entry.
     pub(crate) remaining: Duration,
 }
 
@@ -32,8 +32,8 @@ pub(crate) trait Directory: Send + Sync {
     /// thread that reads it; where requests block, before this returns.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), but waits for the answer: then the entry stands, whatever was written
-    /// before.
+    /// As [`write`](Self::write), but waits for the answer: afterwards the entry stands, whatever was
+    /// written before.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));
@@ -54,12 +54,10 @@ pub(crate) trait Directory: Send + Sync {
     /// In the order of `clients`.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
 
-    /// One page of all entries.
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;
 }
 
 pub(crate) trait Listing: Send + Sync {
-    /// One page of the locks.
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>>;
 }
 
@@ -80,7 +78,6 @@ pub(crate) struct Place {
     pub(crate) cursor: String,
 }
 
-/// A page of a list.
 #[derive(Debug)]
 pub(crate) struct Page<T> {
     pub(crate) found: Vec<T>,
@@ -91,8 +88,8 @@ pub(crate) struct Page<T> {
     pub(crate) examined: u64,
 }
 
-/// A page of a list that goes from server to server, from the answer of the first of `servers`: that one is
-/// asked until it has shown all, then the next.
+/// A page of a list that goes from server to server, with the answer of the first of `servers`, which is
+/// asked until it has shown all.
 pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -> Answer<Page<T>> {
     let mut page = answer?;
     let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
@@ -111,7 +108,7 @@ pub(crate) fn read_each(
         page.requests += 1;
         match read(*client) {
             Ok(one) => page.found.extend(one.found),
-            // A server that is away says nothing about others' entries.
+            // A server that is down says nothing about others' entries.
             Err(_) => page.found.push(None),
         }
     }
@@ -138,8 +135,8 @@ impl Wanted {
     }
 }
 
-/// Whether `text` matches `pattern`, as Redis understands patterns. Takes at most the product of their
-/// lengths: only the last star is ever gone back to.
+/// Whether `text` matches `pattern`, by Redis's rules. Takes at most the product of their lengths, since
+/// only the last star is retried.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -167,7 +164,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The length of the pattern's first element, which stands for one byte, if it matches this one.
+/// Length of the pattern's first element, which stands for one byte, if it matches this one.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -238,7 +235,7 @@ mod tests {
         ] {
             assert!(!is_match(pattern, text), "{pattern} {text}");
         }
-        // Takes for ever where each star is gone back to.
+        // Would take for ever if each star were retried.
         assert!(!is_match(&("a*".repeat(50) + "b"), &"a".repeat(10_000)));
     }
 

@@ -1,4 +1,4 @@
-//! How a request ended, and why it has no result.
+//! How a request failed.
 
 use std::time::Duration;
 

@@ -1,25 +1,24 @@
 //! The number of the format in which this version keeps locks.
 //!
-//! Each store keeps the number in a place that a client reads when it connects, before the first lock. A
-//! client that finds none writes its own; a user without the right to write there locks all the same. Two
-//! clients of different numbers would not keep each other out, so the one that comes later is refused.
+//! Each store keeps the number where a client reads it on connecting. A client that finds none writes its
+//! own; a user without that right locks all the same. Clients of different numbers would not exclude each
+//! other, so the later one is refused.
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Raised by each change after which clients of the version before do not keep out those of this one, or the
-/// other way round. The statements that make tables repeat it.
+/// Raised by each change after which clients of two versions no longer exclude each other. The statements
+/// that create tables repeat it.
 const FORMAT: u32 = 1;
 
-/// Before the number. A table's comment may say more, and be somebody else's.
+/// Before the number. A table's comment may contain more, or be another program's.
 const WORDS: &str = "leasehold format ";
 
-/// The text that a store keeps.
 pub(crate) fn format_text() -> String {
     format!("{WORDS}{FORMAT}")
 }
 
-/// Refuses a store of another number. A text without a number, and a store without a text, are as good as
-/// ours. `place` is where the text stands, for people.
+/// Refuses a store with another number; a text without a number, or no text, is accepted. `place` says where
+/// the text is, for people.
 pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
     let number = found.split_once(WORDS).map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
     let Some(number) = number.flatten().filter(|number| !number.is_empty() && *number != FORMAT.to_string())

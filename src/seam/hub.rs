@@ -40,10 +40,10 @@ pub(crate) struct Hub<P: WakeupProtocol> {
     pub(crate) protocol: P,
     /// `None`: outages are not reported.
     reporter: Option<Arc<Reporter>>,
-    /// How long a channel that nobody listens to stays.
+    /// How long a channel outlasts its last listener.
     pub(crate) linger: Duration,
     pub(crate) state: Mutex<HubState<P>>,
-    /// Signalled when there is news, on closing, and when the thread has ended.
+    /// Signalled by news, by closing, and by the thread's end.
     pub(crate) changed: Condvar,
 }
 
@@ -51,21 +51,21 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     pub(crate) closed: bool,
     pub(crate) channels: CrowdMap<Box<str>, HubChannel<P::Note>>,
     pub(crate) own: P::State,
-    /// Not yet known to the server that is connected.
+    /// Not yet known to the connected server.
     news: Vec<News>,
-    /// There is a connection for the news.
+    /// Whether a connection takes the news.
     is_served: bool,
     /// Before the next connection, if this one fails.
     pause: Duration,
     thread: Option<JoinHandle<()>>,
-    /// The observer was notified that wake-ups are not coming.
+    /// Whether the observer knows that wake-ups are down.
     pub(crate) is_down_reported: bool,
 }
 
 pub(crate) struct HubChannel<N> {
     pub(crate) channel: Arc<Channel>,
     pub(crate) note: N,
-    /// The server refused this subscription; when to ask again.
+    /// When to ask again after the server refused this subscription.
     pub(crate) refused: Option<Moment>,
     /// Since when nobody listens.
     idle_since: Option<Moment>,
@@ -73,7 +73,7 @@ pub(crate) struct HubChannel<N> {
     pub(crate) lingers: bool,
 }
 
-/// A change of the channels that the server has yet to hear of.
+/// A change of the channels that the server does not know yet.
 pub(crate) enum News {
     Came(Arc<Channel>),
     Went(Arc<Channel>),
@@ -94,15 +94,15 @@ impl<P: WakeupProtocol> Hub<P> {
         Arc::new(Hub { protocol, reporter, linger, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Has `waker` woken at each message on `channel`. `None`: the hub is closed.
+    /// Wakes `waker` at each message on `channel`. `None`: the hub is closed.
     pub(crate) fn listen(self: &Arc<Self>, channel: &str, waker: &Waker) -> Option<Subscription> {
         let listening = self.listen_for(channel, waker, Arc::clone(self) as Arc<dyn ChannelSource>);
         self.wake();
         listening
     }
 
-    /// The same, on behalf of `source`, which passes leaving listeners on to [`ChannelSource::left`]. The
-    /// caller then calls [`wake`](Self::wake).
+    /// As [`listen`](Self::listen), on behalf of `source`, which passes leaving listeners on to
+    /// [`ChannelSource::left`]. The caller then calls [`wake`](Self::wake).
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,
@@ -115,17 +115,17 @@ impl<P: WakeupProtocol> Hub<P> {
         Some(listening)
     }
 
-    /// How many messages were counted on `channel`, if there is one and a subscription stands.
+    /// Number of messages on `channel`, if a subscription stands.
     pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
-            return None; // as mostly, and the name need not be made
+            return None; // usual, and saves making the name
         }
         let channel = &state.channels.get(channel()?.as_ref())?.channel;
         channel.is_up().then(|| channel.message_count())
     }
 
-    /// Whether it listens to nothing.
+    /// Whether it has no channels.
     pub(crate) fn is_idle(&self) -> bool {
         self.state.lock().channels.is_empty()
     }
@@ -134,8 +134,7 @@ impl<P: WakeupProtocol> Hub<P> {
         self.state.lock().closed
     }
 
-    /// Has the news, if there is any, carried to the server. While none is connected, the next connection
-    /// brings it.
+    /// Sends any news to the server; without a connection, the next one brings it.
     pub(crate) fn wake(&self) {
         let state = self.state.lock();
         let (is_served, has_news) = (state.is_served, state.closed || !state.news.is_empty());
@@ -148,13 +147,13 @@ impl<P: WakeupProtocol> Hub<P> {
         }
     }
 
-    /// Hangs up and lets the thread end, without waiting for it.
+    /// Ends the thread without waiting for it.
     pub(crate) fn dismiss(&self) {
         self.state.lock().closed = true;
         self.wake();
     }
 
-    /// Hangs up and lets the thread end. Waits for it, but not for ever, and not if it is the caller.
+    /// Ends the thread. Waits for it within a limit, and not on the thread itself.
     pub(crate) fn close(&self) {
         self.dismiss();
         let mut state = self.state.lock();
@@ -225,8 +224,7 @@ impl<P: WakeupProtocol> Hub<P> {
         !state.closed
     }
 
-    /// Has all listeners look for themselves. After an error some time passes, so that a server in trouble is
-    /// not stormed.
+    /// Makes all listeners poll. After an error waits first, so that a troubled server is not stormed.
     fn fell_silent(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         (state.is_served, state.news) = (false, Vec::new());
@@ -249,7 +247,7 @@ impl<P: WakeupProtocol> Hub<P> {
 }
 
 impl<P: WakeupProtocol> HubState<P> {
-    /// As [`Hub::listen_for`], but the thread is the caller's to start.
+    /// As [`Hub::listen_for`], but the caller starts the thread.
     pub(crate) fn join(
         &mut self,
         channel: &str,
@@ -259,14 +257,13 @@ impl<P: WakeupProtocol> HubState<P> {
         if self.closed {
             return None;
         }
-        // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not
-        // ended.
+        // Joined under the mutex that `sweep` and `left` take, so that a channel just joined is not ended.
         let entry = self.enter(channel, false);
         (entry.idle_since, entry.lingers) = (None, true);
         Some(Subscription::new(Arc::clone(&entry.channel), source, waker))
     }
 
-    /// The channel of this name. If there is none, it is a new one, `up` or not.
+    /// The channel of this name; a new one starts `up` or not.
     pub(crate) fn enter(&mut self, name: &str, up: bool) -> &mut HubChannel<P::Note> {
         let (is_served, news) = (self.is_served, &mut self.news);
         self.channels.entry(name.into()).or_insert_with(|| {
@@ -282,14 +279,13 @@ impl<P: WakeupProtocol> HubState<P> {
         self.channels.insert(name, HubChannel { idle_since, ..HubChannel::new(channel) });
     }
 
-    /// The server is to be asked for this channel.
+    /// Asks the server for this channel.
     pub(crate) fn came(&mut self, channel: &Arc<Channel>) {
         if self.is_served {
             self.news.push(News::Came(Arc::clone(channel)));
         }
     }
 
-    /// Ends a channel.
     pub(crate) fn end(&mut self, name: &str) -> Option<HubChannel<P::Note>> {
         let entry = self.channels.remove(name)?;
         if self.is_served && entry.refused.is_none() {
@@ -298,7 +294,7 @@ impl<P: WakeupProtocol> HubState<P> {
         Some(entry)
     }
 
-    /// There is a new connection, to which all channels are news.
+    /// A new connection, to which all channels are news.
     pub(crate) fn begin(&mut self) {
         self.is_served = true;
         self.channels.values_mut().for_each(|entry| entry.refused = None);
@@ -309,20 +305,19 @@ impl<P: WakeupProtocol> HubState<P> {
         std::mem::take(&mut self.news)
     }
 
-    /// The connection is of use: after the next failure the pauses begin anew.
+    /// The connection works: after the next failure the pauses start again.
     pub(crate) fn stands(&mut self) {
         self.pause = PAUSES.0;
     }
 
-    /// Ends the channels that nobody has listened to for `linger`; refused ones, and those that do not
-    /// linger, at once.
+    /// Ends channels without listeners after `linger`; refused ones, and those that do not linger, at once.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
         over.iter().for_each(|name| drop(self.end(name)));
     }
 
-    /// Under the lock: a confirmation that is being read must not come in between.
+    /// Under the mutex, so that no confirmation is read in between.
     fn set_down(&self) {
         let up = self.channels.values().filter(|entry| entry.channel.is_up());
         up.for_each(|entry| entry.channel.set_up(false));
@@ -351,7 +346,7 @@ impl<P: WakeupProtocol> ChannelSource for Hub<P> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
         let Some(entry) = state.channels.get_mut(channel.channel()) else { return };
-        // Somebody may have joined since the listener left, even a new channel of this name.
+        // A listener may have joined meanwhile, even a new channel of this name.
         if !Arc::ptr_eq(&entry.channel, channel) || channel.listeners() > 0 {
             return;
         }
@@ -370,7 +365,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Fails as often as there are failures left, and then subscribes to all that comes.
+    /// Fails as long as failures are left, then subscribes to everything.
     struct Failing(Mutex<u32>);
 
     impl WakeupProtocol for Failing {

@@ -1,4 +1,4 @@
-//! The seam of questions that people ask: who holds a lock, and what is under a name.
+//! The seam of questions for people: who holds a lock, and what a name contains.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of what is shown under a name, the holders of this kind.
+    /// The holders of this kind among those shown.
     pub(crate) fn of(seen: Inspection, kind: Kind, owner: Owner) -> Option<Snapshot> {
         let (mode, owner) = (kind.family().mode(), owner.to_string());
         let holders: Vec<Holder> = seen.holders.into_iter().filter(|holder| holder.mode == mode).collect();
@@ -56,7 +56,7 @@ impl Snapshot {
     }
 }
 
-/// [`Inspect::describe`] for a store that knows only what [`Inspect::inspect`] says, which is asked for each kind
+/// [`Inspect::describe`] for a store that implements only [`Inspect::inspect`], which is asked for each kind
 /// of lock.
 pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Moment) -> Answer<Inspection> {
     let nobody = Owner::new(ClientId::random(), 0);

@@ -1,5 +1,4 @@
-//! The kinds of lock that a store may be asked for, and questions about, and changes of, what is counted:
-//! semaphores, latches, conditions.
+//! The kinds of lock, and the questions about and changes of counts: semaphores, latches, conditions.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ pub(crate) enum Kind {
     Signal,
 }
 
-/// How kinds differ, as far as the engine and several stores need.
+/// How kinds differ, for the engine and several stores.
 struct Properties {
     family: Family,
     is_shared: bool,
@@ -40,7 +39,6 @@ struct Properties {
     only_asks: bool,
     shares_its_end: bool,
     other_half: Option<Kind>,
-    is_throttled: bool,
 }
 
 const LOCK: Properties = Properties {
@@ -53,7 +51,6 @@ const LOCK: Properties = Properties {
     only_asks: false,
     shares_its_end: false,
     other_half: None,
-    is_throttled: false,
 };
 
 /// A number, or a notification, without a holder.
@@ -74,14 +71,11 @@ impl Kind {
                 other_half: Some(Kind::Write),
                 ..LOCK
             },
-            Kind::Write => {
-                Properties { family: Family::Write, other_half: Some(Kind::Read), is_throttled: true, ..LOCK }
-            }
+            Kind::Write => Properties { family: Family::Write, other_half: Some(Kind::Read), ..LOCK },
             Kind::Token => Properties { family: Family::Token, is_one_record: true, ..LOCK },
-            Kind::Permits => Properties { is_leased: true, is_throttled: true, ..COUNTED },
+            Kind::Permits => Properties { is_leased: true, ..COUNTED },
             Kind::Latch => Properties { only_asks: true, ..COUNTED },
-            Kind::Semaphore => Properties { is_throttled: true, ..COUNTED },
-            Kind::Signal => COUNTED,
+            Kind::Semaphore | Kind::Signal => COUNTED,
         }
     }
 
@@ -104,7 +98,7 @@ impl Kind {
         matches!(self.properties().family, Family::Token)
     }
 
-    /// Kinds of one family and name are one lock: a thread that holds the one holds the other.
+    /// Kinds of one family and name are one lock: a thread that holds one holds the other.
     pub(crate) const fn family(self) -> Family {
         self.properties().family
     }
@@ -132,8 +126,7 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether owner, hold count, end and token are all that a store keeps: no queue, no second holder, no
-    /// number.
+    /// Whether owner, hold count, end and token are all that a store keeps.
     pub(crate) const fn is_one_record(self) -> bool {
         self.properties().is_one_record
     }
@@ -143,18 +136,17 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether a release notifies all waiters although only some can get in: then waiters whose attempts fail
-    /// ask less often.
-    pub(crate) const fn is_throttled(self) -> bool {
-        self.properties().is_throttled
+    /// Whether it is granted to as many as there are permits.
+    pub(crate) const fn has_permits(self) -> bool {
+        matches!(self, Kind::Semaphore | Kind::Permits)
     }
 
-    /// Whether an attempt leaves nothing in the store, granted or not.
+    /// Whether an attempt leaves nothing in the store, even if granted.
     pub(crate) const fn only_asks(self) -> bool {
         self.properties().only_asks
     }
 
-    /// Whether it is granted in the order of arrival, for which its waiters stand in a queue of the store's.
+    /// Whether waiters stand in a queue of the store and are granted in the order of arrival.
     pub(crate) fn is_in_order(self) -> bool {
         matches!(self, Kind::Fair | Kind::Signal)
     }
@@ -189,8 +181,8 @@ impl Family {
     }
 }
 
-/// A question or a change. Each change has an owner of its own; under the same owner it is not made again
-/// within [`REQUEST_LASTS`](super::REQUEST_LASTS).
+/// A question or a change. Each change has its own owner, under which the store does not repeat it within
+/// [`REQUEST_LASTS`](super::REQUEST_LASTS).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// The count; `None`: never set up.
@@ -229,8 +221,8 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// A change under this claim was answered the first time, and will not be repeated or undone: the store
-    /// need not remember it. No answer is read.
+    /// A change under this claim was answered, and will be neither repeated nor undone: the store may forget
+    /// it. No answer is read.
     Forget,
 }
 

@@ -40,14 +40,14 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// For how long a store remembers a request under an owner, where repeating it would do harm. Nothing is
-/// repeated for longer.
+/// How long a store remembers a request under an owner, where repeating it would do harm. No request is
+/// repeated later.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// A place in a store's queue expires after this without another attempt. Waiters ask at least every 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
-/// A place that keeps locks.
+/// A store: keeps locks.
 ///
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
 /// no thread for a request. After its `deadline` a request is `Unknown` or `Refused`.
@@ -69,8 +69,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
     /// As [`release`](Self::release) with nothing left, but may return before the answer. The thread that
-    /// reads the answer gives it to `done`, before the answer of any later request of this client's on the
-    /// same lock; or it has [notified](Releasing::overtaken) the hold by then. A claim that waits leaves its
+    /// reads the answer passes it to `done` before the answer of any later request of this client on the
+    /// same lock, or has [notified](Releasing::overtaken) the hold by then. A claim that waits leaves its
     /// place, as by [`clean_up`](Self::clean_up).
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
@@ -125,8 +125,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// The count of such messages, if a confirmed subscription stands.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
-    /// Reads answers of releases that no thread waits for, and forgets what has expired; whether answers are
-    /// still to come. Called at least a few times in each lease.
+    /// Reads answers of releases that no thread waits for, and forgets expired ones; returns whether more
+    /// are to come. Called at least a few times in each lease.
     fn poll_completions(&self) -> bool {
         false
     }

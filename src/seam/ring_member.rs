@@ -1,8 +1,7 @@
-//! The seam of stores that can be nodes of a ring: requests that are carried out only under a mark.
+//! The seam of stores that can be nodes of a ring: requests under a mark.
 //!
-//! A node bears the mark of the newest ring that it knows. An attempt names its mark, and the node compares
-//! the two in one step with the attempt, so that no attempt by an older ring slips in. Stores only compare
-//! marks.
+//! A node keeps the mark of the newest ring that it knows. An attempt names its mark, and the node compares
+//! both within the attempt, so that no attempt by an older ring succeeds. Stores only compare marks.
 
 use std::time::Duration;
 
@@ -15,17 +14,17 @@ pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Marked<T> {
-    /// The node bears that mark; the result.
+    /// The node has that mark; the result.
     Under(T),
-    /// The node bears this mark, or none if it is empty. Nothing was done.
+    /// The node has this mark, or none if empty. Nothing was done.
     Other(String),
 }
 
-/// A name on a node that was its home before.
+/// A name on a former home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Probe {
     Free {
-        /// The last token that was given out there; zero: none.
+        /// The last token granted there; zero: none.
         fence: u64,
     },
     Busy {
@@ -34,7 +33,7 @@ pub(crate) enum Probe {
     },
 }
 
-/// A ring's requests to its nodes, besides those to every store.
+/// A ring's additional requests to its nodes.
 pub(crate) trait RingMember: Store {
     /// Changes nothing on the node.
     fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>>;

@@ -1,4 +1,4 @@
-//! The places that keep locks.
+//! The stores: everywhere locks are kept.
 
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;

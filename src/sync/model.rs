@@ -1,4 +1,4 @@
-//! The items of `sync` over shuttle: at every use shuttle may switch threads.
+//! `sync` on shuttle, which may switch threads at every use.
 //!
 //! Shuttle has no time. Here time stands still until a test's thread calls [`move_time`], which ends the
 //! waits that are over.
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) use shuttle::sync::atomic;
 pub(crate) use shuttle::{thread, thread_local};
 
-/// Shuttle may switch threads here, and only here.
+/// Shuttle switches threads here, and only here.
 fn point() {
     thread::sleep(Duration::ZERO);
 }
@@ -44,7 +44,7 @@ impl ModelWaiter {
     fn wake(&self) -> bool {
         let is_first = !self.woken.swap(true, Ordering::SeqCst);
         if is_first && !thread::panicking() {
-            self.bell.send(()).unwrap_or_default(); // it may have gone: it was not waiting any more
+            self.bell.send(()).unwrap_or_default(); // the receiver may have stopped waiting
         }
         is_first
     }
@@ -61,7 +61,7 @@ struct ModelTime {
 }
 
 std::thread_local! {
-    /// Of this execution: a test runs its executions one after the other in its own thread.
+    /// Thread-local, since a test runs its executions one after the other in its own thread.
     static TIME: RefCell<ModelTime> = RefCell::default();
 }
 
@@ -251,7 +251,7 @@ impl fmt::Debug for Condvar {
     }
 }
 
-/// A cell that is set once. Setting it is no point, so no thread can see it half set.
+/// A cell that is set once. Setting it is no switch point, so no thread sees it half set.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {
     inner: std::sync::OnceLock<T>,
@@ -301,7 +301,7 @@ pub(crate) mod channel {
         room: usize,
         senders: usize,
         receivers: usize,
-        /// For a timer channel: when it becomes ready.
+        /// When a timer channel becomes ready.
         rings_at: Option<u64>,
         waiters: ModelWaiters,
     }
@@ -334,7 +334,7 @@ pub(crate) mod channel {
 
     pub(crate) fn never<T>() -> Receiver<T> {
         let receiver = channel(0).1;
-        receiver.0.lock().unwrap().senders = 1; // one that does not exist, and so does not end
+        receiver.0.lock().unwrap().senders = 1; // a sender that does not exist never ends
         receiver
     }
 
@@ -495,7 +495,7 @@ pub(crate) mod channel {
         }
     }
 
-    /// Waits until a source is ready; of several that are, shuttle chooses one.
+    /// Waits until a source is ready; among several, shuttle chooses.
     pub(crate) fn pick(sources: &[&dyn Source]) -> usize {
         point();
         loop {
@@ -514,9 +514,9 @@ pub(crate) mod channel {
 /// For each of two ways of choosing schedules; the soak runs over a hundred times as many.
 const SCHEDULES: usize = 300;
 
-/// Runs `body` under many schedules: random ones, and some with few, well-placed switches (PCT).
+/// Runs `body` under many schedules: random ones, and ones with few, well-placed switches (PCT).
 ///
-/// A deadlock fails, as does a schedule that never ends.
+/// Deadlocks and endless schedules fail.
 pub(crate) fn check(body: impl Fn() + Send + Sync + 'static) {
     use shuttle::scheduler::{PctScheduler, RandomScheduler};
     let body = Arc::new(body);

@@ -17,7 +17,7 @@ const PIECE: usize = 64 * 1024;
 pub(crate) struct Outbox {
     bytes: VecDeque<u8>,
     is_writing: bool,
-    /// While a thread writes, another one added bytes, or learned that the socket has room.
+    /// Whether another thread added bytes, or learned that the socket has room, during a write.
     again: bool,
 }
 
@@ -35,8 +35,8 @@ impl Outbox {
         self.bytes.clear();
     }
 
-    /// Starts over, for another connection or none. A thread that is still writing to the old connection
-    /// notices that under the mutex, and leaves these fields alone. Pairs with [`flush`](Self::flush).
+    /// Starts over, for another connection or none. A thread still writing to the old connection notices
+    /// that under the mutex, and leaves these fields alone. Races with [`flush`](Self::flush).
     pub(crate) fn reset(&mut self) {
         *self = Outbox::default();
     }
@@ -51,7 +51,7 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Under the mutex, so the writing thread sees this and looks again. Pairs with the end of this
+            // Under the mutex, so the writing thread sees this and writes again. Races with the end of this
             // loop.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
@@ -63,13 +63,13 @@ impl Outbox {
             let written = MutexGuard::unlocked(state, || write(&stream, &piece));
             let (now, outbox) = parts(state);
             if !now.is_some_and(|now| Arc::ptr_eq(now, &stream)) {
-                return Ok(()); // ended meanwhile; the bytes here are another connection's. Pairs with `reset`.
+                return Ok(()); // ended meanwhile; the bytes here are another connection's. Races with `reset`.
             }
             outbox.is_writing = false;
             match written {
                 Ok(count) => drop(outbox.bytes.drain(..count.min(piece.len()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Another thread has left bytes meanwhile, or learned that there is room.
+                    // Another thread added bytes, or learned that there is room.
                     if !outbox.again {
                         return Ok(());
                     }
@@ -88,9 +88,9 @@ mod tests {
     use super::*;
     use crate::sync::Mutex;
 
-    /// A socket that takes one byte a write, after as many refusals as were asked for.
+    /// A socket that takes one byte a write, after some refusals.
     struct Socket {
-        /// The action during the next write, when the lock is free.
+        /// Runs during the next write, without the mutex.
         meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
         results: Mutex<VecDeque<io::ErrorKind>>,
         taken: Mutex<Vec<u8>>,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_full_keeps_nobody_and_the_rest_is_written_later() {
+    fn a_full_socket_blocks_no_writer() {
         let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
         let state = state(&socket, b"abc");
         flush(&state).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_comes_during_a_write_is_not_held_up_and_its_bytes_are_written_by_the_other() {
+    fn the_writing_thread_takes_a_newcomers_bytes() {
         let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
         let state = state(&socket, b"a");
         let shared = Arc::clone(&state);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_writes_to_a_connection_that_has_ended_leaves_the_next_ones_bytes_alone() {
+    fn a_late_writer_leaves_the_next_connection_alone() {
         for results in [&[][..], &[io::ErrorKind::BrokenPipe]] {
             let (old, new) = (Socket::new(results), Socket::new(&[]));
             let state = state(&old, b"a");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_socket_empties_the_outbox_and_is_returned() {
+    fn a_socket_error_empties_the_outbox() {
         let socket = Socket::new(&[io::ErrorKind::BrokenPipe]);
         let state = state(&socket, b"abc");
         assert_eq!(flush(&state).unwrap_err().kind(), io::ErrorKind::BrokenPipe);

@@ -1,4 +1,4 @@
-//! Whether sockets are ready: the one call of rustix that both systems have.
+//! Whether sockets are ready: the one rustix call that both systems have.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) fn for_bytes(socket: &impl AsFd) -> PollFd<'_> {
     PollFd::new(socket, PollFlags::IN)
 }
 
-/// Waits for at most `limit` until a socket is ready. The next read or write finds any error.
+/// Waits up to `limit` until a socket is ready. The next read or write reports any error.
 pub(crate) fn any_ready(sockets: &mut [PollFd<'_>], limit: Duration) -> bool {
     // Winsock counts milliseconds, in 31 bits.
     const LONGEST: Duration = Duration::from_secs(24 * 3600);

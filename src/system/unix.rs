@@ -19,11 +19,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const RUNS_ON_ASLEEP: ClockId = ClockId::Boottime;
-/// On macOS this clock counts the time asleep; `Instant` (`CLOCK_UPTIME_RAW`) does not.
+/// On macOS this clock includes sleep; `Instant` (`CLOCK_UPTIME_RAW`) does not.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RUNS_ON_ASLEEP: ClockId = ClockId::Monotonic;
 
-/// Nanoseconds of a clock that never steps and that counts the time asleep.
+/// Nanoseconds of a clock that never steps and includes sleep.
 pub(crate) fn nanos() -> u64 {
     let time = clock_gettime(RUNS_ON_ASLEEP);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -46,27 +46,26 @@ pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// `None`: the system does not say.
+/// `None`: unknown.
 pub(crate) fn boot_id() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(boot.trim().to_owned())
 }
 
-/// The namespace of this process's clocks. Empty where there are none.
+/// The namespace of this process's clocks; empty if there is none.
 #[cfg(feature = "sqlite")]
 pub(crate) fn clock_namespace() -> PathBuf {
     fs::read_link("/proc/self/ns/time").unwrap_or_default()
 }
 
-/// The id of the namespace of process ids; 0: there are none.
 pub(crate) fn pid_namespace() -> u64 {
-    // The link reads `pid:[4026531836]`: reading it is cheaper than a look at the file.
+    // Reading the link, such as `pid:[4026531836]`, is cheaper than `stat`.
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let text = link.to_str().unwrap_or_default();
     text.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }
 
-/// The 22nd field of `/proc/self/stat`. The second may hold anything, but ends with the last parenthesis.
+/// The 22nd field of `/proc/self/stat`. The second may contain anything, but ends with the last parenthesis.
 pub(crate) fn process_start() -> Option<u64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
@@ -101,17 +100,17 @@ pub(crate) fn is_mount_point(path: &Path) -> bool {
     places.any(|place| place == escaped)
 }
 
-/// Gives `file` the group of `like`, if this user owns the file and the groups differ.
+/// Gives `file` the group of `like`, if this user owns it and the groups differ.
 #[cfg(feature = "sqlite")]
 pub(crate) fn share_group(file: &Path, like: &Path) {
     let (Ok(file_now), Ok(like)) = (fs::metadata(file), fs::metadata(like)) else { return };
     if file_now.gid() != like.gid() {
-        // Only the owner may. A group member has no other right to the file.
+        // Only the owner may; a group member has no other right to the file.
         rustix::fs::chown(file, None, Some(Gid::from_raw(like.gid()))).ok();
     }
 }
 
-/// Whether this user may not write an existing file: `ReadOnlyFilesystem` or `PermissionDenied`.
+/// Why this user may not write an existing file: `ReadOnlyFilesystem` or `PermissionDenied`.
 #[cfg(feature = "sqlite")]
 pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
     match rustix::fs::access(path, Access::WRITE_OK) {

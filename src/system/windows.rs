@@ -17,11 +17,11 @@ use winapi_util::sysinfo::{ComputerNameKind, get_computer_name};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::system::poll::{has_bytes, has_room};
 
-/// Nanoseconds of a clock that never steps and that counts the time asleep.
+/// Nanoseconds of a clock that never steps and includes sleep.
 ///
-/// `Instant` is the performance counter here, which counts the time asleep (`docs/decisions/0057`). Its
-/// beginning is unknown, so each process has its own: two processes may not compare readings. Ours begins at
-/// one day, so that earlier moments exist.
+/// `Instant` reads the performance counter, which includes sleep (`docs/decisions/0057`). Its origin is
+/// unknown, so readings of two processes are not comparable. Ours begins at one day, so that earlier moments
+/// exist.
 #[expect(clippy::disallowed_methods, reason = "the clock of leases on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -30,10 +30,10 @@ pub(crate) fn nanos() -> u64 {
     u64::try_from((DAY + Instant::now().saturating_duration_since(begun)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A TCP connection with time-outs for reads and writes that leave it usable.
+/// A TCP connection that survives time-outs of reads and writes.
 ///
-/// After a time-out of Winsock's (`SO_RCVTIMEO`, `SO_SNDTIMEO`) the socket's state is undefined. So the
-/// socket never blocks, and each call waits by `poll`.
+/// After Winsock's own time-outs (`SO_RCVTIMEO`, `SO_SNDTIMEO`) a socket's state is undefined, so the socket
+/// never blocks, and each call waits by `poll`.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: TcpStream,
@@ -72,7 +72,7 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // Pairs with `wait`. After a shutdown of writes alone the socket is still read.
+        // Races with `wait`. After a shutdown of writes alone the socket is still read.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }
@@ -80,7 +80,7 @@ impl Socket {
     }
 
     /// Waits until `is_ready` or the time-out. Winsock does not say whether `shutdown` wakes a polling
-    /// thread, so this looks.
+    /// thread, so this checks.
     fn wait(&self, limit: &AtomicU64, is_ready: impl Fn(&TcpStream, Duration) -> bool) -> io::Result<()> {
         const LOOK: u64 = 100;
         let mut left = limit.load(Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl AsSocket for Socket {
     }
 }
 
-/// Connections within the machine: the standard library has no Unix sockets here.
+/// Local connections: the standard library has no Unix sockets here.
 #[derive(Debug)]
 pub(crate) enum LocalSocket {}
 
@@ -220,7 +220,7 @@ pub(crate) fn host_name() -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// `None`: the system does not say.
+/// `None`: unknown.
 pub(crate) fn boot_id() -> Option<String> {
     None
 }
@@ -230,12 +230,11 @@ pub(crate) fn clock_namespace() -> PathBuf {
     PathBuf::new()
 }
 
-/// The id of the namespace of process ids; 0: there are none.
 pub(crate) fn pid_namespace() -> u64 {
     0
 }
 
-/// `None`: the system does not say.
+/// `None`: unknown.
 pub(crate) fn process_start() -> Option<u64> {
     None
 }
@@ -244,13 +243,13 @@ pub(crate) fn process_start() -> Option<u64> {
 pub(crate) type FileId = (u64, u64);
 
 ///
-/// Opened for its attributes alone. Closing it ends no lock on the file: a lock belongs to its handle.
+/// Opened for attributes only. Closing it ends no lock on the file, which belongs to its own handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }
 
 fn for_attributes(path: &Path) -> Option<File> {
-    const BACKUP_SEMANTICS: u32 = 0x0200_0000; // folders too
+    const BACKUP_SEMANTICS: u32 = 0x0200_0000; // needed for folders
     OpenOptions::new().access_mode(0).custom_flags(BACKUP_SEMANTICS).open(path).ok()
 }
 

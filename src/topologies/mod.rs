@@ -1,5 +1,4 @@
-//! Stores that are made of stores: a majority of servers, a ring of servers. Nothing here knows a store by
-//! name.
+//! Stores made of stores: a majority of servers, a ring of servers. Nothing here knows a store by name.
 
 pub(crate) mod redlock;
 pub(crate) mod ring;

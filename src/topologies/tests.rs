@@ -1,4 +1,4 @@
-//! A server of a topology that answers as a test has it.
+//! A simulated server of a topology.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,29 +19,27 @@ use crate::time::{Clock, Moment};
 type Answers<T> = Mutex<VecDeque<Answer<T>>>;
 type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// Gives the answers that were put down for it, in turn; then grants, releases and renews, and finds nothing to clean up.
+/// Gives the queued answers first; then grants, releases and renews, and finds nothing to clean up.
 #[derive(Default)]
 pub(super) struct Scripted {
     pub(super) attempts: Answers<Attempt>,
     pub(super) releases: Answers<Release>,
     pub(super) renewals: Answers<bool>,
     pub(super) cleanups: Answers<Release>,
-    /// The owners whose requests were cleaned up.
     pub(super) cleaned: Mutex<Vec<Owner>>,
-    /// The owners whose single attempts were released.
+    /// Owners of released single attempts.
     pub(super) released: Mutex<Vec<Owner>>,
-    /// How many attempts came.
+    /// Number of attempts.
     pub(super) asked: AtomicUsize,
-    /// The owner of each attempt, for how many levels, and for how long.
     pub(super) attempted: Mutex<Vec<(Owner, u32, Duration)>>,
     /// Answers nothing until then.
     pub(super) silent_until: Mutex<Option<Moment>>,
-    /// Answers attempts when that has passed.
+    /// How long attempts take.
     pub(super) takes: Mutex<Duration>,
-    /// Comes before the next renewal is answered, and before a lock is freed by force.
+    /// Runs before the next renewal is answered, and before a lock is forced.
     pub(super) renewing: Hook,
     pub(super) forcing: Hook,
-    /// As a node of a ring it grants what is asked for under its mark.
+    /// As a node of a ring it grants requests under its mark.
     mark: Mutex<String>,
 }
 

@@ -1,4 +1,4 @@
-//! For models: a socket that is a queue of bytes.
+//! A socket for models: a queue of bytes.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::sync::{Condvar, Mutex, toss};
 use crate::time::Clock;
 
-/// The client's end of a connection. Clones are the server's.
+/// The client's end. Clones are the server's end.
 #[derive(Clone, Default)]
 pub(crate) struct Pipe {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ impl Pipe {
         let deadline = Clock::System.after(state.read_limit);
         loop {
             if !state.to_client.is_empty() {
-                // In pieces, as they may come.
+                // In pieces, as from a network.
                 let most = buf.len().min(state.to_client.len());
                 let count = if toss() { most } else { 1 };
                 for (to, from) in buf.iter_mut().zip(state.to_client.drain(..count)) {
@@ -78,7 +78,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// The server's end: answers the next byte that the client writes; `false`: the connection has ended.
+    /// Answers the client's next byte; `false`: the connection ended.
     pub(crate) fn answer(&self, answer: impl FnOnce(u8) -> String) -> bool {
         let mut state = self.shared.state.lock();
         while state.to_server.is_empty() {

@@ -1,15 +1,16 @@
 //! Deadlocks of threads in several clients and in one: found, reported, and broken on request.
 
-use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::crossbeam_channel::Receiver;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leasehold::{
-    AcquireOptions, Deadlock, ErrorKind, Event, Interrupt, LockClient, Observer, RedisLock, Result,
+    AcquireOptions, Deadlock, ErrorKind, Interrupt, LockClient, ReadWriteLock, RedisLock, Result,
 };
 
 use super::harness::{Kind, Need, Store, fresh};
+use crate::support::observer::deadlocks;
 use crate::support::{LONG, elsewhere, eventually, let_pass, now, slack_since, throughout};
 
 contracts!(needs Directory:
@@ -41,19 +42,6 @@ fn gate_of(threads: usize) -> Arc<Barrier> {
 
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
-struct Told(Sender<(bool, Deadlock, Instant)>);
-
-impl Observer for Told {
-    fn event(&self, event: &Event<'_>) {
-        let told = match event {
-            Event::Deadlock { deadlock, .. } => (true, (*deadlock).clone(), now()),
-            Event::DeadlockOver { deadlock, .. } => (false, (*deadlock).clone(), now()),
-            _ => return,
-        };
-        self.0.send(told).ok(); // the test may have ended
-    }
-}
-
 struct Member {
     client: LockClient,
     told: Receiver<(bool, Deadlock, Instant)>,
@@ -70,10 +58,10 @@ impl Member {
     }
 
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
-        let (sender, told) = unbounded();
+        let (observer, told) = deadlocks(now);
         let client = store.client_with(|options| {
             let options = options.lease(Duration::from_secs(30)).detect_deadlocks_after(wait);
-            options.break_deadlocks(breaks).observer(Told(sender))
+            options.break_deadlocks(breaks).observer(observer)
         });
         Member { client, told }
     }
@@ -425,12 +413,16 @@ fn a_ring_through_a_read_hold_is_seen(store: &Store) {
 
 /// A writer keeps the second reader out, and the first reader keeps the writer out.
 fn a_cycle_through_a_reader_behind_a_writer_is_found(store: &Store) {
-    if store.lacks.contains(&Need::ReadWrite) {
-        return;
+    if !store.lacks.contains(&Need::ReadWrite) {
+        finds_the_cycle(store, ReadWriteLock::writers_first);
+        finds_the_cycle(store, |lock| lock); // once the writer has waited for long
     }
+}
+
+fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     let (halves, lock) = (fresh("halves"), fresh("lock"));
     let (reads, behind, writer) = (Member::quick(store), Member::quick(store), Member::quick(store));
-    let first = |member: &Member| member.client.get_read_write_lock(&halves).writers_first();
+    let first = |member: &Member| how(member.client.get_read_write_lock(&halves));
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
     let mut threads = vec![
         wants(first(&reads).read().clone(), reads.client.get_lock(&lock), &gate, &interrupt),
@@ -560,11 +552,10 @@ fn work_under_anothers_hold_extends_the_cycle(store: &Store) {
     let mut members = Vec::new();
     let threads: Vec<_> = (0..3)
         .map(|at| {
-            let (sender, told) = unbounded();
+            let (observer, told) = deadlocks(now);
             let under = guards[at].owner().to_string();
             let client = store.client_with(|options| {
-                let options =
-                    options.detect_deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
+                let options = options.detect_deadlocks_after(Duration::from_millis(200)).observer(observer);
                 options.under_hold("no owner").under_hold(&under)
             });
             let wanted = client.get_lock(&names[(at + 1) % 3]);

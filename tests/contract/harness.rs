@@ -1,4 +1,4 @@
-//! What a store provides to run the contracts.
+//! A store provides this to run the contracts.
 
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ pub(crate) enum Need {
     Counting,
     Directory,
     Keeping,
+    Hearing,
 }
 
 impl Need {
@@ -60,6 +61,11 @@ impl Need {
             Need::ReadWrite => client.get_read_write_lock("lacking").read().try_lock().map(drop),
             Need::Token => client.get_token_lock("lacking").try_lock().map(drop),
             Need::Keeping => client.lock_builder("lacking").cached().build().try_lock().map(drop),
+            Need::Hearing => {
+                let guard = client.get_lock("lacking").acquire().unwrap();
+                assert_eq!(guard.is_contended().unwrap_err().kind(), ErrorKind::Unsupported);
+                guard.on_contended(|| panic!("nobody is heard of here"))
+            }
             Need::Counting => client.get_semaphore("lacking").try_acquire(1).map(drop),
             Need::Directory => {
                 assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
@@ -79,7 +85,7 @@ pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
 /// Ends the sessions of all clients, as an operator or a broken network would.
 pub(crate) type EndSessions = Box<dyn FnOnce()>;
 
-/// What becomes of a hold when its client's sessions or connections end.
+/// A hold's fate when its client's sessions or connections end.
 #[derive(Clone, Copy)]
 pub(crate) enum Sessions {
     /// The store has no sessions.

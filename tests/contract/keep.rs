@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Event, LockClient, Observer, RedisLock};
+use leasehold::{ErrorKind, LockClient, RedisLock};
 
 use super::harness::{Store, fresh};
+use crate::support::caching::{UNUSED, assert_cached_after, cycle, is_free_within, use_until_cached};
+use crate::support::observer::attempts;
 use crate::support::{
-    LONG, Waiter, call, elsewhere, eventually, let_pass, median, ms, now, shout, slack_since, stalled_since,
-    start,
+    LONG, Waiter, call, elsewhere, eventually, let_pass, median, ms, now, shout, stalled_since, start,
 };
 
 contracts!(needs Keeping:
@@ -25,22 +26,9 @@ contracts!(needs Keeping:
     no_load_ends_a_use_of_a_kept_lock,
 );
 
-/// An unused lock is released after this time, which is also the longest time between two checks.
-const UNUSED: Duration = ms(500);
-const LOOK: Duration = ms(500);
-
-fn cycle(lock: &RedisLock) {
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
-}
-
 #[track_caller]
 fn use_until_kept(lock: &RedisLock, other: &LockClient) {
-    let is_kept = || {
-        cycle(lock);
-        other.get_lock(lock.name()).is_locked().unwrap()
-    };
-    assert!(eventually(LONG, is_kept), "it is given back each time");
+    use_until_cached(lock, || !other.get_lock(lock.name()).is_locked().unwrap());
 }
 
 fn use_for(lock: &RedisLock, time: Duration) {
@@ -58,36 +46,20 @@ fn kept(store: &Store) -> (RedisLock, LockClient) {
     (lock, other)
 }
 
-/// A machine that stands still for half a second ends what nobody uses.
 #[track_caller]
 fn assert_is_kept_after(release: impl FnOnce(), theirs: &RedisLock) {
-    let used = now();
-    release();
-    assert!(theirs.is_locked().unwrap() || used.elapsed() >= UNUSED, "it is kept");
+    assert_cached_after(release, || !theirs.is_locked().unwrap());
 }
 
 #[track_caller]
-fn is_free_within(lock: &RedisLock, other: &LockClient, limit: Duration) {
-    let since = now();
+fn is_unused_within(lock: &RedisLock, other: &LockClient) {
     let theirs = other.get_lock(lock.name());
-    assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
-    assert!(since.elapsed() <= limit + slack_since(since), "it was given back after {:?}", since.elapsed());
-}
-
-struct Attempts(Arc<AtomicU32>);
-
-impl Observer for Attempts {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Acquired { attempts, .. } = event {
-            self.0.fetch_add(*attempts, Ordering::SeqCst);
-        }
-    }
+    is_free_within(now(), UNUSED, || !theirs.is_locked().unwrap());
 }
 
 fn a_thread_reuses_its_cached_lock_without_a_request(store: &Store) {
     let asked = Arc::new(AtomicU32::new(0));
-    let (client, other) =
-        (store.client_with(|options| options.observer(Attempts(Arc::clone(&asked)))), store.client());
+    let (client, other) = (store.client_with(|options| options.observer(attempts(&asked))), store.client());
     let lock = client.lock_builder(fresh("again")).cached().build();
     use_until_kept(&lock, &other);
     let (before, grants) = (asked.load(Ordering::SeqCst), client.stats().grants);
@@ -135,7 +107,7 @@ fn a_waiter_gets_a_cached_lock_after_its_use(store: &Store) {
         });
         let ended = now();
         lock.unlock().unwrap();
-        let (had, _) = waiter.returns_within(LOOK);
+        let (had, _) = waiter.returns_within(UNUSED);
         use_until_kept(&lock, &other);
         had.saturating_duration_since(ended)
     };
@@ -162,7 +134,7 @@ fn others_see_a_cached_lock_as_held(store: &Store) {
 
 fn a_cached_lock_unused_for_half_a_second_is_free(store: &Store) {
     let (lock, other) = kept(store);
-    is_free_within(&lock, &other, UNUSED);
+    is_unused_within(&lock, &other);
     // Its client had forgotten nothing: the next use is kept.
     assert_is_kept_after(|| cycle(&lock), &other.get_lock(lock.name()));
 }
@@ -172,7 +144,7 @@ fn what_a_thread_kept_that_has_ended_is_free_soon(store: &Store) {
     let lock = store.client().lock_builder(fresh("ended")).cached().build();
     let (mine, theirs) = (lock.clone(), other.clone());
     start(move || use_until_kept(&mine, &theirs)).join().unwrap();
-    is_free_within(&lock, &other, UNUSED);
+    is_unused_within(&lock, &other);
 }
 
 fn a_long_use_leaves_the_lock_cached(store: &Store) {

@@ -87,6 +87,7 @@ mod stores;
 
 mod capabilities;
 mod condition;
+mod contended;
 mod deadlock;
 mod directory;
 mod exclusion;

@@ -41,6 +41,10 @@ contracts!(needs ReadWrite:
     readers_do_not_pass_a_writer_that_goes_first,
     a_reader_or_writer_reenters_before_a_waiting_writer,
     a_writer_that_gives_up_lets_readers_in,
+    readers_do_not_pass_a_writer_that_waited_long,
+    readers_reenter_while_a_writer_waits_long,
+    a_writer_that_waited_in_vain_keeps_no_reader_out,
+    readers_that_waited_for_a_write_go_together,
     a_name_that_a_plain_lock_has_is_refused,
 );
 
@@ -638,4 +642,95 @@ fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
     // By a message, not by the safety poll.
     assert!(returned.duration_since(gave_up) < ms(50) + slack_since(gave_up));
     reading.unlock().unwrap();
+}
+
+fn readers_do_not_pass_a_writer_that_waited_long(store: &Store) {
+    let name = fresh("rw");
+    let clients = [store.client(), store.client()];
+    let locks = clients.each_ref().map(|client| client.get_read_write_lock(&name));
+    // Each reader releases only when the next one reads, so the lock is never free.
+    let mut reading = locks[0].read().acquire_owned().unwrap();
+    for round in 0..3 {
+        let writer = Waiter::on(store.client().get_read_write_lock(&name), move |lock| {
+            lock.write().acquire().unwrap().unlock().unwrap()
+        });
+        let mut turns = 0;
+        comes_true_within(SLACK * 4, || {
+            turns += 1;
+            let next = locks[turns % 2].read().try_acquire_owned_for(Duration::ZERO).unwrap();
+            let is_next = next.is_some();
+            if let Some(next) = next {
+                std::mem::replace(&mut reading, next).unlock().unwrap();
+            }
+            !is_next
+        });
+        for turn in 0..50 {
+            assert!(is_refused(&locks[turn % 2]), "round {round}: reader {turn} was let in");
+        }
+        reading.unlock().unwrap();
+        writer.returns_within(SLACK * 4);
+        reading = locks[0].read().try_acquire_owned_for(LONG).unwrap().expect("readers have their turn");
+    }
+}
+
+fn readers_reenter_while_a_writer_waits_long(store: &Store) {
+    let name = fresh("rw");
+    let [lock, writing, late] = [(); 3].map(|()| store.client().get_read_write_lock(&name));
+    let outer = lock.read().acquire().unwrap();
+    let writer = Waiter::start(move || writing.write().acquire().unwrap().unlock().unwrap());
+    comes_true_within(SLACK * 4, || is_refused(&late));
+    lock.read().try_acquire().unwrap().expect("it reads already").unlock().unwrap();
+    lock.read().try_acquire_for(LONG).unwrap().expect("it reads already").unlock().unwrap();
+    assert!(!writer.is_over());
+    outer.unlock().unwrap();
+    writer.returns_within(SLACK * 4);
+}
+
+fn a_writer_that_waited_in_vain_keeps_no_reader_out(store: &Store) {
+    let name = fresh("rw");
+    let [lock, writing, late] = [(); 3].map(|()| store.client().get_read_write_lock(&name));
+    let reading = lock.read().acquire_owned().unwrap();
+    let interrupt = Interrupt::new();
+    let writer =
+        Waiter::on(interrupt.clone(), move |interrupt| writing.write().lock_interruptibly(&interrupt));
+    comes_true_within(SLACK * 4, || is_refused(&late));
+    let reader = Waiter::on(late.clone(), move |late| late.read().acquire().unwrap().unlock().unwrap());
+    throughout(ms(30), || !reader.is_over());
+    let gave_up = now();
+    interrupt.interrupt();
+    assert!(writer.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
+    let (_, returned) = reader.returns_within(SLACK * 4);
+    // By a message, not by the safety poll.
+    assert!(returned.duration_since(gave_up) < ms(50) + slack_since(gave_up));
+    let timed = store.client().get_read_write_lock(&name);
+    assert!(!timed.write().try_lock_for(ms(100)).unwrap());
+    comes_true_within(SLACK * 4, || !is_refused(&late));
+    reading.unlock().unwrap();
+}
+
+fn readers_that_waited_for_a_write_go_together(store: &Store) {
+    let name = fresh("rw");
+    let writing = store.client().get_read_write_lock(&name).write().acquire_owned().unwrap();
+    let inside = Arc::new(AtomicU32::new(0));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (lock, inside) = (store.client().get_read_write_lock(&name), Arc::clone(&inside));
+            Waiter::start(move || {
+                let guard = lock.read().acquire().unwrap();
+                inside.fetch_add(1, Ordering::SeqCst);
+                comes_true_within(LONG, || inside.load(Ordering::SeqCst) == 2);
+                drop(guard);
+            })
+        })
+        .collect();
+    readers.iter().for_each(Waiter::settle);
+    let next = Waiter::on(store.client().get_read_write_lock(&name), |lock| {
+        lock.write().acquire().unwrap().unlock().unwrap()
+    });
+    next.settle();
+    writing.unlock().unwrap();
+    for reader in readers {
+        reader.returns_within(SLACK * 4);
+    }
+    next.returns_within(SLACK * 4);
 }

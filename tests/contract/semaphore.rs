@@ -1,7 +1,7 @@
 //! Semaphores: never more permits out than set up, and no waiter asleep that could go on.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use leasehold::{AcquireOptions, ErrorKind, HoldState, Interrupt, LossReason, Obj
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, leased, ms, now, receive, slack_since, throughout,
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, leased, ms, now, receive, slack_since, stalled_since,
+    throughout,
 };
 
 contracts!(needs Counting:
@@ -41,6 +42,7 @@ contracts!(needs Counting:
     permits_are_given_back_by_their_ids_all_or_none,
     a_permits_lease_is_read_and_changed_by_id,
     the_number_of_permits_is_changed_while_some_are_out,
+    permits_that_come_back_go_to_waiters_in_order,
 );
 
 fn permits_are_set_up_once(store: &Store) {
@@ -525,4 +527,32 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     assert!(semaphore.try_acquire().unwrap().is_none());
     third.unlock().unwrap();
     assert_eq!(counts(), (1, 0, 1));
+}
+
+/// A client that is stopped for longer than a permit is kept for it may lose its turn.
+fn permits_that_come_back_go_to_waiters_in_order(store: &Store) {
+    let name = fresh("order");
+    let holder = store.client().get_semaphore(&name);
+    holder.try_set_permits(1).unwrap();
+    let held = holder.acquire(1).unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let waiters: Vec<_> = (0..6)
+        .map(|at| {
+            let (semaphore, order) = (store.client().get_semaphore(&name), Arc::clone(&order));
+            let waiter = Waiter::start(move || {
+                let permit = semaphore.acquire(1).unwrap();
+                order.lock().unwrap().push(at);
+                permit.unlock().unwrap();
+            });
+            waiter.settle();
+            waiter
+        })
+        .collect();
+    let begun = now();
+    held.unlock().unwrap();
+    for waiter in waiters {
+        waiter.returns_within(SLACK * 4);
+    }
+    let order = order.lock().unwrap();
+    assert!(order.is_sorted() || stalled_since(begun) > ms(5), "{order:?}");
 }

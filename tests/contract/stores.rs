@@ -17,12 +17,12 @@ use super::harness::{EndSessions, Need, Open, Restart, Sessions, Store, usual_ki
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
 use crate::support::etcd::Etcd;
-#[cfg(feature = "sqlite")]
-use crate::support::folder;
 #[cfg(feature = "mysql")]
 use crate::support::mysql::MysqlServer;
 #[cfg(feature = "postgres")]
 use crate::support::postgres::PostgresServer;
+#[cfg(feature = "sqlite")]
+use crate::support::programs;
 use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, admin_of, given, matrix};
 #[cfg(feature = "zookeeper")]
@@ -115,7 +115,7 @@ fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
             .into_iter()
             .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
             .collect(),
-        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping],
+        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping, Need::Hearing],
         rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
@@ -249,7 +249,7 @@ fn ring_of(servers: &[RedisServer]) -> Store {
     let nodes: Vec<String> = servers.iter().map(RedisServer::url).collect();
     Store {
         kinds: usual_kinds(),
-        lacks: &[Need::Counting, Need::Keeping],
+        lacks: &[Need::Counting, Need::Keeping, Need::Hearing],
         rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
@@ -356,7 +356,7 @@ fn zookeeper_without_session() -> (Store, EndSessions) {
 }
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping];
+const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping, Need::Hearing];
 
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres() -> Option<Store> {
@@ -456,7 +456,7 @@ fn mysql_without_connections() -> (Store, EndSessions) {
 #[cfg(feature = "sqlite")]
 pub(crate) fn sqlite() -> Option<Store> {
     // A file has one writer at a time: contracts on one file would keep each other's renewals waiting.
-    let folder = folder::in_memory();
+    let folder = programs::in_memory();
     Some(sqlite_with(Box::new(move |options| in_file(options, &folder))))
 }
 
@@ -471,7 +471,7 @@ fn sqlite_with(open: Open) -> Store {
         sessions: Sessions::None,
         // Only the processes that use the file can be killed, which tests/stores/sqlite.rs does.
         restartable: || {
-            let folder = std::sync::Arc::new(folder::in_memory());
+            let folder = std::sync::Arc::new(programs::in_memory());
             let same = std::sync::Arc::clone(&folder);
             let before = sqlite_with(Box::new(move |options| in_file(options, &same)));
             (before, Box::new(move || sqlite_with(Box::new(move |options| in_file(options, &folder)))))
@@ -482,5 +482,5 @@ fn sqlite_with(open: Open) -> Store {
 
 #[cfg(feature = "sqlite")]
 fn in_file(options: ClientBuilder, folder: &TempDir) -> Result<LockClient> {
-    options.url(folder::sqlite_url(&folder.path().join("locks.db"))).create_schema(true).build()
+    options.url(programs::sqlite_url(&folder.path().join("locks.db"))).create_schema(true).build()
 }

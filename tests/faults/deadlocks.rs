@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Receiver, unbounded};
+use leasehold::crossbeam_channel::Receiver;
 use leasehold::{Backoff, ErrorKind, Event, Interrupt, LockClient, MemoryStore, Observer};
 
 use super::world::{ENTRIES, World, scenario};
+use crate::support::observer::told;
 use crate::support::proxy::{Command, Do};
 use crate::support::server::RedisServer;
 use crate::support::{LONG, call, eventually, let_pass, ms, now, start};
@@ -137,7 +138,7 @@ fn a_search_is_bounded_and_reports_longer_chains() {
             .collect();
         meet.wait();
         // The first wait is looked into once all others are published.
-        let told = || {
+        let published = || {
             let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
             let entries: Vec<String> = keys
                 .iter()
@@ -145,8 +146,8 @@ fn a_search_is_bounded_and_reports_longer_chains() {
                 .collect();
             entries.iter().filter(|entry| entry.contains("\nwait=")).count() == LONG_CHAIN - 2
         };
-        assert!(eventually(LONG, told));
-        let (observer, warned) = crate::support::observer::told(|event| match event {
+        assert!(eventually(LONG, published));
+        let (observer, warned) = told(|event| match event {
             Event::Warning { text, .. } => Some((*text).to_owned()),
             _ => None,
         });
@@ -230,25 +231,15 @@ fn a_deadlock_of_forty_clients_is_broken() {
     assert!(matches!(broken[..], [error] if error.kind() == ErrorKind::Deadlock), "{broken:?}");
 }
 
-struct Told(leasehold::crossbeam_channel::Sender<&'static str>);
-
-impl Observer for Told {
-    fn event(&self, event: &Event<'_>) {
-        let what = match event {
-            Event::Deadlock { .. } => "deadlock",
-            Event::DeadlockOver { .. } => "over",
-            Event::Warning { text, .. } if text.contains("deadlocks with other processes cannot be seen") => {
-                "blind"
-            }
-            _ => return,
-        };
-        self.0.send(what).ok(); // the test may have ended
-    }
-}
-
-fn told() -> (Told, Receiver<&'static str>) {
-    let (sender, told) = unbounded();
-    (Told(sender), told)
+fn reports() -> (impl Observer, Receiver<&'static str>) {
+    told(|event| match event {
+        Event::Deadlock { .. } => Some("deadlock"),
+        Event::DeadlockOver { .. } => Some("over"),
+        Event::Warning { text, .. } => {
+            text.contains("deadlocks with other processes cannot be seen").then_some("blind")
+        }
+        _ => None,
+    })
 }
 
 #[test]
@@ -261,7 +252,7 @@ fn a_search_without_other_processes_warns_once() {
     let other = LockClient::connect(server.url()).unwrap();
     let busy = other.get_lock("app:busy").acquire_owned().unwrap();
     for (url, directory) in [(server.url(), false), (server.url_as("narrow", "secret"), true)] {
-        let (observer, told) = told();
+        let (observer, told) = reports();
         let builder = LockClient::builder().url(&url).directory(directory).observer(observer);
         let client = builder.detect_deadlocks_after(ms(50)).build().unwrap();
         let _own = client.get_lock("app:own").acquire().unwrap();
@@ -278,12 +269,10 @@ fn a_search_without_other_processes_warns_once() {
 #[test]
 fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();
-    let client = |observer: Told, lease| {
-        let builder = LockClient::builder().observer(observer).lease(lease).detect_deadlocks_after(ms(50));
-        builder.build_in_memory(&store).unwrap()
-    };
-    let ((observer, told), (other, _nothing)) = (told(), self::told());
-    let (survivor, dies) = (client(observer, Duration::from_secs(30)), client(other, ms(4_000)));
+    let builder = |lease| LockClient::builder().lease(lease).detect_deadlocks_after(ms(50));
+    let (observer, told) = reports();
+    let survivor = builder(Duration::from_secs(30)).observer(observer).build_in_memory(&store).unwrap();
+    let dies = builder(ms(4_000)).build_in_memory(&store).unwrap();
     let own = survivor.get_lock("survivor's").acquire().unwrap();
     let interrupt = Interrupt::new();
     let dead = {

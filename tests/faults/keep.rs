@@ -1,21 +1,12 @@
 //! Cached locks: `lock_builder(name).cached()`.
 
-use std::time::{Duration, Instant};
-
 use leasehold::{Backoff, ErrorKind, HoldState, LockClient, RedisLock};
 
 use super::world::{KEPT, P, PATIENCE, T, World, scenario, scenario_on};
+use crate::support::caching::{UNUSED, assert_cached_after, cycle, is_free_within, use_until_cached};
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::stalls::stalled_since;
 use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, ms, now, start};
-
-/// An unused lock is released after this time, which is also the longest time between two checks.
-const LOOK: Duration = ms(500);
-
-fn cycle(lock: &RedisLock) {
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
-}
 
 #[track_caller]
 fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
@@ -26,14 +17,9 @@ fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
 
 #[track_caller]
 fn use_until_kept(world: &World, lock: &RedisLock) {
-    let is_kept = || {
-        cycle(lock);
-        !world.is_free(lock.name())
-    };
-    assert!(eventually(LONG, is_kept), "it is given back each time");
+    use_until_cached(lock, || world.is_free(lock.name()));
 }
 
-/// Uses a lock repeatedly until it was checked `looks` more times.
 fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
     let until = world.scripts_run() + looks;
     assert!(eventually(LONG, || {
@@ -44,21 +30,6 @@ fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
 
 fn client(world: &World) -> LockClient {
     world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap()
-}
-
-/// A machine that stands still for half a second ends what nobody uses.
-#[track_caller]
-fn assert_is_kept_after(world: &World, release: impl FnOnce(), name: &str) {
-    let used = now();
-    release();
-    assert!(!world.is_free(name) || used.elapsed() >= LOOK, "it is given back");
-}
-
-#[track_caller]
-fn is_free_within(world: &World, name: &str, since: Instant, limit: Duration) {
-    assert!(eventually(LONG, || world.is_free(name)), "it is never given back");
-    let took = since.elapsed();
-    assert!(took <= limit + SLACK + stalled_since(since), "it was given back after {took:?}");
 }
 
 #[test]
@@ -123,11 +94,11 @@ fn a_check_finds_a_waiter_without_a_recall() {
         let mut theirs = theirs.as_pubsub();
         let listens = now();
         theirs.subscribe(channel("stock")).unwrap();
-        is_free_within(world, "stock", listens, LOOK);
+        is_free_within(listens, UNUSED, || world.is_free("stock"));
         // The waiter listens already: its check comes soon after each grant.
         cycle(&lock);
         let granted = now();
-        is_free_within(world, "stock", granted, ms(50));
+        is_free_within(granted, ms(50), || world.is_free("stock"));
         theirs.unsubscribe(channel("stock")).unwrap();
     });
 }
@@ -146,14 +117,14 @@ fn a_client_that_sees_no_listeners_caches_briefly() {
         };
         let lock = kept(world, &as_user("blind"), "stock");
         let used = now();
-        is_free_within(world, "stock", used, ms(50));
+        is_free_within(used, ms(50), || world.is_free("stock"));
         drop(lock);
         // The only permission that the page names for this.
         let lock = kept(world, &as_user("keeps"), "other");
         lock.lock().unwrap();
         let looks = world.scripts_run() + 4;
         assert!(eventually(LONG, || world.scripts_run() >= looks));
-        assert_is_kept_after(world, || lock.unlock().unwrap(), "other");
+        assert_cached_after(|| lock.unlock().unwrap(), || world.is_free("other"));
         drop(lock);
     });
 }
@@ -170,7 +141,7 @@ fn a_check_makes_up_for_a_lost_recall() {
         while !waiter.is_over() {
             cycle(&lock); // else nobody would have used it for half a second
         }
-        waiter.returns_within(asked, LOOK, "taking it").unwrap();
+        waiter.returns_within(asked, UNUSED, "taking it").unwrap();
         world.proxy.drop_messages(false);
         drop(lock);
     });
@@ -183,7 +154,7 @@ fn nothing_is_kept_while_recalls_are_not_heard() {
         let lock = kept(world, &keeper, "stock");
         let cut = now();
         world.proxy.kill(Which::Subscribers, Then::Close);
-        is_free_within(world, "stock", cut, ms(50));
+        is_free_within(cut, ms(50), || world.is_free("stock"));
         use_until_kept(world, &lock);
     });
 }
@@ -222,7 +193,7 @@ fn a_handle_for_each_use_caches_as_one_does() {
         assert!(world.scripts_run() - asked <= looks);
         // The client remembers the refusal from one use to the next, although nothing is cached.
         assert!(client.get_lock("stock").is_locked().is_ok());
-        assert_is_kept_after(world, cycle, "stock");
+        assert_cached_after(cycle, || world.is_free("stock"));
     });
 }
 
@@ -319,7 +290,7 @@ fn a_waiter_that_spins_gets_a_kept_lock() {
                 );
                 lock.unlock().unwrap();
             }
-            waiter.returns_within(asked, LOOK, "taking it").unwrap();
+            waiter.returns_within(asked, UNUSED, "taking it").unwrap();
         }
     });
 }
@@ -351,7 +322,7 @@ fn a_leased_level_is_not_cached_and_a_reentry_is() {
         lock.lock().unwrap();
         lock.unlock().unwrap();
         assert!(lock.is_held_by_current_thread().unwrap());
-        assert_is_kept_after(world, || lock.unlock().unwrap(), "stock");
+        assert_cached_after(|| lock.unlock().unwrap(), || world.is_free("stock"));
         lock.lock().unwrap();
         let inner = lock.acquire_with(&leased(LONG)).unwrap().unwrap();
         let least = i64::try_from(LONG.as_millis()).unwrap() / 2;

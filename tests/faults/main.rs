@@ -32,7 +32,6 @@ mod handoffs;
 mod heap;
 mod keep;
 mod line;
-mod line_costs;
 mod line_processes;
 mod line_rights;
 mod multi;

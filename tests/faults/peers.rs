@@ -93,7 +93,6 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
     });
 }
 
-/// Java's spin lock publishes no releases.
 #[test]
 fn a_poll_finds_the_release_of_javas_spin_lock() {
     scenario(|world| {

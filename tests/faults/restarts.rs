@@ -307,7 +307,7 @@ fn every_wait_ends_after_the_retry_timeout() {
 }
 
 /// Locks each of the first `count` kinds, calls `forget`, and drops the guard: nothing may remain, and no
-/// failed release be reported. may be told to have failed.
+/// failed release be reported.
 fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl Fn(&mut World, &LockClient)) {
     let (client, seen) = world.watched_keeping();
     let (semaphore, expirable) =

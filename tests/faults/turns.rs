@@ -7,6 +7,7 @@ use std::thread;
 use leasehold::{Event, LockClient, Observer, RedisLock};
 
 use super::world::{World, scenario};
+use crate::support::caching::cached;
 use crate::support::{LONG, Raise, eventually, ms, now, reexecuted, slack_since, start, test_name};
 
 /// Counts grants, grants without a request, and releases.
@@ -185,7 +186,7 @@ fn exits() {
             std::process::exit(0);
         }
         "keep" => {
-            cycle_until_kept(&client, "stock", &LockClient::connect(url).unwrap());
+            drop(cached(&client, &LockClient::connect(url).unwrap(), "stock"));
             std::process::exit(0);
         }
         _ => {
@@ -199,30 +200,20 @@ fn exits() {
                         let (client, other) = (client.clone(), other.clone());
                         let (kept, is_kept) = std::sync::mpsc::channel();
                         drop(start(move || {
-                            cycle_until_kept(&client, name, &other);
+                            drop(cached(&client, &other, name));
                             kept.send(()).unwrap();
                             thread::park();
                         }));
                         is_kept
                     });
                     threads.iter().for_each(|is_kept| is_kept.recv().unwrap());
-                    cycle_until_kept(&client, "own", &other);
+                    drop(cached(&client, &other, "own"));
                     std::process::exit(0);
                 }
             });
             ends.unwrap().join().unwrap();
         }
     }
-}
-
-fn cycle_until_kept(client: &LockClient, name: &str, other: &LockClient) {
-    let lock = client.lock_builder(name).cached().build();
-    let is_kept = || {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-        other.get_lock(name).is_locked().unwrap()
-    };
-    assert!(eventually(LONG, is_kept), "it is given back each time");
 }
 
 /// musl's `exit` runs no destructors of thread-locals.

@@ -1,17 +1,26 @@
-//! Holder, hold count, and the end of a hold are the same on both sides.
+//! A hold beside Redisson: its loss, its renewal, its fencing token, and the cached lock, for which Redisson
+//! sends no recall. Of tokens Java takes the counter's next value, Rust the larger of that and the server's
+//! time in microseconds.
 
 use std::time::Duration;
 
-use leasehold::NotHeld;
+use leasehold::{LockClient, NotHeld, RedisLock};
+use redis::Commands;
 
+use crate::agent::Peer;
 use crate::java;
-use crate::scene::{rust, scripts_run, somebody_waits};
-use crate::support::receive;
+use crate::scene::{alone, keys, rust, scripts_run, somebody_waits};
+use crate::support::caching::use_until_cached;
+use crate::support::server::RedisServer;
+use crate::support::{LONG, receive, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
-/// A hold that no busy machine lets end.
 /// A third of the lease until the watchdog's renewal, one command time-out, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
+/// More than two leases.
+const HELD: Duration = Duration::from_millis(6_500);
+/// The cached lock's lease.
+const LONG_LEASE: Duration = Duration::from_secs(60);
 
 #[test]
 fn javas_force_unlock_is_reported_as_a_loss() {
@@ -40,4 +49,93 @@ fn javas_force_unlock_is_reported_as_a_loss() {
     assert!(guard.check().unwrap_err().is_lost());
     assert!(guard.unlock().is_err());
     assert!(!java.is("breaker", "force-unlock", &["forced-too"]));
+}
+
+#[test]
+fn our_watchdog_excludes_java_beyond_the_lease() {
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).get_lock("kept");
+    let guard = lock.acquire().unwrap();
+    let wait = HELD.as_millis().to_string();
+    let answer = java.ask("other", "try-for", &["kept", &wait]).wait();
+    assert_eq!(answer.result.as_deref(), Ok("false"));
+    guard.check().unwrap();
+    let left: u64 = server.admin().pttl("kept").unwrap();
+    assert!((1..=3_000).contains(&left), "a renewed lock has {left} ms left of its 3000");
+    guard.unlock().unwrap();
+    assert!(java.is("other", "try", &["kept"]));
+    java.get("other", "unlock", &["kept"]);
+}
+
+#[test]
+fn tokens_of_java_and_rust_rise_with_every_grant() {
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
+    let mut tokens: Vec<u64> = Vec::new();
+    for grant in 0..12 {
+        // Twice Java, twice Rust, once each: all neighbours occur.
+        if [0, 1, 4, 6, 8, 9].contains(&grant) {
+            tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
+            assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);
+            java.get("t", "fenced-unlock", &["fenced"]);
+        } else {
+            let token = lock.lock_and_get_token().unwrap().get();
+            assert_eq!(java.get("t", "fenced-token", &["fenced"]), token.to_string());
+            assert_eq!(java.get("t", "fenced-try-token-for", &["fenced", "500"]), "null");
+            tokens.push(token);
+            lock.unlock().unwrap();
+        }
+    }
+    assert_eq!(tokens[0], 1, "Java counts from one");
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+}
+
+#[test]
+fn tokens_grow_after_the_counter_is_lost() {
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+    let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
+    let before = lock.acquire().unwrap();
+    let earlier = before.fencing_token().expect("a fenced guard has a fence").get();
+    before.unlock().unwrap();
+    let removed: u64 = server.admin().del("redisson_lock_token:{fenced}").unwrap();
+    assert_eq!(removed, 1);
+    let after = lock.acquire().unwrap();
+    let later = after.fencing_token().expect("a fenced guard has a fence").get();
+    after.unlock().unwrap();
+    assert!(earlier < later, "{earlier} then {later}");
+    assert_eq!(java.get("t", "fenced-lock-token", &["fenced"]), (later + 1).to_string());
+    java.get("t", "fenced-unlock", &["fenced"]);
+}
+
+/// A server, Java on it, and a client of ours that caches a lock for a minute unless it sees a waiter.
+fn caching() -> Option<(RedisServer, Peer, LockClient, RedisLock)> {
+    let server = RedisServer::start_default()?;
+    let java = java::connect(&server.url(), LONG_LEASE)?;
+    let client = rust(&server.url(), LONG_LEASE);
+    let lock = client.lock_builder("stock").cached().build();
+    Some((server, java, client, lock))
+}
+
+#[test]
+fn java_gets_our_cached_lock_before_its_lease_ends() {
+    let _alone = alone();
+    let Some((server, java, client, lock)) = caching() else { return };
+    let mut admin = server.admin();
+    // On a busy machine a late check releases the lock.
+    wait_until("Java finds it held, and does not wait", LONG, || {
+        use_until_cached(&lock, || !admin.exists::<_, bool>("stock").unwrap());
+        let is_free = java.is("passing", "try", &["stock"]);
+        if is_free {
+            java.get("passing", "unlock", &["stock"]);
+        }
+        !is_free
+    });
+    use_until_cached(&lock, || !admin.exists::<_, bool>("stock").unwrap());
+    assert_eq!(java.ask("waiter", "lock", &["stock"]).wait_for(LONG).expect_ok(), "");
+    assert!(!lock.try_lock().unwrap());
+    let fields: Vec<String> = admin.hkeys("stock").unwrap();
+    assert!(!fields.contains(&"leasehold:kept".to_owned()), "nothing of ours is in Java's lock: {fields:?}");
+    java.get("waiter", "unlock", &["stock"]);
+    client.shutdown().unwrap();
+    assert_eq!(keys(&mut admin), [""; 0]);
 }

@@ -27,14 +27,11 @@ mod crowd;
 #[cfg(feature = "zookeeper")]
 mod curator;
 mod fair;
-mod fenced;
 mod handwritten;
 mod holding;
-mod kept;
 mod kinds;
 mod multi;
 mod redlock;
 mod token;
 mod waking;
-mod watchdog;
 mod wire;

@@ -1,4 +1,4 @@
-//! What every interop test needs: exclusion, programs built once, and clocks shared with foreign processes.
+//! Every interop test needs these: exclusion, programs built once, and clocks shared with foreign processes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -8,17 +8,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Event, Fault, LockClient, ManualClock, MemoryStore, Metrics, Observer};
-use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-    with_local_recorder,
-};
+use metrics::{Key, with_local_recorder};
 use yaml_rust2::{Yaml, YamlLoader};
 
+use crate::support::recorder::Kept;
 use crate::support::{LONG, eventually};
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
@@ -29,65 +27,10 @@ pub(crate) const BEGINS: u64 = 300;
 const PHASES: u64 = 8;
 const WHOLE: u64 = 900;
 
-#[derive(Default, Clone)]
-struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
-
-struct Series(Kept, String);
-
-impl Series {
-    fn new(kept: &Kept, key: &Key) -> Arc<Series> {
-        let own = key.labels().map(|label| format!(", {}=\"{}\"", label.key(), label.value()));
-        let name = format!("{}{{job=\"shop\", instance=\"a\"{}}}", key.name(), own.collect::<String>());
-        Arc::new(Series(kept.clone(), name))
-    }
-
-    fn change(&self, how: impl FnOnce(f64) -> f64) {
-        let mut all = self.0.0.lock().unwrap();
-        let value = all.entry(self.1.clone()).or_default();
-        *value = how(*value);
-    }
-}
-
-impl CounterFn for Series {
-    fn increment(&self, more: u64) {
-        self.change(|value| value + f64::from(u32::try_from(more).unwrap()));
-    }
-
-    fn absolute(&self, _: u64) {
-        panic!("no counter is set")
-    }
-}
-
-impl GaugeFn for Series {
-    fn increment(&self, _: f64) {
-        panic!("gauges are set")
-    }
-
-    fn decrement(&self, _: f64) {
-        panic!("gauges are set")
-    }
-
-    fn set(&self, value: f64) {
-        self.change(|_| value);
-    }
-}
-
-impl Recorder for Kept {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(Series::new(self, key))
-    }
-
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(Series::new(self, key))
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop() // its buckets are the exporter's
-    }
+/// A series as Prometheus writes it.
+fn series_of(key: &Key) -> String {
+    let own = key.labels().map(|label| format!(", {}=\"{}\"", label.key(), label.value()));
+    format!("{}{{job=\"shop\", instance=\"a\"{}}}", key.name(), own.collect::<String>())
 }
 
 #[derive(Clone)]
@@ -116,7 +59,7 @@ struct Outage {
 }
 
 fn outage(every: u64, begins: u64) -> Outage {
-    let (clock, kept) = (ManualClock::new(), Kept::default());
+    let (clock, kept) = (ManualClock::new(), Kept::naming(series_of));
     let store = MemoryStore::with_clock(clock.clone());
     let watched = Watched {
         metrics: Metrics::new(),
@@ -147,7 +90,7 @@ fn outage(every: u64, begins: u64) -> Outage {
         }
         if second.is_multiple_of(every) {
             with_local_recorder(&kept, || watched.metrics.sample(&stats));
-            for (series, value) in &*kept.0.lock().unwrap() {
+            for (series, value) in &*kept.values.lock() {
                 scraped.entry(series.clone()).or_default().push(*value);
             }
         }
@@ -229,7 +172,6 @@ pub(crate) enum Shape {
     Step(i32, i32),
     /// Grows by the second value with each scrape from the begin on.
     Grows(u32, u32),
-    /// Ends at the begin.
     Ends(u32),
 }
 

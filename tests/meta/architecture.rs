@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 const GROUND: &[&str] = &[
     "config",
+    "copies",
     "deadlock",
     "directory",
     "error",
@@ -368,7 +369,6 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
     }
 }
 
-/// Whether this is `#[cfg(test)]`, or `#[cfg(all(test, …))]`.
 fn is_for_tests(attribute: &Group) -> bool {
     let text = attribute.stream().to_string().replace(' ', "");
     text.starts_with("cfg(test") || text.starts_with("cfg(all(test")

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_p
 use serde_json::Value;
 
 use crate::support::eventually;
-use crate::support::examples::example;
+use crate::support::programs::example;
 use crate::support::server::RedisServer;
 
 const ROWS: [&str; 7] = [

@@ -80,6 +80,8 @@ fn making_a_client(list: &mut List) {
     list.add("database(-1)", url().database(-1).build());
     list.add("require_replicas(0, 100 ms)", url().require_replicas(0, 100 * MS).build());
     list.add("require_replicas(1, 0)", url().require_replicas(1, Duration::ZERO).build());
+    list.add("durable(2, 0)", url().durable(2, 0).build());
+    list.add("durable(0, 0)", url().durable(0, 0).build());
     list.add(
         "require_replicas(1, 5 s)",
         url().command_timeout(200 * MS).require_replicas(1, 5000 * MS).build(),

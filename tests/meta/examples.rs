@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::examples::example;
+use crate::support::programs::example;
 use crate::support::server::RedisServer;
 #[cfg(feature = "metrics")]
 use crate::support::timing::eventually;
@@ -99,11 +99,21 @@ fn transfers_in_all_directions_at_once_lose_nothing() {
 }
 
 #[test]
-fn a_path_is_locked_with_all_below_it_and_nothing_beside_it() {
+fn a_path_lock_covers_everything_below_only() {
     for output in outputs("path_locks", &[]) {
         says(&output, &["library/east/shelf/box: locked", "library/east: locked", "library: locked"]);
         says(&output, &["library/east/desk: free", "library/west: free", "and the box within: true"]);
         says(&output, &["afterwards library: free"]);
+    }
+}
+
+#[test]
+fn a_long_rebuild_gives_way_to_the_editor() {
+    for output in outputs("gives_way", &[]) {
+        says(
+            &output,
+            &["gave way with parts left: true", "the editor has the catalogue", "the rest is next"],
+        );
     }
 }
 
@@ -158,7 +168,7 @@ fn producers_and_consumers_meet() {
 
 /// One job a tick is promised for timers less than `at_least` apart. A busy machine may exceed that, so each
 /// job reports its delay. A tick without a job found the lock of an earlier tick; a second job of a tick
-/// began after the first one's `at_least`. the `at_least` of the first was over.
+/// began after the first one's `at_least`.
 #[test]
 fn the_job_example_runs_one_job_a_tick() {
     const TICK: i64 = 500;

@@ -1,9 +1,9 @@
 //! The list of `./check sabotage`, which the gate does not run: each mutation, and each switch, has its place
 //! in the sources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[path = "../sabotage/src/hooks.rs"]
 mod hooks;
@@ -110,4 +110,54 @@ fn a_misplaced_mutation_is_reported() {
         said,
         ["a.rs: \"Two\": its text is there 2 times", "a.rs: \"Three\": its text is there 0 times"]
     );
+}
+
+/// Whether each part of a test's path begins a word of these sources: a module, a test, or an item of a
+/// macro's list.
+fn has(sources: &str, filter: &str) -> bool {
+    let is_begun = |(at, _): (usize, &str)| {
+        !sources[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
+    };
+    filter.split("::").all(|name| name.is_empty() || sources.match_indices(name).any(is_begun))
+}
+
+/// All Rust code below a folder.
+fn sources(folder: &Path) -> String {
+    let Ok(entries) = fs::read_dir(folder) else { return String::new() };
+    let read = |path: PathBuf| match path.extension() {
+        Some(end) if end == "rs" => fs::read_to_string(path).unwrap(),
+        _ => sources(&path),
+    };
+    entries.map(|entry| read(entry.unwrap().path())).collect()
+}
+
+/// The filter of a renamed test would run nothing, and judge nothing.
+#[test]
+fn each_filter_of_a_suite_names_a_test() {
+    let lists = ["engine", "locks", "scripts", "stores", "topologies"];
+    let read = |list| fs::read_to_string(format!("tests/sabotage/mutations/{list}.txt")).unwrap();
+    let lists = lists.map(read).concat();
+    let of_mutations = lists.lines().filter_map(|line| line.strip_prefix("suite: ")?.split_once(' '));
+    let gate = fs::read_to_string("xtask/src/suites.rs").unwrap();
+    let of_gate = gate.split(" suite(").skip(1).filter_map(|suite| {
+        let quoted: Vec<&str> = suite.split('"').collect();
+        Some((*quoted.get(3)?, *quoted.get(5)?))
+    });
+    let mut programs = BTreeMap::new();
+    let mut stale = BTreeSet::new();
+    for (program, filters) in of_mutations.chain(of_gate).filter(|(program, _)| !program.contains(':')) {
+        let root = match program {
+            "lib" => "src".to_owned(),
+            "program" => "cli/src".to_owned(),
+            "cli" | "anywhere" => format!("cli/tests/{program}"),
+            other => format!("tests/{other}"),
+        };
+        let sources = &*programs.entry(program).or_insert_with(|| sources(Path::new(&root)));
+        let filters =
+            filters.split_whitespace().map(|filter| filter.strip_prefix("--skip=").unwrap_or(filter));
+        stale.extend(
+            filters.filter(|filter| !has(sources, filter)).map(|filter| format!("{program} {filter}")),
+        );
+    }
+    assert_eq!(stale, BTreeSet::new(), "no test of the program begins so");
 }

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{AcquireOptions, Event, LockClient, NotHeld, ObjectKind, Observer, RedisLock, Result};
+use leasehold::crossbeam_channel::unbounded;
+use leasehold::{AcquireOptions, Event, LockClient, NotHeld, ObjectKind, RedisLock, Result};
 use redis::Value;
 
 use crate::support::server::RedisServer;
@@ -68,17 +68,6 @@ fn set_user(server: &RedisServer, name: &str, rules: &[&str]) {
     redis::cmd("ACL").arg("SETUSER").arg(name).arg(rules).exec(&mut server.admin()).unwrap();
 }
 
-/// Passes on reports about wake-ups.
-struct Wakeups(Sender<String>);
-
-impl Observer for Wakeups {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
-            self.0.send(format!("{event:?}")).unwrap();
-        }
-    }
-}
-
 #[test]
 fn the_guarantees_user_can_do_all() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -89,8 +78,14 @@ fn the_guarantees_user_can_do_all() {
 
     let (tell, told) = unbounded();
     let connect = || {
-        let client = LockClient::builder().url(server.url()).username("locks").password("PASSWORD");
-        client.client_name("page").observer(Wakeups(tell.clone())).build().unwrap()
+        let (client, tell) = (LockClient::builder().url(server.url()), tell.clone());
+        let reports = move |event: &Event<'_>| {
+            if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
+                tell.send(format!("{event:?}")).unwrap();
+            }
+        };
+        let client = client.username("locks").password("PASSWORD");
+        client.client_name("page").observer(reports).build().unwrap()
     };
     let (one, other) = (connect(), connect());
 
@@ -334,6 +329,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             let permit = permits.acquire(1)?;
             pair.woken(|| theirs.try_acquire_for(1, LONG), || permit.unlock())?;
             permits.add_permits(2)?;
+            theirs.try_acquire_for(9, SHORT)?;
             permits.drain_permits()?;
             permits.delete().map(drop)
         }
@@ -348,6 +344,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.available_permits()?;
             permits.acquired_permits()?;
             permits.set_permits(2)?;
+            theirs.acquire_with(9, &AcquireOptions::new().wait(SHORT))?;
             let permit = permits.acquire()?;
             let id = permit.ids().remove(0);
             permit.forget();

@@ -67,7 +67,6 @@ fn beyond(limits: &BTreeMap<String, usize>, counts: &BTreeMap<String, usize>) ->
     rooms.into_iter().filter_map(judge).collect()
 }
 
-/// The lines that are not empty.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     code: usize,

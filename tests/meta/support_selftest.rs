@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::{Commands, Connection, ErrorKind, RedisResult};
 
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
-use crate::support::listening::listens;
 use crate::support::netns::{Lost, Netns};
+use crate::support::programs::listens;
 use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
 use crate::support::server::{RedisServer, default_server, timed};
 use crate::support::stalls::{lost_between, stalled_between};

@@ -69,7 +69,7 @@ impl Observer for CallsBack {
             static IS_CALLING: Cell<bool> = const { Cell::new(false) };
         }
         let Some(client) = self.client.get() else { return };
-        // Not at events of its own calls.
+        // Not at events of the observer's own calls.
         if IS_CALLING.replace(true) {
             return;
         }
@@ -80,7 +80,7 @@ impl Observer for CallsBack {
             let kind = ask(client, &lock).err().map(|error| error.kind());
             answers.push((*what, kind));
             if is_in_a_call && kind != Some(ErrorKind::WouldDeadlock) {
-                break; // the test fails for it, and is not to hang
+                break; // the test fails for it, and must not hang
             }
         }
         IS_CALLING.set(false);
@@ -256,7 +256,7 @@ fn an_observer_may_drop_its_leader() {
     impl Observer for Drops {
         fn event(&self, event: &Event<'_>) {
             if matches!(event, Event::Acquired { kind: "fenced", .. }) {
-                self.2.recv_timeout(LONG).ok(); // until it is there to be dropped
+                self.2.recv_timeout(LONG).ok(); // until there is a guard to drop
                 drop(self.0.lock().unwrap().take());
                 self.1.send(()).ok();
             }

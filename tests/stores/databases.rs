@@ -46,13 +46,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
     fn count_rows(&self, table: &str) -> u64;
     fn execute(&self, statement: &str);
-    /// Whether this is the server's name of a client's session.
     fn names_session(holder: &str, client: &LockClient) -> bool;
 
     fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
     fn commit(transaction: Self::Transaction<'_>);
     fn rollback(transaction: Self::Transaction<'_>);
-    /// Locks the lock's row in the transaction.
     fn lock_row(transaction: &mut Self::Transaction<'_>, name: &str);
     /// The setting that a wait in a transaction changes for a while.
     fn wait_setting(transaction: &mut Self::Transaction<'_>) -> String;
@@ -375,8 +373,8 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
     assert!(waiting.unwrap(), "the waiter of that time acquires it");
 }
 
-/// Another transaction has the row, and the pool is in use: calls end typed and in time, and a hold on
-/// another name is renewed over its own connection.
+/// Another transaction has the row, and the pool is in use: calls end with typed errors and in time, and a
+/// hold on another name is renewed over its own connection.
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use leasehold::crossbeam_channel::Receiver;
 use leasehold::{AcquireOptions, Deadlock, ErrorKind, Event, Interrupt, LockClient, Observer, RedisLock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::deadlock_log::{Figures, Log, Notes, Player, Report};
 use crate::support::etcd::{Etcd, say_missing};
+use crate::support::observer::deadlocks;
 use crate::support::postgres::PostgresServer;
 use crate::support::server::RedisServer;
 use crate::support::zookeeper::{CALM, ZooKeeper};
@@ -48,7 +49,6 @@ enum End {
     GivenUp,
     /// The clients break it.
     Broken,
-    /// One process is killed.
     Killed,
 }
 
@@ -234,23 +234,10 @@ struct Took {
     pids: Vec<u32>,
 }
 
-struct Rings(Sender<(bool, Deadlock, Duration)>);
-
-impl Observer for Rings {
-    fn event(&self, event: &Event<'_>) {
-        let told = match event {
-            Event::Deadlock { deadlock, .. } => (true, (*deadlock).clone(), mono()),
-            Event::DeadlockOver { deadlock, .. } => (false, (*deadlock).clone(), mono()),
-            _ => return,
-        };
-        self.0.send(told).ok(); // the test may have ended
-    }
-}
-
 impl Orders {
     fn client(&self, end: End) -> (LockClient, Receiver<(bool, Deadlock, Duration)>) {
-        let (sender, told) = unbounded();
-        let builder = LockClient::builder().url(&self.url).observer(Rings(sender));
+        let (observer, told) = deadlocks(mono);
+        let builder = LockClient::builder().url(&self.url).observer(observer);
         let builder = builder.break_deadlocks(end == End::Broken).command_timeout(LONG);
         let builder = if self.url.starts_with("postgres") { builder.create_schema(true) } else { builder };
         let lease = if end == End::Killed && self.process == 1 { LEASE } else { LONG };

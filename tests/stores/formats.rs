@@ -16,7 +16,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::proxy::Proxy;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, folder, ms};
+use crate::support::{LONG, eventually, ms, programs};
 
 /// A client is built and locks. Once `note` has written another version's number no client is built; after
 /// the number is restored, one is.
@@ -223,9 +223,9 @@ fn mysql_keeps_to_the_format() {
 
 #[test]
 fn a_sqlite_file_keeps_to_the_format() {
-    let folder = folder::in_memory();
+    let folder = programs::in_memory();
     let path = folder.path().join("locks.db");
-    let url = folder::sqlite_url(&path);
+    let url = programs::sqlite_url(&path);
     let raw = || rusqlite::Connection::open(&path).unwrap();
     let note = |text: &str| {
         let made = "UPDATE sqlite_schema SET sql = replace(replace(sql, 'leasehold format 1', ?1), 'leasehold format 2', ?1) \

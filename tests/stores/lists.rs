@@ -14,8 +14,8 @@ fn run(server: &RedisServer, words: &[&str]) -> Value {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
 }
 
-/// The median of these calls took the server no longer than `micros`, by its log of slow commands. Its clock includes
-/// interruptions by the system, so an average would show how busy the machine is.
+/// The median of these calls took the server at most `micros`, by its log of slow commands. The log counts
+/// interruptions by the system, so an average would measure how busy the machine is.
 #[track_caller]
 fn assert_median(server: &RedisServer, slow: &[(String, i64)], command: &str, micros: i64) {
     let said: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
@@ -46,7 +46,7 @@ fn listing_many_locks_does_not_block_the_server() {
     let begun = now();
     let mut locks = client.list("lock:*");
     let (mut names, over) = (BTreeSet::new(), AtomicBool::new(false));
-    // Another client is served between the requests, all the time.
+    // Another client is served all the time, between the requests.
     let mut waited = std::thread::scope(|scope| {
         let pings = scope.spawn(|| {
             let mut waited = Vec::new();
@@ -73,7 +73,7 @@ fn listing_many_locks_does_not_block_the_server() {
     waited.sort_by_key(|(_, took)| *took);
     let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // As many keys have another form. A page for each 500 keys, and a write for each 50 locks, or for the
+    // The server has as many keys of another form. A page covers 500 keys; a write covers 50 locks or the
     // rest of a page. A server that grows its table names some keys twice.
     let (locks, pages) = (u64::from(LOCKS), 2 * u64::from(LOCKS) / 500);
     assert!((locks..2 * locks).contains(&cost.keys) && cost.requests < 3 * pages + locks / 50, "{cost:?}");
@@ -87,7 +87,7 @@ fn listing_many_locks_does_not_block_the_server() {
          with the machine's stalls {with_stalls:?}",
         waited.len(),
     );
-    // 5 ms are promised before the server serves others: for a SCAN, and for 50 looks at locks.
+    // The promise is 5 ms before the server serves others: for a SCAN, and for 50 reads of locks.
     assert_median(&server, &slow, "scan", 2_500);
     assert_median(&server, &slow, "evalsha", 100);
     assert!(slow.iter().filter(|(_, took)| *took > 5_000).count() < (LOCKS / 100) as usize, "{slow:?}");
@@ -195,7 +195,7 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let listed: Vec<_> = client.clients().map(|one| one.unwrap()).collect();
     let [one] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!((one.id.to_string(), &*one.host, one.pid), (id(1), "h[31m", 7));
-    // A third of the lease has passed, and the entry's times are older by that.
+    // A third of the lease has passed, so the entry's ages are that much greater.
     assert!((10..20).contains(&one.written_ago.as_secs()), "{one:?}");
     assert!((11..21).contains(&one.uses[0].lasted.as_secs()), "{one:?}");
     let seen = client.inspect("a").unwrap();

@@ -15,6 +15,8 @@ mod support;
 mod databases;
 
 mod callbacks;
+#[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
+mod contended;
 mod deadlock_log;
 #[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
 mod deadlock_processes;
@@ -80,7 +82,7 @@ mod versions;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-/// A statement of a database as it runs: with its parts in the places of their names.
+/// A database's statement with its parts filled in.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn statement(database: &str, name: &str) -> String {
     let folder = format!("{}/src/stores/sql/query/{database}", env!("CARGO_MANIFEST_DIR"));

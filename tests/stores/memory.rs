@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use leasehold::crossbeam_channel::unbounded;
 use leasehold::{Event, HoldState, LockClient, ManualClock, MemoryStore, NotHeld};
 
 use crate::support::observer::told;
@@ -15,7 +16,6 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 const HOUR: Duration = secs(3_600);
-/// The default lease.
 const LEASE: Duration = secs(30);
 
 fn world() -> (ManualClock, MemoryStore) {
@@ -33,6 +33,26 @@ fn a_release_wakes_while_the_clock_stands() {
     comes_true_within(LONG, || second.stats().waiters > 0);
     guard.unlock().unwrap();
     drop(waiter.returns_within(LONG));
+}
+
+#[test]
+fn a_waiting_thread_is_heard_of_while_the_clock_stands() {
+    let (_clock, store) = world();
+    let client = LockClient::in_memory_with(&store);
+    let lock = client.get_read_write_lock("a");
+    for (held, wanted) in
+        [(lock.read(), lock.write()), (lock.write(), lock.read()), (lock.write(), lock.write())]
+    {
+        let guard = held.acquire_owned().unwrap();
+        let (sender, called) = unbounded();
+        guard.on_contended(move || sender.send(()).unwrap_or_default()).unwrap();
+        assert!(!guard.is_contended().unwrap());
+        let wanted = wanted.clone();
+        let waiter = Waiter::start(move || wanted.acquire_owned().unwrap());
+        called.recv_timeout(LONG).expect("the thread is heard of");
+        guard.unlock().unwrap();
+        drop(waiter.returns_within(LONG));
+    }
 }
 
 #[test]

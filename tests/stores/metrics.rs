@@ -1,88 +1,19 @@
 //! The feature `metrics` sends each series that the page of `Metrics` names, from real events.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
 use leasehold::{Event, Fault, Interrupt, LockClient, MemoryStore, Metrics, Observer};
-use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
-    SharedString, Unit, with_local_recorder,
-};
+use metrics::{Key, with_local_recorder};
 
+use crate::support::recorder::Kept;
 use crate::support::{LONG, deadlocked, eventually, leased, ms};
 
-#[derive(Default, Clone)]
-struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
-
-impl Kept {
-    fn of(&self, series: &str) -> f64 {
-        self.0.lock().unwrap().get(series).copied().unwrap_or(0.0)
-    }
-}
-
-struct Series(Kept, String);
-
-impl Series {
-    fn new(kept: &Kept, key: &Key) -> Arc<Series> {
-        let labels = key.labels().map(|label| format!("{}={}", label.key(), label.value()));
-        let labels: Vec<String> = labels.collect();
-        Arc::new(Series(kept.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
-    }
-
-    fn add(&self, value: f64) {
-        *self.0.0.lock().unwrap().entry(self.1.clone()).or_default() += value;
-    }
-}
-
-impl CounterFn for Series {
-    fn increment(&self, value: u64) {
-        self.add(u32::try_from(value).unwrap().into());
-    }
-
-    fn absolute(&self, _: u64) {
-        panic!("no counter is set")
-    }
-}
-
-impl GaugeFn for Series {
-    fn increment(&self, value: f64) {
-        self.add(value);
-    }
-
-    fn decrement(&self, value: f64) {
-        self.add(-value);
-    }
-
-    fn set(&self, value: f64) {
-        self.0.0.lock().unwrap().insert(self.1.clone(), value);
-    }
-}
-
-impl HistogramFn for Series {
-    fn record(&self, _: f64) {
-        self.add(1.0);
-    }
-}
-
-impl Recorder for Kept {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(Series::new(self, key))
-    }
-
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(Series::new(self, key))
-    }
-
-    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::from_arc(Series::new(self, key))
-    }
+fn series_of(key: &Key) -> String {
+    let labels: Vec<String> =
+        key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+    format!("{}{{{}}}", key.name(), labels.join(","))
 }
 
 /// This test's recorder, on every thread.
@@ -105,13 +36,13 @@ impl Recorded {
     #[track_caller]
     fn eventually(&self, series: &str) {
         let has_come = eventually(LONG, || self.1.of(series) > 0.0);
-        assert!(has_come, "{series} is not among {:#?}", self.1.0.lock().unwrap());
+        assert!(has_come, "{series} is not among {:#?}", self.1.values.lock());
     }
 }
 
 #[test]
 fn waits_and_holds_have_their_series() {
-    let recorded = Recorded(Metrics::new(), Kept::default());
+    let recorded = Recorded(Metrics::new(), Kept::naming(series_of));
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
     let lock = client.get_lock("a");
@@ -150,7 +81,7 @@ fn waits_and_holds_have_their_series() {
 
 #[test]
 fn hand_offs_renewals_and_losses_have_their_series() {
-    let recorded = Recorded(Metrics::new(), Kept::default());
+    let recorded = Recorded(Metrics::new(), Kept::naming(series_of));
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
     for is_local in [true, false] {
@@ -234,7 +165,7 @@ fn a_thread_counts_as_a_waiter_once_it_sleeps() {
 fn a_clone_that_gets_a_label_keeps_its_groups() {
     let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
     let labelled = metrics.clone().label("client", "orders");
-    let recorded = Recorded(labelled, Kept::default());
+    let recorded = Recorded(labelled, Kept::naming(series_of));
     recorded.client(&MemoryStore::new()).get_lock("stock:42").acquire().unwrap().unlock().unwrap();
     recorded.eventually("leasehold_hold_seconds{client=orders,kind=lock,end=released,group=stock}");
     drop(metrics);
@@ -242,13 +173,13 @@ fn a_clone_that_gets_a_label_keeps_its_groups() {
 
 #[test]
 fn a_deadlock_is_counted_once() {
-    let recorded = Recorded(Metrics::new(), Kept::default());
+    let recorded = Recorded(Metrics::new(), Kept::naming(series_of));
     let builder = LockClient::builder().observer(recorded.clone()).detect_deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
     let counted = || {
         with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));
         recorded.1.of("leasehold_deadlocks_total{}")
     };
-    assert!(deadlocked(&client, ["a", "b"], || counted() > 0.0), "{:#?}", recorded.1.0.lock().unwrap());
+    assert!(deadlocked(&client, ["a", "b"], || counted() > 0.0), "{:#?}", recorded.1.values.lock());
     assert_eq!(counted().to_string(), "1");
 }

@@ -271,8 +271,7 @@ fn a_server_stop_ends_no_session_lock() {
     }
 }
 
-/// A look whether the connection stands also has the session live on, but for no longer than it was to at
-/// first.
+/// A ping also keeps the session alive, but for no longer than at first.
 #[test]
 fn renewals_and_reentries_set_the_idle_limit() {
     let Some(server) = shared() else { return };
@@ -284,7 +283,7 @@ fn renewals_and_reentries_set_the_idle_limit() {
         }
         Act::Pass
     });
-    // How often the server was asked to let a session idle for so many seconds.
+    // How often the server was told this idle limit.
     let idle_limits_set = |seconds: u32| {
         let asked = String::from_utf8_lossy(&asked.lock()).into_owned();
         asked.matches(&format!("SET SESSION wait_timeout = {seconds}")).count()
@@ -303,7 +302,7 @@ fn renewals_and_reentries_set_the_idle_limit() {
 #[test]
 fn a_silent_session_is_held_to_its_windows_end() {
     let Some(server) = shared() else { return };
-    // The server is heard no more on the connections below that number.
+    // The server is not heard any more on connections with lower numbers.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {
@@ -367,7 +366,7 @@ fn a_transaction_that_the_server_ends_is_lost() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());
-    // By a vain wait, if the server is set so.
+    // A wait in vain ends the transaction, if the server is set so.
     let mut first = MysqlServer::begin(&mut one);
     let _held = names.lock(&mut first, "a", ms(0)).unwrap().unwrap();
     let mut second = MysqlServer::begin(&mut two);

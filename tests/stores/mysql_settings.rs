@@ -176,9 +176,9 @@ fn existing_tables_need_no_right_to_create() {
     assert_eq!(left, None, "a try leaves nothing behind");
 }
 
-/// Also those of callers who do not wait for it any more.
+/// Includes sessions whose callers have given up.
 #[test]
-fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
+fn no_session_waits_long_on_a_server_locked_for_reading() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     admin.query_drop("CREATE USER app").unwrap();
@@ -201,7 +201,7 @@ fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
     locked.query_drop("UNLOCK TABLES").unwrap();
 }
 
-/// Where the server tells letters apart, as on Linux.
+/// Where the server distinguishes case, as on Linux.
 #[test]
 fn a_table_differing_in_case_is_named_at_connect() {
     let Some(server) = MysqlServer::start() else { return };

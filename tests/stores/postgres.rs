@@ -207,7 +207,7 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     // A directory entry would be another statement on this connection, or use another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // So that the statement is prepared: without that nothing would be in doubt. Behind the first use comes a question.
+    // Prepares the statement, without which nothing would be in doubt. A question follows the first use.
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();
@@ -227,8 +227,8 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     client.get_lock("a").unlock().unwrap();
 }
 
-/// A connection whose statement was not prepared in time is not used next: nothing is in doubt, but nobody
-/// answers there.
+/// A connection whose statement was not prepared in time is not used next: nothing is in doubt, but the
+/// server is silent there.
 #[test]
 fn a_connection_silent_before_preparing_is_dropped() {
     let Some(server) = PostgresServer::start() else { return };
@@ -330,7 +330,7 @@ fn transaction_pooling_is_refused_with_the_reason() {
     server.client();
     for mode in ["transaction", "statement", "session"] {
         let Some(bouncer) = Bouncer::before(&server, mode) else { return };
-        // Idle sessions of the pool, any of which may be used.
+        // The pool's idle sessions, any of which may be used.
         let mut several: Vec<Client> =
             (0..4).map(|_| Client::connect(&bouncer.url(), NoTls).unwrap()).collect();
         std::thread::scope(|scope| {

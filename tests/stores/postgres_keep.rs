@@ -1,18 +1,18 @@
 //! PostgreSQL: cached locks, and clients that want them.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use leasehold::{LockClient, RedisLock};
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use crate::databases::Database;
+use crate::support::caching::{UNUSED, is_free_within, use_until_cached};
 use crate::support::postgres::PostgresServer;
 use crate::support::stalls::stalled_since;
 use crate::support::{LONG, SLACK, elsewhere, eventually, fresh, let_pass, ms, now, start};
 
-/// The longest time between two checks of a cached lock, and the time from a grant to the first.
-const LOOK: Duration = ms(500);
+/// The time from a grant to the first check.
 const FIRST_LOOK: Duration = ms(50);
 
 fn is_free(lock: &RedisLock, admin: &mut Client) -> bool {
@@ -22,19 +22,7 @@ fn is_free(lock: &RedisLock, admin: &mut Client) -> bool {
 
 #[track_caller]
 fn use_until_kept(lock: &RedisLock, admin: &mut Client) {
-    let is_kept = || {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-        !is_free(lock, admin)
-    };
-    assert!(eventually(LONG, is_kept), "it is given back each time");
-}
-
-#[track_caller]
-fn is_free_within(lock: &RedisLock, admin: &mut Client, since: Instant, limit: Duration) {
-    assert!(eventually(LONG, || is_free(lock, admin)), "it is never given back");
-    let took = since.elapsed();
-    assert!(took <= limit + SLACK + stalled_since(since), "it was given back after {took:?}");
+    use_until_cached(lock, || is_free(lock, admin));
 }
 
 fn kept_by(client: &LockClient, label: &str, admin: &mut Client) -> RedisLock {
@@ -48,7 +36,7 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
 
-/// Waits until a look that began from now on was answered and heeded: one may be under way, and the next begins behind it.
+/// Waits for a check that begins from now on: one may be under way, and the next follows it.
 fn await_looks(admin: &mut Client) {
     let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Looks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
@@ -58,7 +46,7 @@ fn await_looks(admin: &mut Client) {
     }
 }
 
-/// Has a client stand in line that sends no recall.
+/// Adds a client to the queue that sends no recall.
 fn stand(name: &str, client: &str, asked_ago: &str, admin: &mut Client) {
     let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
         VALUES (sha256($1), $2, 'nobody', now(), clock_timestamp() - $3::text::interval, false)";
@@ -152,9 +140,9 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     assert_eq!(version(&mut admin), before, "a look writes");
     let used = now();
     lock.unlock().unwrap();
-    // What nobody uses for half a second is free.
-    assert!(!is_free(&lock, &mut admin) || used.elapsed() >= LOOK, "it was given back to nobody");
-    // Its message was lost.
+    // A lock that nobody uses for half a second is free.
+    assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "it was given back to nobody");
+    // The recall's message was lost.
     lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
@@ -174,11 +162,11 @@ fn clients_without_queue_rights_recall_cached_locks() {
     let (theirs, asked) = (few.get_lock(lock.name()), now());
     let waiter = start(move || theirs.lock().map(|()| theirs.unlock()));
     waiter.join().unwrap().unwrap().unwrap();
-    assert!(asked.elapsed() <= LOOK + SLACK + stalled_since(asked), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() <= UNUSED + SLACK + stalled_since(asked), "{:?}", asked.elapsed());
     let lock = few.lock_builder(fresh("theirs")).cached().build();
     lock.lock().unwrap();
     lock.unlock().unwrap();
-    is_free_within(&lock, &mut admin, now(), FIRST_LOOK);
+    is_free_within(now(), FIRST_LOOK, || is_free(&lock, &mut admin));
 }
 
 #[test]
@@ -190,7 +178,7 @@ fn a_lost_recall_session_releases_cached_locks() {
         WHERE pid <> pg_backend_pid() AND query LIKE '%SHOW transaction_read_only'";
     let cut = now();
     assert_eq!(admin.query_one(text, &[]).unwrap().get::<_, i64>(0), 1);
-    is_free_within(&lock, &mut admin, cut, FIRST_LOOK);
+    is_free_within(cut, FIRST_LOOK, || is_free(&lock, &mut admin));
     use_until_kept(&lock, &mut admin);
 }
 
@@ -210,4 +198,27 @@ fn a_locked_row_costs_no_other_cached_lock() {
         assert!(!is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2, "it is lost");
     }
     transaction.rollback().unwrap();
+}
+
+/// Marks of holds that hear of others: of a living owner alone, and not behind another transaction's row lock.
+#[test]
+fn a_mark_is_for_a_living_owner() {
+    let Some(server) = PostgresServer::start() else { return };
+    let (client, other, mut admin) = (server.client(), server.client(), server.admin());
+    let name = &fresh("mark");
+    let guard = client.get_lock(name).acquire_owned().unwrap();
+    assert_eq!(keeper(name, &mut admin), None);
+    let mut locking = server.admin();
+    let mut held = locking.transaction().unwrap();
+    held.execute("SELECT FROM leasehold_locks WHERE id = sha256($1) FOR UPDATE", &[&name.as_bytes()])
+        .unwrap();
+    assert!(!guard.is_contended().unwrap());
+    await_looks(&mut admin);
+    assert!(!guard.is_contended().unwrap(), "a locked row is no sign of others");
+    held.commit().unwrap();
+    assert!(eventually(LONG, || keeper(name, &mut admin).is_some()));
+    guard.unlock().unwrap();
+    let theirs = other.get_lock(name).acquire_owned().unwrap();
+    assert_eq!(keeper(name, &mut admin), None, "of another hold");
+    theirs.unlock().unwrap();
 }

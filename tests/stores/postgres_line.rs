@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Event, LockClient, Observer};
+use leasehold::LockClient;
 use postgres::{Client, Row};
 
 use crate::databases::Database;
 use crate::statement;
+use crate::support::observer::attempts;
 use crate::support::postgres::PostgresServer;
 use crate::support::stalls::own_time_since;
 use crate::support::{
     LONG, eventually, fresh, let_pass, median, ms, now, stalled_since, start, watch_for_stalls,
 };
 
-/// An owner of a client that tells the line: its client's id is a UUID of version 8.
+/// An owner of a client whose releases notify the queue: its id is a UUID of version 8.
 const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
 /// A message takes no time; polls are a second apart.
@@ -53,16 +54,6 @@ fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
         VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";
     admin.execute(text, &[&name.as_bytes(), &client, &asked]).unwrap();
-}
-
-struct Counting(Arc<AtomicU32>);
-
-impl Observer for Counting {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Acquired { attempts, .. } = event {
-            self.0.fetch_add(*attempts, Ordering::SeqCst);
-        }
-    }
 }
 
 #[track_caller]
@@ -107,7 +98,7 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
     let begun = now();
     let waiters: Vec<_> = (0..count)
         .map(|_| {
-            let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
+            let client = server.options().observer(attempts(&asked)).build().unwrap();
             let name = name.clone();
             start(move || {
                 client.get_lock(&name).lock().unwrap();
@@ -266,7 +257,7 @@ fn returning_threads_reuse_the_lock_within_a_slice() {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {
         let asked = Arc::new(AtomicU32::new(0));
-        (server.options().observer(Counting(Arc::clone(&asked))).build().unwrap(), asked)
+        (server.options().observer(attempts(&asked)).build().unwrap(), asked)
     };
     let clients: Vec<_> = (0..3).map(|_| client()).collect();
     std::thread::scope(|scope| {
@@ -418,14 +409,14 @@ fn a_freed_lock_is_reserved_briefly() {
 
 /// The client knows its link to the server.
 #[test]
-fn a_freed_lock_is_reserved_for_as_long_as_the_first_in_line_asked_for() {
+fn a_reservation_lasts_as_long_as_its_client_asked() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = (fresh("reserved"), server.admin());
     let held = server.client().get_lock(&name).acquire_owned().unwrap();
     assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));
     let mut time =
         |text: &str| -> SystemTime { admin.query_one(&text.replace("NAME", &name), &[]).unwrap().get(0) };
-    // On a busy machine it counts as gone before it is told.
+    // On a busy machine it counts as gone before it is notified.
     time(
         "UPDATE leasehold_locks_line SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
         RETURNING seen",
@@ -477,7 +468,7 @@ fn a_client_that_joins_during_a_release_sees_it() {
         .unwrap();
     assert!(freed.get::<_, Option<i64>>(0).is_some());
     let asked = Arc::new(AtomicU32::new(0));
-    let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
+    let client = server.options().observer(attempts(&asked)).build().unwrap();
     let lock = name.clone();
     let waiting = start(move || client.get_lock(&lock).acquire().unwrap().unlock().unwrap());
     has_blocked(&mut admin, releases);

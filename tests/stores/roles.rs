@@ -166,7 +166,8 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
 }
 
-/// A session lock is no write that the old master would refuse, and the new one knows nothing of it.
+/// Holding a session lock writes nothing that the old master would refuse, and the new one does not know the
+/// lock.
 fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
@@ -250,7 +251,7 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
 fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
-    // How often a client spoke after its server had, or at first.
+    // How often the client sent after the server had, or at first.
     let turns = Arc::new(AtomicUsize::new(0));
     let (counts, asking) = (Arc::clone(&turns), Mutex::new(BTreeSet::new()));
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {

@@ -166,8 +166,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Two clients hold a lock and contend for another, while `rotate` sets the password on the server from the
-/// first to the second, and ends the user's connections: nobody waits for a lease, and nothing is lost or
+/// Two clients hold a lock and contend for another, while `rotate` changes the password on the server from
+/// the first to the second and ends the user's connections: nobody waits for a lease, and nothing is lost or
 /// refused. `LEASEHOLD_ROTATIONS` sets how often.
 #[track_caller]
 fn rotations_are_followed(
@@ -211,13 +211,13 @@ fn rotations_are_followed(
             scope.spawn(move || work(client, cycles));
         }
         for round in 1..=times {
-            // The provider answers when the server has been told.
+            // The provider answers once the server has the password.
             let mut current = password.lock();
             let new = format!("{SECRET}-{round}");
             rotate(&current, &new);
             *current = new;
             drop(current);
-            // No call sees more than one rotation: else a second may overtake the login after the first.
+            // No call spans two rotations; otherwise the second may overtake the login after the first.
             let before = cycles.each_ref().map(|cycles| cycles.load(Ordering::SeqCst));
             let go_on = || cycles.iter().zip(before).all(|(now, then)| now.load(Ordering::SeqCst) > then + 1);
             assert!(eventually(LONG, go_on), "after rotation {round}: {}", said.lock());
@@ -360,7 +360,7 @@ fn rotations_are_followed_on_etcd() {
 }
 
 #[test]
-fn a_provider_that_hangs_fails_or_returns_garbage_costs_no_hold() {
+fn a_failing_provider_costs_no_hold() {
     const WORKS: u8 = 0;
     const HANGS: u8 = 1;
     const FAILS: u8 = 2;
@@ -402,7 +402,6 @@ fn a_provider_that_hangs_fails_or_returns_garbage_costs_no_hold() {
     assert_eq!(seen.losses(), 0);
 }
 
-/// A connection is replaced before the server would end it.
 #[test]
 fn connections_are_replaced_before_their_credentials_end() {
     let Some(binary) = default_server() else { return };

@@ -12,7 +12,7 @@ use crate::support::processes::{
 };
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 use crate::support::{
-    LONG, RENEWED, elsewhere, eventually, folder, leased, let_pass, median, ms, now, receive, start,
+    LONG, RENEWED, elsewhere, eventually, leased, let_pass, median, ms, now, programs, receive, start,
     test_command, throughout,
 };
 
@@ -20,13 +20,13 @@ struct File(TempDir);
 
 impl File {
     fn new() -> File {
-        let file = File(folder::in_memory());
+        let file = File(programs::in_memory());
         file.client();
         file
     }
 
     fn url(&self) -> String {
-        folder::sqlite_url(&self.0.path().join("locks.db"))
+        programs::sqlite_url(&self.0.path().join("locks.db"))
     }
 
     fn options(&self) -> ClientBuilder {
@@ -106,12 +106,12 @@ fn a_file_without_the_table_says_how_to_make_it() {
 /// Some settings stay in a file that somebody else made.
 #[test]
 fn locks_do_not_depend_on_the_settings_of_the_file() {
-    let folder = folder::in_memory();
+    let folder = programs::in_memory();
     let path = folder.path().join("locks.db");
     let settings = "PRAGMA page_size = 512; PRAGMA encoding = 'UTF-16be'; PRAGMA auto_vacuum = FULL; \
                     PRAGMA journal_mode = TRUNCATE; PRAGMA user_version = 7; PRAGMA secure_delete = ON; CREATE TABLE other (a)";
     Connection::open(&path).unwrap().execute_batch(settings).unwrap();
-    let url = folder::sqlite_url(&path);
+    let url = programs::sqlite_url(&path);
     let [client, rival] =
         [(); 2].map(|()| LockClient::builder().url(&url).create_schema(true).lease(RENEWED).build().unwrap());
     let held = client.get_fenced_lock("Kästchen 箱").acquire().unwrap();
@@ -286,7 +286,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
 #[test]
 fn many_can_make_the_file_at_once() {
     for _ in 0..20 {
-        let folder = folder::in_memory();
+        let folder = programs::in_memory();
         let url = format!("sqlite://{}/locks.db", folder.path().display());
         let start = std::sync::Barrier::new(8);
         std::thread::scope(|scope| {
@@ -328,7 +328,7 @@ impl File {
 #[test]
 fn a_path_may_be_a_symbolic_link_to_the_file() {
     let file = File::new();
-    let linked = folder::in_memory();
+    let linked = programs::in_memory();
     let link = linked.path().join("link.db");
     let lead_to = |file: &File| {
         std::fs::remove_file(&link).ok(); // at first there is none
@@ -502,7 +502,7 @@ fn a_deleted_log_makes_no_two_holders() {
         let wait = if deleted == index { ms(500) } else { LONG };
         let rival = (!is_elsewhere).then(|| file.client());
         let is_taken = match &rival {
-            // Another thread: a loss that is noticed meanwhile gives this one's number up.
+            // Another thread: a loss noticed meanwhile retires this one's number.
             Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(wait).unwrap()),
             None => {
                 let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
@@ -546,7 +546,7 @@ fn users() -> Option<[[&'static str; 7]; 2]> {
 /// A folder in which everybody may make files, and a file in it with this mode, of the first user and the
 /// shared group.
 fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
-    let folder = folder::in_memory();
+    let folder = programs::in_memory();
     let place = folder.path().to_str().unwrap().to_owned();
     let run = |words: &[&str]| {
         let (good, text) = crate::support::run(words, |command| command);
@@ -625,7 +625,7 @@ fn a_hard_linked_file_is_refused() {
     let held = running.get_lock("a").acquire().unwrap();
     let other = file.0.path().join("other.db");
     std::fs::hard_link(file.0.path().join(FILES[0]), &other).unwrap();
-    for url in [file.url(), folder::sqlite_url(&other)] {
+    for url in [file.url(), programs::sqlite_url(&other)] {
         for create in [false, true] {
             let error = LockClient::builder().url(&url).create_schema(create).build().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -682,7 +682,7 @@ fn a_file_mounted_alone_is_refused() {
     let folder = inside.path().join("folder");
     std::fs::create_dir(&folder).unwrap();
     let _folder = Mount::new(&["--bind", file.0.path().to_str().unwrap()], &folder).unwrap();
-    let shared = LockClient::connect(folder::sqlite_url(&folder.join(FILES[0]))).unwrap();
+    let shared = LockClient::connect(programs::sqlite_url(&folder.join(FILES[0]))).unwrap();
     assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
 }
 
@@ -709,7 +709,7 @@ fn an_images_file_has_locks_per_container() {
     let [Some(one), Some(two)] = &containers else {
         return crate::support::missing("no overlay: only root can mount one");
     };
-    let client = |path: &std::path::Path| LockClient::connect(folder::sqlite_url(path)).unwrap();
+    let client = |path: &std::path::Path| LockClient::connect(programs::sqlite_url(path)).unwrap();
     let [first, beside, other] = [&one.2, &one.2, &two.2].map(|path| client(path));
     let held = first.get_lock("a").acquire().unwrap();
     assert!(!beside.get_lock("a").try_lock().unwrap(), "two owners");
@@ -739,7 +739,7 @@ fn a_restored_backup_is_a_loss_to_holders() {
 
 const TEN_DAYS_MS: i64 = 864_000_000;
 
-/// A clock set by this much since the rows were written looks as if their times had been set the other way.
+/// A clock moved by this much looks as if the rows' times had been moved the other way.
 fn set_clock(file: &File, by_ms: i64) {
     let set = "UPDATE leasehold_locks SET expires_at = expires_at - ?1, since = since - ?1";
     assert!(file.raw().execute(set, [by_ms]).unwrap() > 0);

@@ -128,7 +128,6 @@ fn over_tls_postgresql_keeps_locks_and_nobody_else_is_believed() {
     assert_eq!(builder().password("S3CR3T-not").build().unwrap_err().kind(), ErrorKind::Authentication);
 }
 
-/// libpq's options, with its meanings.
 #[test]
 fn each_sslmode_means_the_same_as_to_libpq() {
     let Some(server) = PostgresServer::start_tls() else { return };

@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: of the clients that wait for a name one looks often, and nothing depends on it.
+//! MySQL and MariaDB: one of the clients that wait for a name polls often, and nothing depends on it.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -67,13 +67,15 @@ fn one_waiting_client_polls_often() {
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // The others ask seldom: all of them together less often than this one, which a busy machine slows down.
-    // They keep to their time, each asks at both ends of the span, and the log has their entries in the directory too.
+    // The others poll seldom: together less often than this one, which a busy machine slows down. The
+    // others' polls do not slow down, each polls at both ends of the span, and the log also has their
+    // directory entries.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;
     assert!(others < seen[0].1.max(seldom), "{others} beside {seen:?} in {span:?}");
-    // The connection that has it is ended: another client has it, or this one again, and all get the lock.
+    // The poller's connection ends: another client becomes the poller, or the same one again, and all get
+    // the lock.
     admin.query_drop(format!("KILL {first}")).unwrap();
     assert!(eventually(LONG, || front(&mut admin, &name).is_some_and(|front| front != first)));
     held.unlock().unwrap();
@@ -83,7 +85,7 @@ fn one_waiting_client_polls_often() {
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
 }
 
-/// The connection that had it stays, for another name.
+/// The poller's connection stays, for another name.
 #[test]
 fn an_abandoned_poller_lock_goes_to_the_next_client() {
     let Some(server) = MysqlServer::start() else { return };
@@ -133,7 +135,7 @@ fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     let hand_offs = (1..=21).map(|round: usize| {
         wait(clients[round % 2], name, round, &got);
         assert!(eventually(LONG, || clients[round % 2].stats().waiters == 1));
-        // Its client has time to get the turnstile.
+        // The waiter's client has time to become the poller.
         let_pass(ms(100 + round as u64 * 7 % 50), "nothing is to be seen of a session lock's turnstile");
         let released = now();
         held.take().unwrap().unlock().unwrap();
@@ -150,8 +152,7 @@ fn the_poller_finds_a_release_in_milliseconds() {
     assert!(took <= ms(20), "{took:?}");
 }
 
-/// A client that stands still in front, or one of another program: the others poll as if there were no
-/// turnstile.
+/// A poller that stands still, or of another program: the others poll as usual.
 #[test]
 fn a_turnstile_that_is_stuck_delays_nobody() {
     let Some(server) = MysqlServer::start() else { return };
@@ -175,14 +176,15 @@ fn a_turnstile_that_is_stuck_delays_nobody() {
     assert_eq!(front(&mut admin, &name), stuck);
 }
 
-/// A user with no connection left for it, and a client that does without it, as versions before it do.
+/// A user without a spare connection for polling, and a client without a poller lock, as in earlier
+/// versions.
 #[test]
 fn waiters_without_a_turnstile_are_served_beside_others() {
     let Some(server) = MysqlServer::start() else { return };
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
     admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
-    // Over a socket it would be a second connection, beside the one that it asked for the socket's name.
+    // Over a socket there would be a second connection, beside the one that asked for the socket's name.
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     let spare = Conn::new(opts).unwrap();
     let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
@@ -193,7 +195,7 @@ fn waiters_without_a_turnstile_are_served_beside_others() {
     wait(&without, &name, 1, &got);
     assert!(!without.get_lock(&name).try_lock_for(ms(500)).unwrap());
     assert_eq!(front(&mut admin, &name), None);
-    drop(spare); // so that it has one more when it needs one
+    drop(spare); // leaves a connection for the poller
     wait(&server.client(), &name, 2, &got);
     eventual_front(&mut admin, &name);
     held.unlock().unwrap();
@@ -219,7 +221,7 @@ fn a_shut_down_poller_leaves_the_lock() {
         assert!(own_time_since(start) < ms(500), "{:?}", start.elapsed());
     });
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()));
-    // A wait ends in time, in front and behind.
+    // A wait ends in time, for the poller and for others.
     let (front_one, other) = (server.client(), server.client());
     std::thread::scope(|scope| {
         for client in [&front_one, &other] {

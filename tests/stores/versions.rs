@@ -1,5 +1,6 @@
-//! A client of the past beside one of today, on every store: either refuses what the other has made, in words, or both
-//! exclude each other. Session locks are left out, which the program does not take. `LEASEHOLD_OLD_PROGRAM` is the program `leasehold` of an older commit, which `./check versions`
+//! A client of an earlier commit beside one of today, on every store: either one refuses what the other
+//! made, in words, or both exclude each other. Session locks are left out, since the program does not offer
+//! them. `LEASEHOLD_OLD_PROGRAM` is the program `leasehold` of the earlier commit, which `./check versions`
 //! builds.
 
 use std::process::Child;
@@ -14,7 +15,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, folder, fresh, ms, run, shout, signal, spawn};
+use crate::support::{LONG, eventually, fresh, ms, programs, run, shout, signal, spawn};
 
 struct Place {
     variables: Vec<(&'static str, String)>,
@@ -47,9 +48,9 @@ impl Old<'_> {
         (text.contains("HELD"), text)
     }
 
-    /// Has it hold the lock; `None`: it does not get it.
+    /// Makes it hold the lock; `None`: the lock is busy.
     fn holds(&self, name: &str) -> Option<Child> {
-        let folder = folder::in_memory();
+        let folder = programs::in_memory();
         let sign = folder.path().join("held");
         let script = format!("touch {}; exec sleep 1000", sign.display());
         let variables = self.variables.iter().map(|(name, value)| (name, value));
@@ -63,7 +64,7 @@ impl Old<'_> {
     }
 }
 
-/// Each place is empty before the two use it, in one order and in the other.
+/// The place is empty at first; the two use it in one order, then in the other.
 fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
     let Ok(program) = std::env::var("LEASEHOLD_OLD_PROGRAM") else {
         return shout(&format!("SKIPPED {what}: LEASEHOLD_OLD_PROGRAM is not set"));
@@ -134,7 +135,7 @@ fn on_redis() {
     });
 }
 
-/// Below a path of its own each time.
+/// Each time below another path.
 #[test]
 fn on_etcd_and_zookeeper() {
     let Some(etcd) = Etcd::start() else { return };
@@ -147,8 +148,8 @@ fn on_etcd_and_zookeeper() {
 fn on_databases() {
     let mut folders = Vec::new();
     exclude_each_other("SQLite", || {
-        folders.push(folder::in_memory());
-        at(folder::sqlite_url(&folders[folders.len() - 1].path().join("locks.db")))
+        folders.push(programs::in_memory());
+        at(programs::sqlite_url(&folders[folders.len() - 1].path().join("locks.db")))
     });
     let Some(postgres) = PostgresServer::start() else { return };
     let Some(mysql) = MysqlServer::start() else { return };

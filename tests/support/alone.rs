@@ -1,4 +1,4 @@
-//! A test in a process of its own: it counts threads, descriptors or bytes, or is stopped and killed.
+//! A test in its own process: it counts threads, descriptors or bytes, or is stopped and killed.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
-/// The time after which a test counts as hanging. Some take ten seconds of processor, of which a busy machine
-/// gives them little.
+/// A test counts as hanging after this. Some need ten seconds of processor, which takes long on a busy
+/// machine.
 const HANGS: Duration = Duration::from_secs(400);
 
-/// Runs the calling test again, in a process where no other test's threads are, and `body` there.
+/// Runs the calling test again, with `body`, in a process without other tests' threads.
 #[track_caller]
 pub fn alone(body: impl FnOnce()) {
     alone_within(HANGS, body);
 }
 
-/// The same for a test that may take longer.
+/// As [`alone`], for a test that may take longer.
 #[track_caller]
 pub fn alone_within(limit: Duration, body: impl FnOnce()) {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
@@ -28,7 +28,7 @@ pub fn alone_within(limit: Duration, body: impl FnOnce()) {
         return body();
     }
     let (good, text) = reexecuted(&name, &[(ALONE, &name)]).ends_within(limit.max(HANGS));
-    // The harness writes the test's name without an end of line.
+    // The harness writes the test's name without a line end.
     for line in text.lines().map(|line| line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest)) {
         if ["SKIPPED ", "COUNTED ", "MEASURED "].iter().any(|begin| line.starts_with(begin)) {
             shout(line);
@@ -37,22 +37,21 @@ pub fn alone_within(limit: Duration, body: impl FnOnce()) {
     assert!(good && text.contains("1 passed"), "{name} failed:\n{text}");
 }
 
-/// The name of the test that this thread runs, with its modules.
+/// The name of this thread's test, with its modules.
 pub fn test_name() -> String {
     thread::current().name().expect("a test's thread has its name").to_owned()
 }
 
-/// The command that runs one test of this program, named with its modules.
 pub fn test_command(test: &str) -> Vec<String> {
     let program = std::env::current_exe().expect("this program");
     let program = program.to_str().expect("a path in Unicode");
     [program, test, "--exact", "--nocapture", "--test-threads=1"].map(str::to_owned).to_vec()
 }
 
-/// This program once more, to run one of its tests with some variables set.
+/// Starts this program again, for one of its tests and with some variables.
 pub fn reexecuted(test: &str, variables: &[(&str, &str)]) -> Process {
     let output = tempfile::NamedTempFile::new().unwrap();
-    // Both outputs go to one file; each write goes to its end.
+    // Both outputs append to one file.
     let append = || File::options().append(true).open(output.path()).unwrap();
     let child = spawn(&test_command(test), |command| {
         command.envs(variables.iter().copied()).stdout(append()).stderr(append())
@@ -78,7 +77,7 @@ impl Process {
         signal(self.pid(), name);
     }
 
-    /// Whether it succeeded, and what it wrote. Killed when it takes longer.
+    /// Whether it succeeded, and its output; killed after `limit`.
     pub fn ends_within(mut self, limit: Duration) -> (bool, String) {
         let child = self.child.as_mut().expect("it runs");
         let mut status = None;

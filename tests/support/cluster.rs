@@ -7,22 +7,22 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 const AGREE: Duration = Duration::from_secs(30);
-/// The time without an answer after which a member counts as failed.
+/// A member counts as failed after this silence.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(1000);
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
 
-/// The members. Dropping it ends the processes it started, and no other.
+/// Dropping it ends the processes that it started, and no other.
 pub struct Cluster {
-    /// At first the primaries, then a replica of each, in the same order.
+    /// First the primaries, then a replica of each, in the same order.
     pub members: Vec<RedisServer>,
     buses: Vec<Port>,
-    /// Their ports for TLS, and the certificates they use.
+    /// Ports for TLS, and the certificates.
     tls: Option<(Vec<Port>, RedisServer)>,
 }
 
 impl Cluster {
-    /// `None`, after [`super::missing`] has said so, where there is no server that can.
+    /// `None` after [`super::missing`], without a capable server.
     #[track_caller]
     pub fn start() -> Option<Cluster> {
         Cluster::start_with(&[])
@@ -95,7 +95,7 @@ impl Cluster {
         self.all_agree("know each other", all_known);
         for shard in 0..SHARDS {
             let primary = self.id(shard);
-            // Its member has heard of it, but perhaps not yet that it has slots.
+            // The member knows it, but perhaps not yet that it has slots.
             let replicates = || {
                 let mut admin = self.members[SHARDS + shard].admin();
                 redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).exec(&mut admin).is_ok()
@@ -105,7 +105,7 @@ impl Cluster {
         self.wait_until_whole();
     }
 
-    /// Waits until all members that run find all slots served, and the replicas are up to date.
+    /// Waits until all running members find all slots served, and the replicas are up to date.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         self.all_agree("agree that all is well", |index| {
@@ -118,7 +118,7 @@ impl Cluster {
             if text.contains("role:slave") {
                 return text.contains("master_link_status:up");
             }
-            // Half of the members are replicas, and each is seen by the one that it follows.
+            // Half of the members are replicas, each known to its primary.
             text.contains("state=online")
         };
         self.all_agree("follow each other", linked);
@@ -126,7 +126,7 @@ impl Cluster {
 
     #[track_caller]
     fn all_agree(&self, what: &str, yes: impl Fn(usize) -> bool) {
-        let mut agree = 0; // those that agreed are asked again once, together at the end
+        let mut agree = 0; // members that agreed are asked again, together, at the end
         let all = || {
             agree += (agree..self.members.len()).take_while(|index| yes(*index)).count();
             agree == self.members.len() && (0..agree).all(&yes)
@@ -151,7 +151,7 @@ impl Cluster {
         }
     }
 
-    /// The authority that signed the members' certificates (PEM), if they have any.
+    /// The authority of the members' certificates (PEM), if they have any.
     pub fn ca(&self) -> Option<std::path::PathBuf> {
         self.tls.as_ref().map(|(_, server)| server.ca())
     }
@@ -192,7 +192,7 @@ impl Cluster {
         text.contains("role:master")
     }
 
-    /// The member that has the key's slot, as one that runs sees it.
+    /// The member with the key's slot, as a running member sees it.
     pub fn primary_of(&self, key: &str) -> usize {
         self.primary_seen_by(self.running(), key)
     }

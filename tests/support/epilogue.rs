@@ -1,5 +1,4 @@
 //! Nothing is left behind: the check at the end of a scenario.
-//!
 //! ```ignore
 //! let baseline = Baseline::take(&server);
 //! // … clients come, hold, lose, wait, and are dropped …
@@ -11,7 +10,7 @@ use super::server::{ADMIN, RedisServer};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The names of the library's threads begin so; the kernel shows 15 bytes of a name.
+/// Prefix of the library's thread names; the kernel shows 15 bytes.
 pub const THREAD_PREFIX: &str = "leasehold";
 
 pub struct Baseline {
@@ -27,22 +26,22 @@ impl Baseline {
         Baseline { clients, threads: None, descriptors: None, limit: Duration::from_secs(5) }
     }
 
-    /// How long the library may take to clean up; 5 s unless said.
+    /// How long the library may take to clean up; 5 s by default.
     pub fn within(mut self, limit: Duration) -> Baseline {
         self.limit = limit;
         self
     }
 
-    /// Also counts the library's threads and the file descriptors of this process. Only for a test that is
-    /// alone in its process: other tests have clients of their own.
+    /// Also counts the library's threads and this process's file descriptors; only for a test that is alone
+    /// in its process.
     pub fn alone(mut self) -> Baseline {
         self.threads = threads().map(|names| names.len());
         self.descriptors = descriptors();
         self
     }
 
-    /// Panics with all that is still there when the limit is over: subscriptions, client connections, hashes
-    /// without a TTL and, when [`alone`](Baseline::alone), threads and descriptors.
+    /// Panics with everything that still exists after the limit: subscriptions, client connections, hashes
+    /// without a TTL and, with [`alone`](Baseline::alone), threads and descriptors.
     #[track_caller]
     pub fn assert_clean(&self, server: &RedisServer) {
         let mut left = Vec::new();
@@ -55,7 +54,7 @@ impl Baseline {
 
     pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
         let mut left = Vec::new();
-        // First, while the admin connection below is not open yet: the two sides of each count match.
+        // First, before the admin connection below opens, so that both counts match.
         if let (Some(before), Some(now)) = (self.threads, threads())
             && now.len() > before
         {
@@ -80,8 +79,8 @@ impl Baseline {
     }
 }
 
-/// The existing ones of these keys. From now on none of them ends by itself: only a release can end it. So a
-/// test can wait for a release that is under way, and no end of a lease is taken for it.
+/// The existing ones among these keys, without their expiry from now on: so a test can wait for a release,
+/// and no lease's end is taken for one.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();
     let mut is_there = |key: &str| -> bool {
@@ -91,15 +90,15 @@ pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &
     keys.into_iter().filter(|key| is_there(key)).collect()
 }
 
-/// Panics when a hash has no TTL, in any database: a lock that nobody will ever free. True at any moment of
-/// any scenario, so it may be asked while things go on.
+/// Panics if a hash has no TTL, in any database: a lock that nobody will ever free. May be called at any
+/// moment of a scenario.
 #[track_caller]
 pub fn assert_every_hash_has_a_ttl(server: &RedisServer) {
     let found = hashes_without_ttl(&mut server.admin());
     assert!(found.is_empty(), "hashes without TTL: {found:?}");
 }
 
-/// The keys of type hash that live for ever, as `database:key`.
+/// Hash keys without an expiry, as `database:key`.
 fn hashes_without_ttl(admin: &mut redis::Connection) -> Vec<String> {
     let keyspace: String = redis::cmd("INFO").arg("keyspace").query(admin).unwrap();
     let databases =
@@ -112,7 +111,7 @@ fn hashes_without_ttl(admin: &mut redis::Connection) -> Vec<String> {
             let (next, keys): (u64, Vec<Vec<u8>>) =
                 redis::cmd("SCAN").arg(cursor).arg(&["COUNT", "1000", "TYPE", "hash"]).query(admin).unwrap();
             for key in keys {
-                // -2 is a key that has gone since.
+                // -2: the key has gone since.
                 if redis::cmd("PTTL").arg(&key).query::<i64>(admin).unwrap() == -1 {
                     found.push(format!("{database}:{}", String::from_utf8_lossy(&key)));
                 }
@@ -149,18 +148,17 @@ fn clients(admin: &mut redis::Connection) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// The names of the library's threads in this process; `None` where the system does not tell.
+/// Names of the library's threads in this process; `None` where the system does not show them.
 pub fn threads() -> Option<Vec<String>> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
-    // A thread may end between the two looks.
+    // A thread may end between the two reads.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     Some(
         names.map(|name| name.trim_end().to_owned()).filter(|name| name.starts_with(THREAD_PREFIX)).collect(),
     )
 }
 
-/// The number of open files, but for those of `/proc`: the meter of stalls has some of them open when it
-/// looks, and so has this function.
+/// Open files except those of `/proc`, which the meter of stalls and this function open.
 fn descriptors() -> Option<usize> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

@@ -1,10 +1,9 @@
-//! Private etcd members: started on free ports in a temporary folder, gone afterwards also when a test fails.
+//! Private etcd members, on free ports and in a temporary folder that is removed even if the test fails.
 //!
-//! The program is looked up in `PATH` (Debian's package etcd-server). Its data lies in memory where the
-//! machine has such a folder, since it writes each change through to the disk and old versions cannot be told
-//! not to.
+//! The program is found in `PATH` (Debian's package etcd-server). Its data lies in memory where possible,
+//! since etcd syncs each change, and old versions cannot avoid that.
 
-use super::listening::listens;
+use super::programs::listens;
 use super::server::{Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 use std::io::{Read, Write};
@@ -14,24 +13,24 @@ use std::process::Child;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long members may take to start, and to answer.
+/// Longest time for members to start and answer.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Skips the calling test for want of the server.
+/// Skips the calling test without the server.
 #[track_caller]
 pub fn say_missing() {
     missing("no etcd in PATH (Debian's package etcd-server)");
 }
 
-/// One member. Dropping it kills the process it started, and no other.
+/// Dropping it kills the process that it started, and no other.
 pub struct Etcd {
     process: Option<Child>,
     will: Option<LastWill>,
     name: String,
     client: Port,
     peer: Port,
-    /// All members, in the words of `--initial-cluster`.
+    /// All members, as in `--initial-cluster`.
     cluster: String,
     tls: bool,
     folder: TempDir,
@@ -46,7 +45,7 @@ impl Etcd {
         Etcd::start_members(count, false)
     }
 
-    /// One member that speaks TLS only to clients, as `localhost` and 127.0.0.1, by a CA of its own.
+    /// One member that speaks TLS only, as `localhost` and 127.0.0.1, with its own CA.
     pub fn start_tls() -> Option<Etcd> {
         Etcd::start_members(1, true)?.pop()
     }
@@ -94,7 +93,7 @@ impl Etcd {
         self.client.number()
     }
 
-    /// The authority that signed its certificate, and one that did not.
+    /// The authority of its certificate, and another one.
     pub fn authorities(&self) -> [std::path::PathBuf; 2] {
         ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
     }
@@ -120,7 +119,7 @@ impl Etcd {
         self.wait_until_ready();
     }
 
-    /// Freezes the process: connections are still accepted by the kernel, nothing is answered.
+    /// Freezes the process: the kernel still accepts connections, and nobody answers.
     pub fn stop(&self) {
         signal(self.pid(), "STOP");
     }
@@ -129,7 +128,7 @@ impl Etcd {
         signal(self.pid(), "CONT");
     }
 
-    /// Asks the gateway as an operator would; status and body.
+    /// Asks the gateway as an operator; status and body.
     pub fn ask(&self, path: &str, body: &str) -> Result<(u16, String), String> {
         self.ask_as("", path, body)
     }
@@ -150,13 +149,13 @@ impl Etcd {
         Ok((status, body.to_owned()))
     }
 
-    /// The same, where it has to succeed; as JSON.
+    /// As [`ask`](Self::ask), for a request that must succeed; returns JSON.
     #[track_caller]
     pub fn must(&self, path: &str, body: &str) -> serde_json::Value {
         self.must_as("", path, body)
     }
 
-    /// The same, as who has this token.
+    /// As [`must`](Self::must), with this token.
     #[track_caller]
     pub fn must_as(&self, token: &str, path: &str, body: &str) -> serde_json::Value {
         let (status, text) =
@@ -176,8 +175,7 @@ impl Etcd {
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
         let data = path.join("data");
-        // Short beats make for a short least lease, of one second: it is one and a half elections, rounded
-        // up.
+        // Short heartbeats allow a lease of one second: the least is one and a half elections, rounded up.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
         let mut program = vec![
             "etcd",
@@ -201,7 +199,7 @@ impl Etcd {
             election,
             "--log-level",
             "error",
-            // A password costs a tenth of a second of processor otherwise.
+            // Otherwise a password costs a tenth of a second.
             "--bcrypt-cost",
             "4",
             // A token ends while a test runs.
@@ -236,7 +234,7 @@ impl Etcd {
             }
             match self.ask("/v3/kv/range", r#"{"key":"YQ=="}"#) {
                 Ok((200, _)) => true,
-                // The test looks at TLS itself.
+                // The test checks TLS itself.
                 Err(_) if self.tls => true,
                 other => {
                     last = format!("{other:?}");

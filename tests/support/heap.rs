@@ -1,4 +1,4 @@
-//! How many bytes are allocated now. The program that says `mod support;` and uses this has this allocator.
+//! The allocator of a program that includes `mod support;` and uses this: counts allocated bytes.
 #![allow(unsafe_code, reason = "an allocator that counts is one; it passes everything on to the system's")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
-    /// How often this thread has allocated something, and how many bytes in all.
+    /// This thread's allocations, and their bytes.
     static MINE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -19,7 +19,7 @@ pub fn live_bytes() -> i64 {
     LIVE.load(Ordering::SeqCst)
 }
 
-/// How often the calling thread has allocated something, and how many bytes in all, since it began.
+/// The calling thread's allocations, and their bytes.
 pub fn allocated_by_this_thread() -> (u64, u64) {
     MINE.get()
 }
@@ -32,7 +32,7 @@ fn count(bytes: usize, sign: i64) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // While the thread's storage is taken down nobody asks any more.
+        // During thread destruction nobody asks any more.
         MINE.try_with(|mine| {
             let (times, bytes) = mine.get();
             mine.set((times + 1, bytes + layout.size() as u64));

@@ -1,4 +1,4 @@
-//! Locks taken all the time by threads of several clients, while a test does what it does to the servers.
+//! Threads of several clients that take locks all the time, while a test disturbs the servers.
 
 use super::history::History;
 use super::{eventually, now, shout};
@@ -12,16 +12,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const HELD: Duration = Duration::from_millis(2);
-/// How long it waits for one: as long as the tests let a switch take, in which nobody has it.
+/// Longest wait: as long as tests allow for a switch, during which nobody has the lock.
 const WAIT: Duration = super::sentinel::LIMIT;
-/// By when every lock is granted again once there is a master.
+/// After the switch, every lock is granted again within this.
 const SERVED: Duration = Duration::from_secs(20);
 
 struct Subject {
     name: String,
     history: History,
     grants: Mutex<Vec<Instant>>,
-    /// The state of a store behind the fence: the largest token so far, and how many writes it refused.
+    /// A resource behind the fence: the largest token so far, and the number of refused writes.
     newest: AtomicU64,
     refused: AtomicU64,
 }
@@ -29,12 +29,12 @@ struct Subject {
 struct Shared {
     subjects: Vec<Subject>,
     stop: AtomicBool,
-    /// How often each kind of error was met, and those that should not have been.
+    /// Number of errors of each kind, and errors that must not occur.
     errors: Mutex<BTreeMap<String, usize>>,
     wrong: Mutex<Vec<String>>,
 }
 
-/// Threads that take fenced locks and release them, until this is stopped.
+/// Threads that take and release fenced locks until stopped.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -43,7 +43,7 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Outcome {
     pub grants: usize,
-    /// Pairs of holds of different owners that overlapped, over all locks.
+    /// Overlapping holds of different owners, over all locks.
     pub overlaps: usize,
     pub tokens: usize,
     pub refused: u64,
@@ -51,7 +51,6 @@ pub struct Outcome {
 }
 
 impl Load {
-    /// Two threads of each client for each of `locks` locks.
     pub fn start(clients: &[LockClient], locks: usize) -> Load {
         let subject = |number| Subject {
             name: format!("load:{number}:{}", super::fresh("lock")),
@@ -79,8 +78,7 @@ impl Load {
         load
     }
 
-    /// Waits until every lock has been granted after `since`; returns how long after that the last of them
-    /// was, for the first time.
+    /// Waits until every lock has been granted after `since`; returns how long the last one took.
     #[track_caller]
     pub fn await_grants(&self, since: Instant) -> Duration {
         let first = |subject: &Subject| {
@@ -103,7 +101,7 @@ impl Load {
         self.shared.subjects.iter().map(gap).max().unwrap_or_default()
     }
 
-    /// Ends the threads; panics if there was an error that nobody should meet.
+    /// Ends the threads; panics if an error occurred that must not.
     #[track_caller]
     pub fn stop(self) -> Outcome {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -156,7 +154,7 @@ impl Shared {
             if subject.newest.fetch_max(fence, Ordering::SeqCst) > fence {
                 subject.refused.fetch_add(1, Ordering::SeqCst);
             }
-            // The promised time, and no more of it than was used.
+            // At most the promised time.
             subject.history.ends(open, now().min(promised));
             if let Err(error) = guard.unlock() {
                 self.met(&error);

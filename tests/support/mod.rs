@@ -1,15 +1,15 @@
-//! Support for all tests: servers, faults, and checks that have nothing to do with one test alone.
+//! Support for all tests: servers, faults, and common checks.
 //!
-//! Each test program says `#[path = "../support/mod.rs"] mod support;` in its `main.rs`, once;
-//! `tests/README.md` says why this is no crate of its own.
+//! Each test program includes this once, by `#[path = "../support/mod.rs"] mod support;`; `tests/README.md`
+//! says why this is no crate.
 //!
 //! | module | gives |
 //! | --- | --- |
 //! | [`timing`] | waiting for events, bounds on how late they may be |
 //! | [`threads`] | threads that hold a lock, wait for one, or make a call |
 //! | [`alone`] | a test in a process of its own |
+//! | [`caching`] | locks that their client caches |
 //! | [`observer`] | an observer that remembers its calls |
-//! | [`listening`] | whether a port is that of the process which a test has started |
 //! | [`server`] | a private Redis or Valkey of each version that is there |
 //! | `postgres`, `mysql` | a private PostgreSQL, MariaDB or MySQL (with the feature) |
 //! | [`processes`] | what several processes do with one lock, and one that is killed |
@@ -19,9 +19,8 @@
 //! | [`sentinel`] | a master, two replicas and three Sentinels |
 //! | [`relay`] | a relay that does with each piece of bytes what a test says |
 //! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
-//! | [`netns`] | a server behind a network of its own, whose packets can be dropped |
-//! | [`examples`] | the programs of `examples/`, built |
-//! | [`folder`] | a folder that no disk delays |
+//! | [`netns`] | a server behind its own network, whose packets can be dropped |
+//! | [`programs`] | users, folders and ports of programs that tests start, and the programs of `examples/` |
 //! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL or release, threads |
 //! | [`load`] | threads that take locks all the time, and what became of it |
 //! | [`stalls`] | for how long the machine stood still |
@@ -42,15 +41,12 @@
 )]
 
 pub mod alone;
-pub mod as_other_user;
+pub mod caching;
 pub mod cluster;
 pub mod epilogue;
 pub mod etcd;
-pub mod examples;
-pub mod folder;
 pub mod heap;
 pub mod history;
-pub mod listening;
 pub mod load;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -59,7 +55,10 @@ pub mod observer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod processes;
+pub mod programs;
 pub mod proxy;
+#[cfg(feature = "metrics")]
+pub mod recorder;
 pub mod relay;
 pub mod sentinel;
 pub mod server;
@@ -84,22 +83,22 @@ pub use timing::{
     let_pass, median, mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls, within,
 };
 
-/// A name that no other test uses: `label` and something random.
+/// A name used by no other test: `label` and random digits.
 pub fn fresh(label: &str) -> String {
     format!("{label}-{:012x}", random() >> 16)
 }
 
-/// A random number from the hasher's keys; the tests need no better source.
+/// A random number from the hasher's keys, which is good enough here.
 pub fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// True where a missing server, JDK or privilege fails a test instead of skipping it.
+/// Whether a missing server, JDK or privilege fails a test, instead of skipping it.
 pub fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false" && value != "0")
 }
 
-/// Writes past the test harness's capture, so that it is seen of passing tests too.
+/// Writes past the harness's capture, so that passing tests show it too.
 pub fn shout(line: &str) {
     let mut text = line.to_owned();
     text.push('\n');
@@ -107,7 +106,7 @@ pub fn shout(line: &str) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("stderr");
 }
 
-/// Skips a test for want of something: loudly on a laptop, as a failure in CI. `./check` counts the lines.
+/// Skips a test: loudly on a laptop, as a failure in CI. `./check` counts the lines.
 #[track_caller]
 pub fn missing(what: &str) {
     let line = format!("SKIPPED {}: {what}", std::thread::current().name().unwrap_or("?"));
@@ -115,18 +114,17 @@ pub fn missing(what: &str) {
     shout(&line);
 }
 
-/// Starts a program through a gate: it begins only when this thread has returned from starting it.
+/// Starts a program that begins only after this thread has returned from starting it.
 ///
-/// Without the gate a short-lived child may end while the thread that starts it still blocks all signals. The
-/// kernel then gives its SIGCHLD to another thread, whose read with a timeout fails with EINTR: a Redis
-/// command in another test fails, now and then, when the machine is busy. The child's pid is the program's,
-/// and its input is empty.
+/// Otherwise a short-lived child may end while the starting thread blocks all signals. The kernel then gives
+/// SIGCHLD to another thread, whose read with a time-out fails with EINTR: rarely, a Redis command fails in
+/// another test. The child's pid is the program's, and its input is empty.
 ///
-/// How long it waits for a processor is measured from then on, as of all that run here: see [`stalls`].
+/// From then on [`stalls`] counts the program's waits for a processor.
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
     if cfg!(windows) {
-        // No signal says there that a child has ended.
+        // Windows signals no child's end.
         let mut command = Command::new(&program[0]);
         return configure(command.args(&program[1..]).stdin(Stdio::null()))
             .spawn()
@@ -140,8 +138,7 @@ pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command
     child
 }
 
-/// Runs a program to its end, through the gate of [`spawn`]. Gives whether it succeeded, and both its
-/// outputs.
+/// Runs a program to its end, through [`spawn`]; returns whether it succeeded, and its output.
 pub fn run<S: AsRef<OsStr>>(
     program: &[S],
     configure: impl FnOnce(&mut Command) -> &mut Command,
@@ -152,13 +149,12 @@ pub fn run<S: AsRef<OsStr>>(
     (out.status.success(), text)
 }
 
-/// A client that connects. With a command time-out of its own the machine may be too busy for the first
-/// attempt.
+/// Builds a client, repeatedly: with its own command time-out a busy machine may fail the first attempt.
 pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -> leasehold::LockClient {
     let mut built = None;
     let connects = || {
         let outcome = build();
-        // Anything else than that is the test's to see.
+        // Any other error is for the test.
         let is_late = outcome.as_ref().is_err_and(leasehold::Error::is_retryable);
         built = Some(outcome);
         !is_late
@@ -167,20 +163,20 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     built.expect("it was tried").expect("it connects")
 }
 
-/// Whether a fault of the server or the network explains the error, and may pass. Unlike
-/// [`is_retryable`](leasehold::Error::is_retryable) also of the error of a release.
+/// Whether the error came from a passing fault of server or network. Unlike
+/// [`is_retryable`](leasehold::Error::is_retryable), also for the error of a release.
 pub fn may_pass(error: &leasehold::Error) -> bool {
     use leasehold::ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
     matches!(error.kind(), Busy | OutOfMemory | ReadOnly | StaleRing | TimedOut | Unreachable)
 }
 
-/// The channel on which a lock's releases are announced, as in Redisson.
+/// The channel of a lock's releases, as in Redisson.
 pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// How many clients listen for a lock, each for its turn or for all releases. `count`: NUMSUB or SHARDNUMSUB,
-/// as the clients listen; `ask` sends a command to the server that has the lock.
+/// Number of clients that listen for a lock, for their turn or for all releases. `count`: NUMSUB or
+/// SHARDNUMSUB; `ask` sends a command to the lock's server.
 pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -> redis::Value) -> usize {
     let channels = if count == "NUMSUB" { "CHANNELS" } else { "SHARDCHANNELS" };
     let turns = ask(&["PUBSUB", channels, &format!("leasehold_wake:{{{name}}}:*")]);
@@ -190,8 +186,8 @@ pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -
     turns.len().max(releases)
 }
 
-/// Sends a signal by its name. After `STOP` the whole process stands still: each of its threads is stopped by
-/// itself, and one on another processor could answer a request before it is.
+/// Sends a signal by its name. `STOP` returns once every thread is stopped: the kernel stops them one by
+/// one, and one could still answer a request.
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
     let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);
@@ -216,7 +212,7 @@ fn thread_states(pid: u32) -> Vec<char> {
     threads.filter_map(|thread| state(stat(thread.ok()?)?)).collect()
 }
 
-/// Raises the flag when it is dropped, also when a test panics: it ends the threads that a scope waits for.
+/// Raises the flag when dropped, also during a panic, and so ends threads that a scope waits for.
 pub struct Raise<'a>(pub &'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -225,8 +221,8 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// A command that runs when this process dies without having dropped this: by a kill, an abort, or because a
-/// static is never dropped. It waits for the end of a pipe that only this process holds.
+/// A command that runs if this process dies without dropping this (a kill, an abort, an undropped static).
+/// The shell waits for the end of a pipe that only this process holds.
 pub struct LastWill {
     shell: Child,
     pipe: Option<ChildStdin>,
@@ -248,7 +244,7 @@ impl LastWill {
 }
 
 impl Drop for LastWill {
-    /// Takes the will back: whoever drops it has done the work already.
+    /// Cancels the command: whoever drops this has done its work.
     fn drop(&mut self) {
         if let Some(mut pipe) = self.pipe.take()
             && pipe.write_all(b"done\n").is_err()

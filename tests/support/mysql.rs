@@ -1,10 +1,10 @@
-//! A private MariaDB or MySQL, as [`server`](super::server) is a private Redis.
+//! A private MariaDB or MySQL; see [`server`](super::server).
 //!
-//! The one that `LEASEHOLD_MYSQLD` names; else what is found in `PATH` and in `/usr/sbin`. They refuse to run
-//! as root: then as `mysql`, or `nobody`.
+//! The server that `LEASEHOLD_MYSQLD` names, or else found in `PATH` and `/usr/sbin`. It refuses to run as
+//! root, and then runs as `mysql` or `nobody`.
 
-use super::as_other_user::{install, own, prefix};
-use super::listening::listens;
+use super::programs::listens;
+use super::programs::{install, own, prefix};
 use super::server::{Certificates, Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 use mysql::Conn;
@@ -15,15 +15,15 @@ use tempfile::TempDir;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const USERS: [&str; 2] = ["mysql", "nobody"];
-/// Writes survive the server's death, if not the machine's.
+/// Writes survive the server's death, but not the machine's.
 const UNSYNCED: [&str; 4] = [
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-flush-method=nosync",
     "--innodb-doublewrite=OFF",
-    "--innodb-log-file-size=32M", // it is copied for each server
+    "--innodb-log-file-size=32M", // copied for each server
 ];
 
-/// A running server. Dropping it kills the process it started, and no other.
+/// Dropping it kills the process that it started, and no other.
 pub struct MysqlServer {
     process: Option<Child>,
     will: Option<LastWill>,
@@ -34,7 +34,7 @@ pub struct MysqlServer {
 }
 
 impl MysqlServer {
-    /// As it comes, but without waiting for the disk; `None` after [`missing`] when there is none.
+    /// Default settings without disk syncs; `None` after [`missing`] without a server.
     #[track_caller]
     pub fn start() -> Option<MysqlServer> {
         MysqlServer::start_with(&[])
@@ -68,7 +68,7 @@ impl MysqlServer {
         }
         own(folder.path(), &USERS);
         let data = format!("--datadir={}/data", folder.path().display());
-        // Of its own: a server removes what it takes for its leavings there, also those of another.
+        // Its own: a server removes others' files there that look like leftovers.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
         if let Some(installer) = installer {
@@ -111,7 +111,7 @@ impl MysqlServer {
         self.url_as("admin")
     }
 
-    /// For another user: `name` or `name:password`.
+    /// The URL of another user: `name` or `name:password`.
     pub fn url_as(&self, user: &str) -> String {
         format!("mysql://{user}@127.0.0.1:{}/locks", self.port())
     }
@@ -136,13 +136,13 @@ impl MysqlServer {
 
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            process.kill().ok(); // it may have ended by itself
+            process.kill().ok(); // it may have ended
             process.wait().expect("a child can be waited for");
         }
         self.will = None;
     }
 
-    /// Starts it again on the same port with the same data, killing it first if it still runs.
+    /// Restarts it on the same port with the same data, after killing it if it runs.
     pub fn restart(&mut self) {
         self.kill();
         self.launch();

@@ -1,18 +1,17 @@
-//! A server behind a network of its own: a namespace joined to ours by a pair of virtual Ethernet devices.
+//! A server behind its own network: a namespace joined to ours by virtual Ethernet devices.
 //!
-//! The test stays where it is; the server runs inside, at a private address. Packets can be dropped as a
-//! broken network drops them, and then the *kernel* keeps the bytes of a connection and sends them again and
-//! again, also after the process has closed it. A request delivered like that comes late, and no proxy of
-//! ours pretends it.
+//! The test stays outside; the server runs inside, at a private address. When packets are dropped, the
+//! *kernel* keeps a connection's bytes and sends them again, even after the process closed it. Such a
+//! request arrives late without any proxy.
 //!
-//! Needs root and `ip` (iproute2); dropping in one direction or of single connections also needs `iptables`.
-//! Without them [`Netns::new`] says so by [`missing`] and gives `None`.
+//! Needs root and `ip` (iproute2); dropping in one direction, or for single connections, also needs
+//! `iptables`. Otherwise [`Netns::new`] reports [`missing`] and returns `None`.
 
 use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};
 use std::net::Ipv4Addr;
 
-/// A namespace; dropping it removes it and its devices. Drop the servers inside it first.
+/// Dropping it removes the namespace and its devices. Drop the servers inside first.
 pub struct Netns {
     name: String,
     inner: String,
@@ -24,19 +23,19 @@ pub struct Netns {
 pub enum Lost {
     /// Bytes to the server: no request arrives.
     Requests,
-    /// Bytes from the server: requests are executed, nobody learns of it.
+    /// Bytes from the server: requests are executed, and nobody learns of it.
     Replies,
     Both,
 }
 
-/// A cut that lasts until it is healed or dropped.
+/// Lasts until it is healed or dropped.
 pub struct Cut<'a> {
     net: &'a Netns,
     heal: Vec<Vec<String>>,
 }
 
 impl Netns {
-    /// A new namespace, or `None` where that is not possible, which is said loudly and fails in CI.
+    /// A new namespace; `None` after [`missing`] where that is impossible.
     #[track_caller]
     pub fn new() -> Option<Netns> {
         let reason = if !cfg!(target_os = "linux") {
@@ -55,7 +54,7 @@ impl Netns {
     fn make() -> Result<Netns, String> {
         let mut last = String::new();
         for _ in 0..20 {
-            // The name claims the addresses: making a namespace whose name is taken fails.
+            // The name claims the addresses: creating a namespace with a used name fails.
             let subnet = (200 + (random() % 50) as u8, (random() % 250) as u8);
             let name = format!("leasehold-{}-{}", subnet.0, subnet.1);
             let route = run(&["ip", "-o", "route", "show", &format!("10.{}.{}.0/24", subnet.0, subnet.1)])?;
@@ -105,14 +104,13 @@ impl Netns {
         builder.inside(self).start()
     }
 
-    /// Packets of all connections are lost, of those that exist and of new ones.
+    /// Drops packets of all connections, existing and new.
     #[must_use = "dropping the cut heals it"]
     pub fn cut(&self, lost: Lost) -> Cut<'_> {
         self.drop_packets(lost, &[])
     }
 
-    /// Packets of one connection are lost, told by the test's port; all others pass, new ones too.
-    /// Packets of the connections that the server has now are lost; new ones pass.
+    /// Drops packets of the server's current connections; those of others pass.
     #[must_use = "dropping the cut heals it"]
     pub fn cut_connections(&self, server: &RedisServer, lost: Lost) -> Cut<'_> {
         let ports = self.ports(server);
@@ -120,7 +118,7 @@ impl Netns {
         self.drop_packets(lost, &ports)
     }
 
-    /// The test's ports of the connections that the server has now.
+    /// The local ports of the server's current connections.
     pub fn ports(&self, server: &RedisServer) -> Vec<u16> {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.admin()).unwrap();
         let prefix = format!("addr={}:", self.test_address());
@@ -157,7 +155,7 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // The devices go with the namespace.
+        // The devices end with the namespace.
         if let Err(error) = run(&["ip", "netns", "del", &self.name]) {
             shout(&format!("{error}: the namespace {} stays", self.name));
         }
@@ -165,7 +163,7 @@ impl Drop for Netns {
 }
 
 impl Cut<'_> {
-    /// Packets pass again. Packets that the kernels still want to deliver arrive after their next attempt.
+    /// Lets packets pass again. Packets that the kernels still want to deliver arrive at their next attempt.
     pub fn heal(self) {
         drop(self);
     }

@@ -1,16 +1,17 @@
-//! An observer that remembers its calls.
+//! An observer that records its calls.
 
 use std::error::Error as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use leasehold::crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Error, Loss, Observer};
+use leasehold::{Deadlock, Error, Loss, Observer};
 use parking_lot::Mutex;
 
 use super::{LONG, eventually, now};
 
-/// A call of an observer, with every error as all its texts.
+/// A call of an observer, with every error as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Acquired(String),
@@ -68,7 +69,7 @@ impl Observer for Seen {
     }
 }
 
-/// An observer that sends what `pick` makes of events, and where that arrives.
+/// An observer that sends what `pick` returns, and the receiver.
 pub fn told<T: Send + 'static>(
     pick: impl Fn(&leasehold::Event<'_>) -> Option<T> + Send + Sync + 'static,
 ) -> (impl Observer, Receiver<T>) {
@@ -81,7 +82,26 @@ pub fn told<T: Send + 'static>(
     (observer, told)
 }
 
-/// Everything an error says: its text, its debug text, and those of all its causes.
+/// An observer of deadlocks: whether each begins, the deadlock, and the time by `clock`.
+pub fn deadlocks<T: Send + 'static>(clock: fn() -> T) -> (impl Observer, Receiver<(bool, Deadlock, T)>) {
+    told(move |event| match event {
+        leasehold::Event::Deadlock { deadlock, .. } => Some((true, (*deadlock).clone(), clock())),
+        leasehold::Event::DeadlockOver { deadlock, .. } => Some((false, (*deadlock).clone(), clock())),
+        _ => None,
+    })
+}
+
+/// An observer that adds the attempts of each grant to `sum`.
+pub fn attempts(sum: &Arc<AtomicU32>) -> impl Observer + use<> {
+    let sum = Arc::clone(sum);
+    move |event: &leasehold::Event<'_>| {
+        if let leasehold::Event::Acquired { attempts, .. } = event {
+            sum.fetch_add(*attempts, Ordering::SeqCst);
+        }
+    }
+}
+
+/// An error's text, its debug text, and those of all causes.
 pub fn texts(error: &Error) -> String {
     let mut texts = format!("{error} | {error:?}");
     let mut cause = error.source();

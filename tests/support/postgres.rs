@@ -1,10 +1,10 @@
-//! A private PostgreSQL, as [`server`](super::server) is a private Redis.
+//! A private PostgreSQL; see [`server`](super::server).
 //!
-//! The programs are looked for in `PATH` and where Debian puts them. PostgreSQL refuses to run as root: then
-//! it runs as the user `postgres`, or as `nobody`.
+//! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, and then runs
+//! as `postgres` or `nobody`.
 
-use super::as_other_user::{install, own, prefix};
-use super::listening::listens;
+use super::programs::listens;
+use super::programs::{install, own, prefix};
 use super::server::{Certificates, Port, in_path, make_certificates};
 use super::{LastWill, eventually, missing, run, spawn};
 use postgres::{Client, NoTls};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(40);
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// A running server. Dropping it kills the process it started, and no other.
+/// Dropping it kills the process that it started, and no other.
 pub struct PostgresServer {
     process: Option<Child>,
     will: Option<LastWill>,
@@ -26,7 +26,7 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// As it comes, but without waiting for the disk; `None` after [`missing`] when there is none.
+    /// Default settings without disk syncs; `None` after [`missing`] without a server.
     #[track_caller]
     pub fn start() -> Option<PostgresServer> {
         PostgresServer::start_with(&[])
@@ -37,7 +37,7 @@ impl PostgresServer {
         PostgresServer::make(settings, false)
     }
 
-    /// One that also speaks TLS; to the user `client` nothing else, and by a certificate alone.
+    /// Also speaks TLS; the user `client` needs TLS and a certificate.
     #[track_caller]
     pub fn start_tls() -> Option<PostgresServer> {
         PostgresServer::make(
@@ -87,7 +87,7 @@ impl PostgresServer {
         self.url_as("admin")
     }
 
-    /// For another user: `name` or `name:password`.
+    /// The URL of another user: `name` or `name:password`.
     pub fn url_as(&self, user: &str) -> String {
         format!("postgres://{user}@127.0.0.1:{}/postgres", self.port())
     }
@@ -105,15 +105,15 @@ impl PostgresServer {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Ends the server at once (SIGKILL), also its processes for clients.
+    /// Kills the server (SIGKILL), including its processes for clients.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let pid = process.id();
             let served =
                 std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-            process.kill().ok(); // it may have ended by itself
+            process.kill().ok(); // it may have ended
             process.wait().expect("a child can be waited for");
-            // Those for clients would go on for a while, and answer.
+            // The processes for clients would run on for a while, and answer.
             for pid in served.split_whitespace() {
                 run(&["kill", "-KILL", pid], |command| command); // it may be gone
             }
@@ -134,9 +134,9 @@ impl PostgresServer {
         let mut settings = vec![
             format!("port={}", self.port()),
             "listen_addresses=127.0.0.1".to_owned(),
-            "fsync=off".to_owned(), // what was written survives the server's death, if not the machine's
+            "fsync=off".to_owned(), // writes survive the server's death, but not the machine's
             "shared_buffers=16MB".to_owned(),
-            // In the folder, which goes with it: a killed server leaves what it has in /dev/shm.
+            // In the folder, which is removed: a killed server leaves its files in /dev/shm.
             "dynamic_shared_memory_type=mmap".to_owned(),
             "max_connections=300".to_owned(),
             "autovacuum=off".to_owned(),
@@ -151,7 +151,7 @@ impl PostgresServer {
                 spawn(&command, |command| command.current_dir(self.folder.path()).stdout(same).stderr(log))
             });
             if process.try_wait().expect("a child can be asked").is_some() {
-                // Processes of the killed one may still be going; then it refuses, and is started again.
+                // Processes of the killed server may still run; then it refuses, and is started again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;
                 return ended;
@@ -171,7 +171,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// A PgBouncer before a server. Dropping it kills it.
+/// A PgBouncer in front of a server. Dropping it kills it.
 pub struct Bouncer {
     process: Child,
     _will: LastWill,
@@ -180,8 +180,8 @@ pub struct Bouncer {
 }
 
 impl Bouncer {
-    /// One that pools what `mode` says: `session`, `transaction` or `statement`. `None` after [`missing`]
-    /// when there is none.
+    /// Pools as `mode` says: `session`, `transaction` or `statement`. `None` after [`missing`] without a
+    /// PgBouncer.
     #[track_caller]
     pub fn before(server: &PostgresServer, mode: &str) -> Option<Bouncer> {
         Bouncer::before_with(server, mode, "")
@@ -230,7 +230,7 @@ impl Bouncer {
 
 impl Drop for Bouncer {
     fn drop(&mut self) {
-        self.process.kill().ok(); // it may have ended by itself
+        self.process.kill().ok(); // it may have ended
         self.process.wait().expect("a child can be waited for");
     }
 }

@@ -1,5 +1,5 @@
-//! Tests with several processes, for every store: the test is run again in processes of its own, which work and report.
-//!
+//! Tests with several processes, for every store: the test program runs again as processes that work and
+//! report.
 //! ```ignore
 //! #[test]
 //! fn four_processes_count_exactly() {
@@ -22,13 +22,13 @@ const PROCESSES: usize = 4;
 const THREADS: usize = 4;
 const NAME: &str = "across processes";
 
-/// How far processes count together: 500, or `LEASEHOLD_COUNT`. All of them have the same environment.
+/// How far processes count together: 500, or `LEASEHOLD_COUNT`, which all of them inherit.
 pub fn increments() -> u64 {
     std::env::var("LEASEHOLD_COUNT")
         .map_or(500, |number| number.parse().expect("LEASEHOLD_COUNT is a number"))
 }
 
-/// The lease of a holder that is killed.
+/// The lease of a killed holder.
 pub const LEASE: Duration = Duration::from_millis(3_000);
 
 /// This process, if it was started to work for a test.
@@ -46,17 +46,17 @@ impl Worker {
         Some(Worker { role: next(), folder: next().into(), url: next() })
     }
 
-    /// Does what the test wants of it, with a client at the test's URL whose lease is the one given.
+    /// Does the test's work, with a client for the test's URL and lease.
     pub fn work(&self, connect: impl Fn(&str, Duration) -> leasehold::Result<LockClient>) {
         match self.role.as_str() {
-            // Nothing is to end by itself here, however busy the machine is.
+            // Nothing may end by itself here, however busy the machine is.
             "count" => self.count(&connect(&self.url, Duration::from_secs(60)).unwrap()),
             "hold" => self.hold(&connect(&self.url, LEASE).unwrap()),
             role => panic!("{role}?"),
         }
     }
 
-    /// Counts up a number in a file that nothing but the lock protects.
+    /// Increments a number in a file that only the lock protects.
     fn count(&self, client: &LockClient) {
         let (file, increments) = (self.folder.join("counter"), increments());
         let counted: u64 = std::thread::scope(|scope| {
@@ -123,7 +123,8 @@ fn logs(folder: &Path) -> String {
         .collect()
 }
 
-/// Four processes with four threads each count to [`increments`] under one lock, and miss none. Returns how long that took.
+/// Four processes with four threads each count to [`increments`] under one lock, and miss none; returns how
+/// long that took.
 pub fn count_across_processes(url: &str) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("counter"), "0").unwrap();
@@ -144,7 +145,8 @@ pub fn count_across_processes(url: &str) -> Duration {
     start.elapsed()
 }
 
-/// A process that holds the lock is killed; the lock is free within `limit`. Returns how long that took.
+/// A process that holds the lock is killed; the lock must be free within `limit`. Returns how long that
+/// took.
 pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockClient) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let mut holder = Process::start("hold", folder.path(), url);
@@ -161,7 +163,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     took
 }
 
-/// While one name is held and waited for, others are taken and released without delay.
+/// While one name is held and awaited, others are taken and released without delay.
 pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     let (holder, other) = (connect(), connect());
     let visit = |kind, round| {
@@ -186,19 +188,19 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
         }
         let beside: leasehold::Result<Vec<Duration>> =
             (0..OTHER_VISITS).map(|round| visit("beside", round)).collect();
-        // Before anything here fails: the scope waits for those who wait.
+        // Before an assertion here fails: the scope waits for the waiters.
         interrupt.interrupt();
         none_was_delayed(alone.unwrap(), beside.unwrap());
     });
 }
 
-/// How many other names are visited in turn, and how many visits there are in all.
+/// Number of other names, visited in turn, and of visits.
 pub const OTHER_NAMES: usize = 6;
 pub const OTHER_VISITS: usize = 30;
 
-/// Visits to other names, in turn, while one name is held and waited for, took no longer than while it was not. A name that
-/// is behind another is late at each visit: so the quickest visit to each counts, and half of all of them. Both hold on a
-/// slow disk too, which may keep a single commit for a second, and does so before anything is held as well.
+/// Visits to other names while one name is held and awaited took no longer than without that. A name behind
+/// another would be late at each visit, so this compares the quickest visit to each, and the median. Both
+/// hold on a slow disk too, which may delay single commits by a second in both cases.
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
     let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {

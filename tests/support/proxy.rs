@@ -1,9 +1,9 @@
-//! A TCP proxy that understands RESP, in front of one server, on plain threads.
+//! A TCP proxy that understands RESP, in front of one server.
 //!
-//! It pairs each command with its reply, per connection and in order, so that a test can say *which* reply
-//! gets lost: "the next EVALSHA that names this lock". It does what a network does: bytes are delayed, held,
-//! lost from some point on, or the connection ends. It never loses a piece out of the middle of a stream, as
-//! TCP cannot either; the two exceptions are named so ([`Proxy::drop_messages`], [`Fault::repeat`]).
+//! The proxy pairs each command of a connection with its reply, in order, so that a test can name the reply to
+//! lose: "the next EVALSHA that names this lock". Like a network it delays, holds or loses bytes from some
+//! point on, or ends the connection. Like TCP it never loses bytes within a stream, with two exceptions:
+//! [`Proxy::drop_messages`] and [`Fault::repeat`].
 //!
 //! | to a test | by |
 //! | --- | --- |
@@ -13,7 +13,7 @@
 //! | connections | [`Proxy::kill`], [`Proxy::refuse`], [`Proxy::accept`], [`Proxy::ignore`] |
 //! | what was sent | [`Proxy::commands`], [`Fault::hits`] |
 //!
-//! TLS, or anything else that is no RESP, passes as it comes; then only what does not look into it works.
+//! TLS, and anything else but RESP, passes unchanged; then only functions that do not read it work.
 
 mod engine;
 mod resp;
@@ -32,7 +32,7 @@ const OWN_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The connection, counted from 0 in the order they were accepted.
+    /// Number of the connection, from 0, in order of acceptance.
     pub connection: u64,
     pub args: Vec<Vec<u8>>,
 }
@@ -65,7 +65,7 @@ impl Command {
     }
 }
 
-/// Picks scripts that have these bytes in an argument: a key, a channel, an owner, or the SHA-1.
+/// Picks scripts with these bytes in an argument: a key, a channel, an owner, or the SHA-1.
 pub fn script_with(bytes: impl Into<Vec<u8>>) -> impl Fn(&Command) -> bool + Send + 'static {
     let bytes = bytes.into();
     move |command| command.is_script() && command.contains(&bytes)
@@ -75,35 +75,35 @@ pub fn verb(verb: &'static str) -> impl Fn(&Command) -> bool + Send + 'static {
     move |command| command.verb() == verb
 }
 
-/// The state of the connection after a fault.
+/// The connection's state after a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It stays open and nothing passes on it any more, neither way: a black hole.
+    /// Open, and nothing passes any more in either direction: a black hole.
     Silent,
-    /// It is closed in order (FIN).
+    /// Closed in order (FIN).
     Close,
-    /// It is aborted (RST).
+    /// Aborted (RST).
     Reset,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// The server executes it; the reply, and all that follows on this connection, is lost.
+    /// The server executes it; its reply, and all later bytes, are lost.
     SwallowReply(Then),
     /// The first bytes of the reply pass, the rest is lost.
     CutReply(usize, Then),
-    /// These bytes come instead of the reply.
+    /// These bytes replace the reply.
     GarbleReply(Vec<u8>),
-    /// The reply, and all behind it on this connection, comes that much later.
+    /// Delays the reply, and all behind it on this connection.
     DelayReply(Duration),
-    /// The reply, and all behind it on this connection, waits for [`Fault::release`].
+    /// Holds the reply, and all behind it on this connection, until [`Fault::release`].
     HoldReply,
-    /// The command, and all behind it on this connection, waits for [`Fault::release`] before it reaches the
-    /// server, and reaches it then even if the client has long gone. Other connections pass.
+    /// Holds the command, and all behind it on this connection, until [`Fault::release`]; then it reaches
+    /// the server even if the client is gone. Other connections pass.
     HoldRequest,
-    /// The server never sees it.
+    /// The server never receives it.
     DropRequest(Then),
-    /// Nothing; it is only counted and remembered.
+    /// Only counts and records it.
     Watch,
 }
 
@@ -116,44 +116,43 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     All,
-    /// Those that have sent SUBSCRIBE or one of its kin.
+    /// Connections that have sent SUBSCRIBE or a variant.
     Subscribers,
     Others,
-    /// One, as [`Command::connection`] names it.
+    /// The connection with this [`Command::connection`].
     One(u64),
 }
 
-/// The proxy; dropping it ends every connection through it and every thread of it.
+/// Dropping it ends all its connections and threads.
 pub struct Proxy {
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// One fault that was asked for. Dropping it changes nothing.
+/// A requested fault. Dropping it changes nothing.
 pub struct Fault {
     shared: Arc<Shared>,
     id: usize,
 }
 
 impl Fault {
-    /// How often it has bitten: for replies when the reply came, for requests when the request came.
+    /// Counts at a reply's arrival for replies, at a request's arrival for requests.
     pub fn hits(&self) -> usize {
         self.shared.state.lock().faults[self.id].hits
     }
 
-    /// Waits until it has bitten `hits` times in all; panics when it does not within `limit`.
     #[track_caller]
     pub fn wait_for(&self, hits: usize, limit: Duration) {
         let bitten = self.shared.wait(limit, |state| state.faults[self.id].hits >= hits);
         assert!(bitten, "the fault bit {} times in {limit:?}, not {hits}", self.hits());
     }
 
-    /// Lets what it holds go, and what it would hold later.
+    /// Releases what it holds, now and later.
     pub fn release(&self) {
         self.shared.change(|state| state.faults[self.id].released = true);
     }
 
-    /// Ends it for commands to come.
+    /// Ends it for later commands.
     pub fn cancel(&self) {
         self.shared.change(|state| state.rules.retain(|rule| rule.fault != self.id));
     }
@@ -162,8 +161,8 @@ impl Fault {
         self.shared.state.lock().faults[self.id].commands.clone()
     }
 
-    /// Sends the `nth` command it has picked to the server once more, on a connection of its own, and gives
-    /// the reply's bytes. No network does that, but a client that repeats blindly, and a proxy that does, do.
+    /// Sends the `nth` picked command to the server again, on its own connection; returns the reply's bytes.
+    /// No network does that, but clients and proxies that repeat blindly do.
     pub fn repeat(&self, nth: usize) -> Vec<u8> {
         let command = self.commands().swap_remove(nth);
         let mut server = TcpStream::connect(self.shared.upstream()).expect("the server answers");
@@ -180,7 +179,7 @@ impl Fault {
 }
 
 impl Proxy {
-    /// A proxy before the server at `upstream`, on a free port of 127.0.0.1.
+    /// A proxy in front of the server at `upstream`, on a free port of 127.0.0.1.
     pub fn to(upstream: impl Into<SocketAddr>) -> Proxy {
         let (port, listener) = loop {
             let port = Port::claim();
@@ -198,7 +197,7 @@ impl Proxy {
         Proxy { shared, acceptor: Some(acceptor) }
     }
 
-    /// The same, before a server that does not speak RESP.
+    /// As [`Proxy::to`], for a server that does not speak RESP.
     pub fn plain(upstream: impl Into<SocketAddr>) -> Proxy {
         let proxy = Proxy::to(upstream);
         proxy.shared.change(|state| state.plain = true);
@@ -209,8 +208,7 @@ impl Proxy {
         Proxy::to((server.address(), server.port()))
     }
 
-    /// Connections that are opened from now on lead to another server; those that are open stay where they
-    /// are, as behind a virtual address.
+    /// New connections lead to another server; open ones stay, as behind a virtual address.
     pub fn leads_to(&self, server: &RedisServer) {
         *self.shared.upstream.lock() = (server.address(), server.port()).into();
     }
@@ -227,13 +225,13 @@ impl Proxy {
         format!("redis://{}/", self.address())
     }
 
-    /// Something happens to the next command that `pick` picks. Of several faults the first that picks a
-    /// command gets it.
+    /// Applies to the next command that `pick` picks. Of several faults the first that picks a command gets
+    /// it.
     pub fn next(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, Some(1))
     }
 
-    /// Something happens to each command that `pick` picks, until the fault is cancelled.
+    /// Applies to each command that `pick` picks, until cancelled.
     pub fn each(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, None)
     }
@@ -248,19 +246,19 @@ impl Proxy {
         Fault { shared: Arc::clone(&self.shared), id }
     }
 
-    /// From now on nothing passes in this direction; it is kept. Hold one direction for a half-open or
-    /// asymmetric link, both for a partition. Ends of connections are held too.
+    /// Holds everything in this direction. One direction makes a half-open link, both a partition. Ends of
+    /// connections are held too.
     pub fn hold(&self, direction: Direction, which: Which) {
         self.shared.change(|state| state.holds.push((direction, which)));
     }
 
-    /// From now on nothing is read of what such clients send, but for one more piece: the buffers of the
-    /// system fill up, as before a server that hangs.
+    /// Stops reading from such clients, after one more piece: the system's buffers fill up, as before a
+    /// server that hangs.
     pub fn stop_reading(&self, which: Which) {
         self.shared.change(|state| state.deaf = Some(which));
     }
 
-    /// Passes on the bytes held by [`Proxy::hold`], both ways, and reads all again.
+    /// Passes on the bytes held by [`Proxy::hold`], and reads everything again.
     pub fn resume(&self) {
         self.shared.change(|state| {
             state.holds.clear();
@@ -268,22 +266,22 @@ impl Proxy {
         });
     }
 
-    /// Each reply and each message comes that much later, in order; zero ends it.
+    /// Delays each reply and message, in order; zero ends it.
     pub fn delay_replies(&self, delay: Duration) {
         self.shared.change(|state| state.reply_delay = delay);
     }
 
-    /// Each command reaches the server that much later, in order; zero ends it.
+    /// Delays each command, in order; zero ends it.
     pub fn delay_requests(&self, delay: Duration) {
         self.shared.change(|state| state.request_delay = delay);
     }
 
-    /// Replies come in pieces of `bytes` with a pause after each; `None` ends it.
+    /// Sends replies in pieces of `bytes` with pauses; `None` ends it.
     pub fn drip(&self, pieces: Option<(usize, Duration)>) {
         self.shared.change(|state| state.drip = pieces);
     }
 
-    /// Published messages are lost while their connections live. No network does that, a broker may.
+    /// Loses published messages while their connections live. No network does that, but a broker may.
     pub fn drop_messages(&self, on: bool) {
         self.shared.change(|state| state.drop_messages = on);
     }
@@ -292,25 +290,25 @@ impl Proxy {
         self.shared.state.lock().messages_dropped
     }
 
-    /// New connections are refused; those that exist live on. Returns when it is so.
+    /// Refuses new connections; existing ones live on. Returns once it applies.
     pub fn refuse(&self) {
         self.shared.change(|state| state.refuse = true);
         self.shared.wake_acceptor();
         assert!(self.shared.wait(OWN_LIMIT, |state| !state.listening), "the proxy went on listening");
     }
 
-    /// New connections are taken in and get no answer, as from a proxy that is full; those that exist live on.
+    /// Accepts new connections without answers, as a full proxy does; existing ones live on.
     pub fn ignore(&self) {
         self.shared.change(|state| state.ignored = Some(Vec::new()));
     }
 
-    /// New connections are accepted again. Returns when it is so.
+    /// Accepts new connections again. Returns once it applies.
     pub fn accept(&self) {
         self.shared.change(|state| state.refuse = false);
         assert!(self.shared.wait(OWN_LIMIT, |state| state.listening), "the proxy does not listen");
     }
 
-    /// Ends connections, the server's side in order and the client's side as `then` says. Returns how many.
+    /// Ends connections, for the server in order and for the client by `then`; returns their number.
     pub fn kill(&self, which: Which, then: Then) -> usize {
         self.shared.change(|state| {
             let ids: Vec<u64> =

@@ -1,5 +1,5 @@
-//! A relay that passes bytes on between clients and a server of 127.0.0.1, and does with each piece what a test
-//! says. The [`proxy`](super::proxy) does more, and knows RESP.
+//! A relay between clients and a server on 127.0.0.1 that applies a test's rule to each piece of bytes. For
+//! RESP there is [`proxy`](super::proxy).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,23 +10,23 @@ use parking_lot::Mutex;
 
 pub use super::proxy::Direction;
 
-/// What happens to a piece.
+/// The fate of a piece.
 pub enum Act {
     Pass,
     Lose,
     HangUp,
-    /// These bytes go back to the sender, who is then hung up on.
+    /// Sends these bytes back, and hangs up on the sender.
     Answer(Vec<u8>),
 }
 
 pub struct Piece<'a> {
-    /// Connections are counted from 0.
+    /// Number of the connection, from 0.
     pub connection: usize,
     pub direction: Direction,
     pub bytes: &'a [u8],
 }
 
-/// Ends with the process, and its connections with their clients.
+/// Lives until the process ends; a connection ends with its client.
 #[derive(Clone)]
 pub struct Relay(Arc<State>);
 
@@ -35,7 +35,7 @@ struct State {
     upstream: AtomicU16,
     refuses: AtomicBool,
     accepted: AtomicUsize,
-    /// On connections with a lower number nothing passes any more, their ends included.
+    /// Nothing passes on connections with lower numbers, not even their ends.
     frozen: AtomicUsize,
     open: Mutex<Vec<TcpStream>>,
     act: Judge,
@@ -48,7 +48,7 @@ impl Relay {
         Relay::with("127.0.0.1", upstream, |_, _| Act::Pass)
     }
 
-    /// Listens on a port of `host`, and asks `act` about each piece.
+    /// Listens on a port of `host`; `act` decides about each piece.
     pub fn with(
         host: &str,
         upstream: u16,
@@ -106,7 +106,7 @@ impl Relay {
             }
         }
         if !is_frozen() {
-            // Either may have ended by itself.
+            // Either may have ended.
             [from, to].iter().for_each(|end| drop(end.shutdown(Shutdown::Both)));
         }
     }
@@ -115,7 +115,6 @@ impl Relay {
         self.0.port
     }
 
-    /// The URL of a server, with this port instead of the server's own.
     pub fn url(&self, url: &str, port: u16) -> String {
         url.replace(&format!(":{port}"), &format!(":{}", self.0.port))
     }
@@ -124,7 +123,7 @@ impl Relay {
         self.0.accepted.load(Ordering::SeqCst)
     }
 
-    /// Connections that are opened from now on lead to another server.
+    /// New connections lead to another server.
     pub fn lead_to(&self, port: u16) {
         self.0.upstream.store(port, Ordering::SeqCst);
     }
@@ -134,12 +133,12 @@ impl Relay {
         self.0.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// Ends all connections; new ones are passed on as before.
+    /// Ends all connections; new ones are served.
     pub fn cut(&self) {
         self.0.open.lock().drain(..).for_each(|end| drop(end.shutdown(Shutdown::Both)));
     }
 
-    /// Nothing passes any more on the open connections, and neither side is told.
+    /// Freezes the open connections, without telling either side.
     pub fn freeze(&self) {
         self.0.frozen.store(self.accepted(), Ordering::SeqCst);
     }

@@ -11,14 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub const MASTER: &str = "locks";
-/// The milliseconds without an answer after which each Sentinel takes the master for dead. The last one waits
-/// longer: else all three may want to make the switch, each with its own vote, and none of them does before
-/// some time has passed.
+/// Silence in milliseconds after which each Sentinel takes the master for dead. The last waits longer:
+/// otherwise all three may stand for election at once, each with its own vote, and delay the switch.
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
-/// A planned failover has come so far by then, or has been given up.
+/// By then a planned failover has promoted a replica, or was abandoned.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
-/// How long a failover may take. A Sentinel that has lost its processor for 2 s does nothing for the next 30
-/// s (its tilt mode): on a busy machine that is no failure of anybody's.
+/// Longest failover. A Sentinel that was descheduled for 2 s does nothing for 30 s (its tilt mode), which on
+/// a busy machine is nobody's fault.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Dropping it ends all six processes.
@@ -32,7 +31,7 @@ impl SentinelSet {
         SentinelSet::start_with(binary, |server| server, |sentinel| sentinel)
     }
 
-    /// With more settings for each server that keeps data, and for each Sentinel.
+    /// With more settings for data servers and for Sentinels.
     pub fn start_with(
         binary: &ServerBinary,
         server: impl Fn(Builder) -> Builder,
@@ -69,8 +68,8 @@ impl SentinelSet {
                 .config(&format!("sentinel failover-timeout {MASTER} 3000"))
                 .config(&format!("sentinel parallel-syncs {MASTER} 2"));
             let watching = sentinel(watching).start();
-            // Their periodic looks are made more often. But while the master is down a replica is looked
-            // at each second, and is good for promotion only if that was less than five pings ago.
+            // Speeds up their periodic checks. While the master is down, replicas are checked each second,
+            // and are eligible only if checked within five pings.
             let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
             redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
             watching
@@ -86,7 +85,7 @@ impl SentinelSet {
         self.url_with("", "")
     }
 
-    /// The same, with `user:password@` and a `/database`.
+    /// The URL with `user:password@` and a `/database`.
     pub fn url_with(&self, login: &str, database: &str) -> String {
         let is_tls = self.sentinels[0].url().starts_with("rediss");
         let scheme = if is_tls { "rediss-sentinel" } else { "redis-sentinel" };
@@ -99,7 +98,7 @@ impl SentinelSet {
         options.url(self.url())
     }
 
-    /// The server that the first running Sentinel takes for the master.
+    /// The master according to the first running Sentinel.
     pub fn master(&self) -> usize {
         self.named_by(0)
     }
@@ -110,7 +109,7 @@ impl SentinelSet {
         self.servers.iter().position(|server| server.port() == port).expect("one of ours")
     }
 
-    /// Waits until all Sentinels name a master other than `old`, and it is one.
+    /// Waits until all Sentinels name a master other than `old`, which agrees.
     #[track_caller]
     pub fn await_switch(&self, old: usize) -> usize {
         let mut new = old;
@@ -124,7 +123,7 @@ impl SentinelSet {
         new
     }
 
-    /// Has the Sentinels make another server the master, while all are well; returns when they were asked to.
+    /// Makes the healthy Sentinels promote another server; returns when they were asked.
     #[track_caller]
     pub fn fail_over(&self) -> Instant {
         let old = self.master();
@@ -133,7 +132,7 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // Refused right after another one; given up when, on a busy machine, no replica has been heard of
+            // Refused right after another failover; abandoned if, on a busy machine, no replica was heard of
             // lately.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
@@ -141,8 +140,7 @@ impl SentinelSet {
         asked
     }
 
-    /// Makes every server but the master its replica, starting those that were killed, and waits until all is
-    /// well.
+    /// Makes every other server a replica of the master, starting killed ones, and waits until all is well.
     #[track_caller]
     pub fn heal(&mut self) {
         let master = self.master();
@@ -158,8 +156,7 @@ impl SentinelSet {
         self.await_health();
     }
 
-    /// Waits until the Sentinels know each other and both replicas, and the replicas have what the master
-    /// has.
+    /// Waits until the Sentinels know each other and both replicas, and the replicas are up to date.
     #[track_caller]
     pub fn await_health(&self) {
         let mut why = String::new();
@@ -170,8 +167,7 @@ impl SentinelSet {
         assert!(healthy, "{why}\n{}", self.sentinels[0].log());
     }
 
-    /// Has the master lose its replicas for as long as they are stopped: what it is told from now on they
-    /// will not hear.
+    /// Cuts the master's replicas off while they are stopped: they miss what the master gets from now on.
     pub fn cut_off_the_master(&self) {
         let master = self.master();
         self.await_replicas();
@@ -186,13 +182,13 @@ impl SentinelSet {
         self.servers.iter().enumerate().filter(move |(at, _)| *at != master).map(|(_, server)| server)
     }
 
-    /// Waits until the replicas have what the master has by now.
+    /// Waits until the replicas have the master's present data.
     #[track_caller]
     pub fn await_replicas(&self) {
         let mut admin = self.servers[self.master()].admin();
         let all = self.servers.len() - 1;
         redis::cmd("SET").arg(&["test:replicated", "1", "PX", "1"]).exec(&mut admin).unwrap();
-        // WAIT is about what its own connection wrote.
+        // WAIT counts only its own connection's writes.
         let count: usize = redis::cmd("WAIT").arg(all).arg(5000).query(&mut admin).unwrap();
         assert_eq!(count, all, "the replicas lag");
     }
@@ -227,7 +223,7 @@ pub fn is_master(server: &RedisServer) -> bool {
     role.first() == Some(&Value::BulkString(b"master".to_vec()))
 }
 
-/// Says of the master what a test wants it to.
+/// A Sentinel that says what a test wants.
 pub struct FakeSentinel {
     port: u16,
     answer: Arc<Mutex<Said>>,
@@ -241,7 +237,7 @@ struct Said {
 }
 
 impl FakeSentinel {
-    /// Says that the master is at that port since the switch of this number.
+    /// Names the master's port, since the switch of this number.
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -266,7 +262,7 @@ impl FakeSentinel {
         *self.answer.lock() = Said { epoch, master, is_silent: false };
     }
 
-    /// Says nothing to those who ask from now on.
+    /// Answers nobody from now on.
     pub fn falls_silent(&self) {
         self.answer.lock().is_silent = true;
     }

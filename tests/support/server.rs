@@ -1,14 +1,14 @@
-//! Private servers: started on a free port in a temporary folder, gone afterwards also when a test fails.
+//! Private servers, on free ports and in temporary folders that are removed even if a test fails.
 //!
-//! The servers are named by `LEASEHOLD_SERVERS`, lines or a colon-separated list of `name=path` as
-//! `scripts/servers.sh` makes it (`redis-7.0=/usr/bin/redis-server`); else `redis-server` and `valkey-server`
-//! are looked up in `PATH`. The first is the default one.
+//! `LEASEHOLD_SERVERS` names the servers, one a line or separated by colons, `name=path`, as
+//! `scripts/servers.sh` prints them (`redis-7.0=/usr/bin/redis-server`). Otherwise `redis-server` and
+//! `valkey-server` are found in `PATH`. The first is the default.
 //!
-//! Each server also listens on a Unix socket. The admin connection comes in there, with a user of its own
-//! where there are passwords, so that it works whatever a test does to the network, to TLS or to the ACL.
+//! Each server also listens on a Unix socket, for the admin connection, with its own user where there are
+//! passwords: so it works whatever a test does to network, TLS or ACL.
 
-use super::listening::listens;
 use super::netns::Netns;
+use super::programs::listens;
 use super::{LastWill, eventually, missing, now, random, run, signal, spawn};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a server may take to start, and to answer the admin connection.
+/// Longest time for a server to start, and to answer the admin.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The name and the user of admin connections; the epilogue does not count them.
+/// Name and user of admin connections, which the epilogue does not count.
 pub const ADMIN: &str = "support-admin";
 const ADMIN_PASSWORD: &str = "support-admin-password";
 
@@ -42,7 +42,7 @@ impl ServerBinary {
         Some(ServerBinary { name: format!("{kind}-{major}.{minor}"), path: path.to_owned() })
     }
 
-    /// Major, minor and patch version of the program. Valkey counts on its own: 7.2, 8.0, 8.1, 9.0.
+    /// The program's version. Valkey has its own: 7.2, 8.0, 8.1, 9.0.
     pub fn version(&self) -> (u32, u32, u32) {
         let text = version_text(&self.path).unwrap_or_else(|| panic!("{self:?} does not run"));
         parse_version(&text).unwrap_or_else(|| panic!("{self:?} names no version: {text}"))
@@ -52,7 +52,7 @@ impl ServerBinary {
         self.name.starts_with("valkey")
     }
 
-    /// Whether the program was built with TLS: told apart by its complaint about a missing certificate.
+    /// Whether the program has TLS, according to its complaint about a missing certificate.
     pub fn has_tls(&self) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let path = self.path.to_str().unwrap();
@@ -62,7 +62,7 @@ impl ServerBinary {
     }
 }
 
-/// The version output of a server program; each is asked once.
+/// A program's version output; asked once.
 fn version_text(path: &Path) -> Option<String> {
     static ASKED: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock();
@@ -97,8 +97,7 @@ pub fn matrix() -> &'static [ServerBinary] {
     })
 }
 
-/// The first server of the matrix; `None`, after [`missing`] has said so, when there is none.
-///
+/// The first server of the matrix; `None` after [`missing`] without any.
 /// ```ignore
 /// let Some(binary) = default_server() else { return };
 /// ```
@@ -111,15 +110,14 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
-/// Servers that somebody else has started, for a test program that cannot (Windows): `LEASEHOLD_TEST_REDIS`
-/// has the URL of one that all tests share, of one whose connections a test ends, and of one that it starts
-/// again.
+/// External servers, for a test program that cannot start any (Windows): `LEASEHOLD_TEST_REDIS` has the URLs
+/// of one that all tests share, one whose connections a test ends, and one that it restarts.
 pub fn given(which: usize) -> Option<String> {
     let urls = std::env::var("LEASEHOLD_TEST_REDIS").ok()?;
     urls.split(' ').nth(which).map(str::to_owned)
 }
 
-/// A connection to such a server that may do everything.
+/// An unrestricted connection to such a server.
 pub fn admin_of(url: &str) -> redis::Connection {
     let mut connection =
         redis::Client::open(url).unwrap().get_connection_with_timeout(ADMIN_TIMEOUT).unwrap();
@@ -132,7 +130,7 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// How a server listens for clients. The Unix socket is always there.
+/// How a server listens, besides the Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
     Tcp,
@@ -160,32 +158,32 @@ impl Builder {
         self
     }
 
-    /// A password for the default user; `url()` contains it.
+    /// The default user's password; `url()` contains it.
     pub fn requirepass(mut self, password: &str) -> Builder {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// One more user in the words of `ACL SETUSER`: `user("app on >secret ~* &* +@all")`. The default user
-    /// stays as it is unless it is named too.
+    /// Another user, in the words of `ACL SETUSER`: `user("app on >secret ~* &* +@all")`. The default user
+    /// stays unless named.
     pub fn user(mut self, rules: &str) -> Builder {
         self.users.push(rules.to_owned());
         self
     }
 
-    /// TLS with a certificate for `localhost` and 127.0.0.1 by a CA of its own, and no plaintext port.
+    /// TLS only, with a certificate for `localhost` and 127.0.0.1 by its own CA.
     pub fn tls(mut self) -> Builder {
         self.listen = Listen::Tls { client_certificates: false };
         self
     }
 
-    /// TLS that also demands a certificate of the client.
+    /// TLS that also requires a client certificate.
     pub fn mutual_tls(mut self) -> Builder {
         self.listen = Listen::Tls { client_certificates: true };
         self
     }
 
-    /// TLS with the certificates of another server, so that the two trust each other.
+    /// TLS with another server's certificates, so that the two trust each other.
     pub fn tls_of(mut self, other: &RedisServer) -> Builder {
         self.certificates_of = Some(other.path.clone());
         self.tls()
@@ -196,26 +194,25 @@ impl Builder {
         self
     }
 
-    /// An append-only file, synced `always` or `everysec`: what was acknowledged survives `kill`.
+    /// An append-only file, synced `always` or `everysec`: acknowledged writes survive `kill`.
     pub fn append_only(mut self, sync: &'static str) -> Builder {
         self.append_only = Some(sync);
         self
     }
 
-    /// Inside a network namespace, reachable at its address.
+    /// Inside a network namespace, at its address.
     pub fn inside(mut self, net: &Netns) -> Builder {
         self.netns = Some((net.name().to_owned(), net.server_address()));
         self
     }
 
-    /// A wall clock that [`RedisServer::move_clock`] moves, for this process only: by a library that is
-    /// preloaded.
+    /// A wall clock that [`RedisServer::move_clock`] moves, for this process, by a preloaded library.
     pub fn movable_clock(mut self) -> Builder {
         self.movable_clock = true;
         self
     }
 
-    /// Started counts as soon as connections are accepted, even while the data set is still loading.
+    /// Counts as started once it accepts connections, even while loading.
     pub fn while_loading(mut self) -> Builder {
         self.wait_until_loaded = false;
         self
@@ -234,7 +231,7 @@ impl Builder {
             (None, _) => {}
         }
         let mut log = String::new();
-        // Another process may take the port between the look and the start; then the next one is tried.
+        // Another process may take the port in between; then the next one is tried.
         for _ in 0..20 {
             let port = Port::claim();
             let mut server = RedisServer {
@@ -260,7 +257,7 @@ impl Builder {
     }
 }
 
-/// A running server. Dropping it kills the process it started, and no other.
+/// Dropping it kills the process that it started, and no other.
 pub struct RedisServer {
     process: Option<Child>,
     will: Option<LastWill>,
@@ -272,7 +269,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// The default server as it comes; `None` after [`missing`] when there is none.
+    /// The default server with default settings; `None` after [`missing`] without any.
     #[track_caller]
     pub fn start_default() -> Option<RedisServer> {
         Some(RedisServer::builder(&default_server()?).start())
@@ -302,7 +299,7 @@ impl RedisServer {
         self.port.number()
     }
 
-    /// The address clients use: 127.0.0.1, or the one inside the namespace.
+    /// The clients' address: 127.0.0.1, or the one inside the namespace.
     pub fn address(&self) -> Ipv4Addr {
         self.builder.netns.as_ref().map_or(Ipv4Addr::LOCALHOST, |(_, address)| *address)
     }
@@ -311,12 +308,12 @@ impl RedisServer {
         self.process.as_ref().expect("the server runs").id()
     }
 
-    /// Whether it was not killed since it was started last.
+    /// Whether it was not killed since its last start.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// The URL a client is to use, with the default user's password if there is one.
+    /// The clients' URL, with the default user's password.
     pub fn url(&self) -> String {
         match &self.builder.password {
             Some(password) => self.url_with(&format!(":{password}@")),
@@ -335,7 +332,7 @@ impl RedisServer {
         }
     }
 
-    /// The URL of the Unix socket; the password, if any, comes as a parameter there.
+    /// The Unix socket's URL; a password is a parameter there.
     pub fn unix_url(&self) -> String {
         let password = self.builder.password.as_ref().map(|password| format!("?pass={password}"));
         format!("redis+unix://{}{}", self.socket().display(), password.unwrap_or_default())
@@ -365,7 +362,7 @@ impl RedisServer {
         Certificates(self.path.clone())
     }
 
-    /// A connection that may do everything, by the Unix socket, with timeouts.
+    /// An unrestricted connection over the Unix socket, with time-outs.
     #[track_caller]
     pub fn admin(&self) -> redis::Connection {
         self.try_admin().unwrap_or_else(|error| panic!("no admin connection: {error}\n{}", self.log()))
@@ -383,10 +380,10 @@ impl RedisServer {
         Ok(connection)
     }
 
-    /// Ends the process at once (SIGKILL) and waits until it is gone. Its folder stays.
+    /// Kills the process (SIGKILL) and waits for its end. Its folder stays.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // A stopped process dies of this too. An error means that it has ended by itself.
+            // Also ends a stopped process. An error means that it has ended.
             if let Err(error) = process.kill() {
                 super::shout(&format!("{}: {error}", self.builder.binary.name));
             }
@@ -395,7 +392,7 @@ impl RedisServer {
         self.will = None;
     }
 
-    /// Starts it again on the same port with the same folder, killing it first if it still runs.
+    /// Restarts it on the same port and folder, after killing it if it runs.
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill();
@@ -404,7 +401,7 @@ impl RedisServer {
         }
     }
 
-    /// Freezes the process (SIGSTOP): connections are still accepted by the kernel, nothing is answered.
+    /// Freezes the process (SIGSTOP): the kernel still accepts connections, and nobody answers.
     pub fn stop(&self) {
         signal(self.pid(), "STOP");
     }
@@ -413,7 +410,7 @@ impl RedisServer {
         signal(self.pid(), "CONT");
     }
 
-    /// Puts the wall clock `offset_s` seconds off what it would show; only with [`Builder::movable_clock`].
+    /// Moves the wall clock by `offset_s` seconds; needs [`Builder::movable_clock`].
     pub fn move_clock(&self, offset_s: i64) {
         assert!(self.builder.movable_clock);
         // In place: the server has the file mapped.
@@ -451,7 +448,7 @@ impl RedisServer {
             Some(sync) => line(&format!("appendonly yes\nappendfsync {sync}")),
             None => line("appendonly no"),
         }
-        // DEBUG is what makes a server slow or its clock odd; from 7.0 on it must be asked for.
+        // DEBUG makes a server slow or its clock odd; from 7.0 on it must be enabled.
         if settings.binary.version() >= (7, 0, 0) {
             line("enable-debug-command local");
         }
@@ -468,11 +465,11 @@ impl RedisServer {
         std::fs::write(self.path.join("redis.conf"), config).unwrap();
     }
 
-    /// Starts the process and waits for its first answer; gives the log when it ends before.
+    /// Starts the process and waits for its first answer; returns the log if it ends before.
     fn launch(&mut self) -> Result<(), String> {
         let mut program: Vec<&OsStr> = Vec::new();
         if let Some((name, _)) = &self.builder.netns {
-            // It replaces itself, so that the child's pid is the server's.
+            // `ip` replaces itself, so the child's pid is the server's.
             program.extend(["ip", "netns", "exec", name].map(OsStr::new));
         }
         let preload = self.builder.movable_clock.then(|| {
@@ -481,7 +478,7 @@ impl RedisServer {
             [format!("LD_PRELOAD={}", library.display()), format!("LEASEHOLD_CLOCK={}", file.display())]
         });
         if let Some(variables) = &preload {
-            program.push("env".as_ref()); // it replaces itself too
+            program.push("env".as_ref()); // replaces itself too
             program.extend(variables.iter().map(OsStr::new));
         }
         program.extend([self.builder.binary.path.as_os_str(), "redis.conf".as_ref()]);
@@ -535,9 +532,9 @@ impl Drop for RedisServer {
     }
 }
 
-/// A TCP port nobody listens on, claimed until this is dropped. It is below the range the kernel picks from,
-/// so no outgoing connection sits on it, and a UDP socket with the same number keeps other tests and
-/// processes from claiming it too: a server that is killed and restarted finds it free again.
+/// A TCP port without listener, claimed until dropped. It is below the kernel's range for outgoing
+/// connections, and a UDP socket of the same number keeps other tests and processes from claiming it, so a
+/// restarted server finds it free.
 pub struct Port {
     number: u16,
     _claim: UdpSocket,
@@ -549,7 +546,7 @@ impl Port {
         let free = eventually(START_LIMIT, || {
             let number = 15_000 + (random() % 17_000) as u16;
             let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok();
-            // Looked at only when claimed: the look itself listens for a moment.
+            // Checked only when claimed, since the check itself listens for a moment.
             let claim = claim.filter(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok());
             found = claim.map(|claim| Port { number, _claim: claim });
             found.is_some()
@@ -563,7 +560,7 @@ impl Port {
     }
 }
 
-/// `tests/support/clock.c`, compiled once in this process by the compiler that also links Rust programs.
+/// `tests/support/clock.c`, compiled once in this process by Rust's linker driver.
 fn clock_library() -> &'static Path {
     static LIBRARY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, library) = LIBRARY.get_or_init(|| {
@@ -579,7 +576,7 @@ fn clock_library() -> &'static Path {
     library
 }
 
-/// The folder in which [`make_certificates`] has made some (PEM).
+/// The folder of [`make_certificates`] (PEM).
 #[derive(Debug, Clone)]
 pub struct Certificates(pub(super) PathBuf);
 
@@ -592,13 +589,13 @@ impl Certificates {
         self.0.join("unknown-ca.crt")
     }
 
-    /// A client's certificate and key, by the same CA as the server's. It names the client `client`.
+    /// Certificate and key of the client `client`, by the server's CA.
     pub fn client(&self) -> (PathBuf, PathBuf) {
         (self.0.join("client.crt"), self.0.join("client.key"))
     }
 }
 
-/// Two CAs, and a server's and a client's certificate by the first; by the `openssl` command.
+/// Two CAs, and a server's and a client's certificate by the first; uses `openssl`.
 pub(super) fn make_certificates(folder: &Path) {
     let openssl = |args: &[&str]| {
         let (good, text) = run(&[&["openssl"], args].concat(), |command| command.current_dir(folder));

@@ -1,16 +1,13 @@
-//! For how long the machine kept those who take part in a test from running. That is not the library being
-//! late.
+//! How long the machine kept a test's participants from running, for which the library is not to blame.
 //!
-//! Two things are measured and added up: how late a thread wakes up that does nothing else (a paused guest, a
-//! full run queue), and how long the threads of this process, and of all processes that it started, waited
-//! for a processor. The servers are among those. A chain of steps, from thread to thread and to a server and
-//! back, is delayed by no more than the sum of these waits. On an idle machine the sum is nothing: then a
-//! bound that it is added to is the promise itself.
+//! Two times are added: how late an idle thread wakes up (a paused guest, a full run queue), and how long
+//! the threads of this process and of all that it started, servers included, waited for a processor. A chain
+//! of steps between threads and servers is delayed by no more than this sum. On an idle machine the sum is
+//! zero, so a bound plus the sum is the promise itself.
 //!
-//! The sum is an upper limit, of all tests that run in this process at a time: nothing says which threads a
-//! step needs. On a machine that twelve tests keep busy it soon is as much as the time itself, and a promised
-//! bound cannot fail there. A test in a process of its own counts its own threads and servers alone.
-//! `tests/README.md` says how to judge a bound.
+//! The sum is an upper bound over all tests of this process, since nothing says which threads a step needs.
+//! With twelve busy tests it soon equals the elapsed time, and no bound can fail. A test in its own process
+//! counts only its own threads and servers. `tests/README.md` says how to judge a bound.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,57 +22,56 @@ use parking_lot::Mutex;
 
 use super::now;
 
-/// A thread that has nothing to do but wake up, and to look at the others.
+/// A thread that only wakes up and reads the others' waits.
 struct Meter {
-    /// When it woke up last.
+    /// Its last wake-up.
     woke: Instant,
     queues: Queues,
-    /// When something was lost, and how much had been lost by then in all.
+    /// Time of each loss, and the total by then.
     lost: Vec<(Instant, Duration)>,
 }
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
-/// The run queues are looked at no more often than this, and so seldom that looking takes a twentieth of the
-/// time.
+/// Shortest interval of reading the run queues, which takes at most a twentieth of the time.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
-/// The age up to which a look counts as the present.
+/// A reading of this age counts as current.
 const PRESENT: Duration = Duration::from_millis(10);
 
-/// Starts the meter, if it does not run yet.
+/// Starts the meter, unless it runs.
 pub fn watch() {
     meter();
 }
 
-/// For how long this process and those that it started have been kept from running since `start`; no longer
-/// than it has been since. The time before the first call, or the first [`watch`], is not known.
+/// How long this process and those that it started were kept from running since `start`; at most the elapsed
+/// time. Times before the first call, or the first [`watch`], are unknown.
 pub fn stalled_since(start: Instant) -> Duration {
     let mut meter = meter().lock();
     if meter.queues.looked.elapsed() > PRESENT {
         let waited = meter.queues.look();
         meter.lose(waited);
     }
-    // Also of a stall that this thread has outlasted before the meter.
+    // Includes a stall that this thread outlasted before the meter.
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
 }
 
-/// The same of a span that has ended; no longer than the span. A wait is seen at the first look after it has
-/// ended, so that look counts too.
+/// As [`stalled_since`], for an ended span; at most the span. A wait is seen by the first reading after its
+/// end, so that reading counts too.
 pub fn stalled_between(start: Instant, end: Instant) -> Duration {
-    stalled_since(end); // a look, so that there is one after it
+    stalled_since(end); // makes sure that a reading follows
     let meter = meter().lock();
     let lost = lost_between(&meter.lost, start, end, meter.queues.looks_apart());
     lost.min(end.saturating_duration_since(start))
 }
 
-/// The part of the time since `start` that the machine is not to blame for.
+/// The time since `start` less the machine's stalls.
 pub fn own_time_since(start: Instant) -> Duration {
     let took = start.elapsed();
     took.saturating_sub(stalled_since(start))
 }
 
-/// Counts what the calling thread has waited so far: of a thread that has ended nothing can be seen.
+/// Counts the calling thread's waits so far: an ended thread shows none.
 pub fn about_to_end() {
     let Ok(task) = fs::read_link("/proc/thread-self") else { return };
     let Some(waited) = waited(&Path::new("/proc").join(&task)) else { return };
@@ -134,8 +130,8 @@ impl Meter {
     }
 }
 
-/// The time lost in a span, where `lost` says when something was seen to be lost, and how much by then in
-/// all. Waits in the span's last moments are seen when the next look is due.
+/// The time lost in a span; `lost` has the time of each reading, and the total by then. The next reading,
+/// `due`, shows waits in the span's last moments.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {
         let later = lost.partition_point(|(seen, _)| *seen < at);
@@ -144,12 +140,11 @@ pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, 
     by(end + 2 * due) - by(start)
 }
 
-/// How long threads have waited in the run queues, by what the kernel counts for each (Linux; elsewhere none
-/// are seen).
+/// Threads' waits in the run queues, as the kernel counts them (Linux only).
 struct Queues {
     looked: Instant,
     took: Duration,
-    /// The thread of the meter, for which nothing waits.
+    /// The meter's thread, which nothing waits for.
     meter: Option<u32>,
     /// By process and thread.
     waited: HashMap<(u32, u32), Duration>,
@@ -158,7 +153,7 @@ struct Queues {
 impl Queues {
     fn new() -> Queues {
         let mut queues = Queues { looked: now(), took: Duration::ZERO, meter: None, waited: HashMap::new() };
-        queues.look(); // what was before does not count
+        queues.look(); // ignores earlier waits
         queues
     }
 
@@ -170,8 +165,7 @@ impl Queues {
         LOOKS_APART.max(self.took * LOOKING)
     }
 
-    /// How long they have waited since the last look, all together. The wait of a thread that has ended since
-    /// is not seen.
+    /// All waits since the last reading. Later waits of an ended thread are not seen.
     fn look(&mut self) -> Duration {
         let begun = now();
         let mut seen = HashMap::with_capacity(self.waited.len());
@@ -191,7 +185,7 @@ impl Queues {
         if let Some(meter) = self.meter {
             seen.remove(&(own_id(), meter));
         }
-        // A new thread has waited since it began.
+        // A new thread has waited since its begin.
         let grown = |(task, waited): (&(u32, u32), &Duration)| {
             waited.saturating_sub(self.waited.get(task).copied().unwrap_or_default())
         };
@@ -203,7 +197,7 @@ impl Queues {
     }
 }
 
-/// This process's number to the kernel that counts: under wine that is Linux, with numbers of its own.
+/// This process's id for the kernel that counts: under wine Linux has its own ids.
 fn own_id() -> u32 {
     let of_linux = || fs::read_to_string("/proc/self/stat").ok()?.split(' ').next()?.parse().ok();
     cfg!(windows).then(of_linux).flatten().unwrap_or_else(std::process::id)

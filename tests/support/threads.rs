@@ -1,5 +1,5 @@
-//! Threads of a test: they hold a lock, wait for one, or make a call that takes a while. Order comes from
-//! channels and conditions, never from sleeping.
+//! Threads of a test: they hold a lock, wait for one, or make a long call. Order comes from channels and
+//! conditions, never from sleeping.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Panics without the panic hook's message, where the panic is part of the test.
+/// Panics without the hook's message, where the panic is part of the test.
 pub fn quiet_panic() -> ! {
     std::panic::resume_unwind(Box::new("meant to panic"))
 }
@@ -30,8 +30,8 @@ pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     thread::Builder::new().spawn(work).expect("a thread can be started")
 }
 
-/// Two threads, each of which has one of these locks and waits for the other, until this returns true or
-/// gives up. Returns whether it did.
+/// Two threads, each holding one of these locks and waiting for the other, until `is_seen` or a limit;
+/// returns whether it was seen.
 pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -> bool) -> bool {
     let (meet, interrupt) = (Barrier::new(2), Interrupt::new());
     thread::scope(|scope| {
@@ -59,7 +59,7 @@ pub fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Cal
         let value = work();
         let at = now();
         about_to_end();
-        sender.send((value, at)).ok(); // the test may have failed by now
+        sender.send((value, at)).ok(); // the test may have failed
     }));
     Call { outcome }
 }
@@ -75,7 +75,7 @@ impl<T> Call<T> {
         self.outcome_within(LONG)
     }
 
-    /// The same; gives up after `limit`.
+    /// As [`outcome`](Self::outcome), within `limit`.
     #[track_caller]
     pub fn outcome_within(self, limit: Duration) -> (T, Instant) {
         match self.outcome.recv_timeout(limit) {
@@ -85,7 +85,7 @@ impl<T> Call<T> {
         }
     }
 
-    /// The result; panics when it came later than `promised` after `start`, with [`SLACK`].
+    /// The result; panics if it came later than `promised` after `start`, plus [`SLACK`].
     #[track_caller]
     pub fn returns_within(self, start: Instant, promised: Duration, what: &str) -> T {
         let (value, at) = self.outcome();
@@ -106,7 +106,7 @@ impl<T> Call<T> {
     }
 }
 
-/// The same with `value`, which the thread gets.
+/// As [`call`], with `value` for the thread.
 pub fn call_on<V: Send + 'static, T: Send + 'static>(
     value: V,
     work: impl FnOnce(V) -> T + Send + 'static,
@@ -114,7 +114,7 @@ pub fn call_on<V: Send + 'static, T: Send + 'static>(
     call(move || work(value))
 }
 
-/// Takes a lock and gives it back. Returns when it had it.
+/// Takes a lock and releases it; returns when it was granted.
 pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     move || {
         let guard = lock.acquire().unwrap();
@@ -124,7 +124,7 @@ pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     }
 }
 
-/// Another thread that holds a lock until it is told to release it, or until this is dropped.
+/// A thread that holds a lock until released or dropped.
 pub struct Holding {
     owner: Owner,
     release: Sender<()>,
@@ -149,7 +149,7 @@ impl Holding {
         let thread = start(move || {
             let guard = take(&lock);
             held.send(guard.owner()).expect("the test waits for this");
-            told.recv().ok(); // told to, or dropped: both end it
+            told.recv().ok(); // a message or a drop ends it
             let at = now();
             guard.unlock().expect("the hold stood until its release");
             at
@@ -162,7 +162,7 @@ impl Holding {
         self.owner
     }
 
-    /// Releases; returns when it is done, with the moment just before.
+    /// Releases and waits for that; returns the moment just before.
     #[track_caller]
     pub fn release(mut self) -> Instant {
         self.release.send(()).expect("the holding thread waits for this");
@@ -176,13 +176,12 @@ pub struct Waiter<T> {
     task: PathBuf,
 }
 
-/// How long a thread sleeps that waits. Windows does not tell of another thread whether it sleeps: there it
-/// is the time that a thread has for getting there.
+/// How long a waiting thread must sleep. Windows does not show whether another thread sleeps, so there the
+/// thread gets this time to begin.
 const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
 
 impl<T: Send + 'static> Waiter<T> {
-    /// Returns once the thread is asleep in `work`, or `work` has returned. To wait for a server's answer is
-    /// no sleep.
+    /// Returns once `work` sleeps or has returned. Waiting for a server's answer does not count as sleep.
     #[track_caller]
     pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let waiter = Waiter::begin(work);
@@ -190,7 +189,7 @@ impl<T: Send + 'static> Waiter<T> {
         waiter
     }
 
-    /// The same with `value`, which the thread gets.
+    /// As [`start`](Self::start), with `value` for the thread.
     #[track_caller]
     pub fn on<V: Send + 'static>(value: V, work: impl FnOnce(V) -> T + Send + 'static) -> Waiter<T> {
         Waiter::start(move || work(value))
@@ -208,8 +207,7 @@ impl<T: Send + 'static> Waiter<T> {
         Waiter { call, task: PathBuf::from("/proc").join(task) }
     }
 
-    /// Waits until the thread sleeps: asleep, and not once awake in between, for [`REST`]. Or until its call
-    /// returned.
+    /// Waits until the thread has slept for [`REST`] without waking, or its call has returned.
     #[track_caller]
     pub fn settle(&self) {
         let begun = now();
@@ -221,7 +219,7 @@ impl<T: Send + 'static> Waiter<T> {
             }
             let sleeps = self.sleeps();
             first = first.or(sleeps);
-            // One that polls each few milliseconds, as on SQLite, never rests for longer.
+            // A thread that polls each few milliseconds, as on SQLite, never rests for longer.
             if let (Some(first), Some(sleeps)) = (first, sleeps)
                 && sleeps >= first + 15
             {
@@ -236,8 +234,8 @@ impl<T: Send + 'static> Waiter<T> {
         }
     }
 
-    /// How often the thread has gone to sleep, if it is asleep, and not in wait of what a server answers. If
-    /// the system does not tell, always asleep.
+    /// How often the thread has gone to sleep, if it sleeps and does not wait for a server. Always asleep
+    /// where the system does not show it.
     fn sleeps(&self) -> Option<u64> {
         #[cfg(target_os = "linux")]
         if let Ok(call) = fs::read_to_string(self.task.join("syscall"))
@@ -256,7 +254,7 @@ impl<T: Send + 'static> Waiter<T> {
         self.call.is_over()
     }
 
-    /// The result, and when it came; panics if that is later than `limit` from now.
+    /// The result and its time; panics if that is later than `limit` from now.
     #[track_caller]
     pub fn returns_within(self, limit: Duration) -> (T, Instant) {
         let start = now();

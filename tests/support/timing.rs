@@ -1,4 +1,4 @@
-//! Waiting for events, with bounds that do not count the time for which the machine itself stood still.
+//! Waiting for events, with bounds that exclude the machine's stalls.
 //!
 //! | to say | use |
 //! | --- | --- |
@@ -15,18 +15,15 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, after};
 
 use super::stalls::{stalled_since, watch};
 
-/// How much later than promised something may be seen on a busy machine with two cores: ε in
-/// `docs/guarantees.md`.
+/// How late an event may be seen on a busy machine with two cores: ε in `docs/guarantees.md`.
 pub const SLACK: Duration = ms(250);
 
-/// Long enough for all that should have happened long ago; a test gives up after this.
+/// A test gives up after this.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes
-/// in time.
+/// A lease for renewed holds: even a renewal delayed by a busy machine comes in time.
 pub const RENEWED: Duration = ms(4_000);
 
-/// Options that hold for at most `lease`, without renewal.
 pub fn leased(lease: Duration) -> leasehold::AcquireOptions {
     leasehold::AcquireOptions::new().lease(lease)
 }
@@ -41,7 +38,7 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The time by the clock that all processes of this machine share.
+/// Time by a clock that all processes of this machine share.
 #[cfg(unix)]
 pub fn mono() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -49,42 +46,41 @@ pub fn mono() -> Duration {
     Duration::new(seconds.expect("it begins with the machine"), nanos.expect("below a second"))
 }
 
-/// The wall clock: no other that is shared can be read here.
+/// The wall clock: no other shared clock can be read here.
 #[cfg(windows)]
 #[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
 pub fn mono() -> Duration {
     std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later")
 }
 
-/// When it was that time by [`mono`].
 pub fn instant_of(time: Duration) -> Instant {
     let now = now();
     now.checked_sub(mono().saturating_sub(time)).unwrap_or(now)
 }
 
-/// Starts the meter of [`stalled_since`], which knows nothing of the time before.
+/// Starts the meter of [`stalled_since`], which does not know earlier times.
 pub fn watch_for_stalls() {
     watch();
     stalled_since(now());
 }
 
-/// By how much something that began at `start` may be late.
+/// How late an event may be that began at `start`.
 pub fn slack_since(start: Instant) -> Duration {
     SLACK + stalled_since(start)
 }
 
-/// Lets real time pass; `reason` says why no condition can be waited for.
+/// Lets real time pass; `reason` says why there is no condition to wait for.
 pub fn let_pass(span: Duration, reason: &str) {
     assert!(!reason.is_empty());
     pass(span);
 }
 
-/// The one place in the tests that sleeps.
+/// The only sleep in the tests.
 fn pass(span: Duration) {
     after(span).recv().expect("a timer fires");
 }
 
-/// Asks `cond` again and again until it is true or `limit` is over; returns its last answer.
+/// Evaluates `cond` until it is true or `limit` is over; returns the last value.
 #[must_use = "whether it came true"]
 pub fn eventually(limit: Duration, cond: impl FnMut() -> bool) -> bool {
     ask_until(limit, ms(20), cond)
@@ -107,14 +103,13 @@ fn ask_until(limit: Duration, longest_pause: Duration, mut cond: impl FnMut() ->
     }
 }
 
-/// Waits until `cond` is true; panics with `what` after `limit`.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, cond: impl FnMut() -> bool) {
     assert!(eventually(limit, cond), "not within {limit:?}: {what}");
 }
 
-/// Waits until `cond` is true, and returns how long that took; panics if it was longer than `limit` and the
-/// machine's stalls.
+/// Waits until `cond` is true; returns how long that took, and panics beyond `limit` and the machine's
+/// stalls.
 #[track_caller]
 pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duration {
     let start = now();
@@ -128,8 +123,7 @@ pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duratio
     took
 }
 
-/// Panics unless what began at `start` has taken no longer than promised, with [`SLACK`] and the machine's
-/// stalls.
+/// Panics unless what began at `start` took at most `promised`, plus [`SLACK`] and the machine's stalls.
 #[track_caller]
 pub fn within(start: Instant, promised: Duration, what: &str) {
     let (took, stalled) = (start.elapsed(), stalled_since(start));
@@ -139,7 +133,7 @@ pub fn within(start: Instant, promised: Duration, what: &str) {
     );
 }
 
-/// Waits until `cond` is true; panics unless that came within `promised` of `start`, as [`within`] counts.
+/// Waits until `cond` is true; panics unless that was [`within`] `promised` of `start`.
 #[track_caller]
 pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl FnMut() -> bool) {
     let came = eventually(promised + SLACK + LONG, cond);
@@ -147,13 +141,13 @@ pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl F
     assert!(came, "{what} did not come");
 }
 
-/// Looks for `span`, and panics as soon as `condition` is false.
+/// Checks for `span`, and panics once `condition` is false.
 #[track_caller]
 pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     let start = now();
     loop {
         let holds = condition();
-        // A look that ends later says nothing about the span.
+        // A check that ends later says nothing about the span.
         let is_over = start.elapsed() >= span;
         assert!(
             holds || is_over,
@@ -164,14 +158,13 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
         if is_over {
             return;
         }
-        // Each look is a request, and twelve tests may look at a time.
+        // Each check is a request, and twelve tests may check at a time.
         pass(ms(20));
     }
 }
 
-/// The message that comes by the channel within `limit`, not counting the time for which the machine stood
-/// still. The wait itself is longer: only when the message has come is known how long its senders were kept
-/// waiting.
+/// The message that arrives within `limit`, without the machine's stalls. The wait itself is longer: only
+/// after the message is known how long its senders were delayed.
 pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
     let start = now();
     let received = from.recv_timeout(limit + LONG);
@@ -179,7 +172,7 @@ pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutE
     if took <= limit + stalled_since(start) { received } else { Err(RecvTimeoutError::Timeout) }
 }
 
-/// Waits until the time that a hold has left goes up: until a renewal was confirmed.
+/// Waits until a hold's remaining time grows: until a renewal was confirmed.
 #[track_caller]
 pub fn await_renewal(remaining: impl Fn() -> Duration) {
     let mut last = remaining();

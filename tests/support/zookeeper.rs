@@ -11,14 +11,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::listening::listens;
+use super::programs::listens;
 use super::relay::{self, Act, Direction, Piece};
 use super::server::{Certificates, Port, make_certificates};
 use super::{LastWill, eventually, missing, signal, spawn};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// The place of Debian's packages; its manifest names what it needs, but for TLS.
+/// Debian's jar, whose manifest names the others, except for TLS.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const FOR_TLS: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
                        /usr/share/java/netty-transport-native-unix-common.jar";
@@ -30,34 +30,33 @@ pub struct Sessions {
     pub most_ms: u32,
 }
 
-/// Long enough not to end by themselves on a busy machine.
+/// Outlasts delays of a busy machine.
 pub const CALM: Sessions = Sessions { tick_ms: 500, least_ms: 5_000, most_ms: 60_000 };
 
 pub struct ZooKeeper {
     folder: TempDir,
     port: Port,
-    /// For TLS, if it is spoken.
+    /// For TLS, if enabled.
     secure: Option<Port>,
-    /// For elections and for following; kept claimed.
+    /// For elections and followers; kept claimed.
     _inner: [Port; 2],
     process: Option<Child>,
     will: Option<LastWill>,
 }
 
 impl ZooKeeper {
-    /// A server alone; `None` after [`missing`] has said so, when it is not installed.
+    /// A single server; `None` after [`missing`] if ZooKeeper is not installed.
     #[track_caller]
     pub fn start(sessions: Sessions) -> Option<ZooKeeper> {
         Some(ZooKeeper::ensemble(1, sessions)?.remove(0))
     }
 
-    /// One that also speaks TLS, on a port of its own, and demands a certificate there if told so.
+    /// Also speaks TLS, on another port; `demands` a client certificate there.
     #[track_caller]
     pub fn start_tls(sessions: Sessions, demands: bool) -> Option<ZooKeeper> {
         Some(ZooKeeper::make(1, sessions, Some(demands))?.remove(0))
     }
 
-    /// `count` servers that know each other.
     #[track_caller]
     pub fn ensemble(count: usize, sessions: Sessions) -> Option<Vec<ZooKeeper>> {
         ZooKeeper::make(count, sessions, None)
@@ -118,7 +117,7 @@ impl ZooKeeper {
         format!("zk://127.0.0.1:{}", self.port())
     }
 
-    /// The lines of the configuration for TLS.
+    /// The configuration of TLS.
     fn secured(&self, demands: bool) -> String {
         let folder = self.folder.path();
         make_certificates(folder);
@@ -153,8 +152,7 @@ impl ZooKeeper {
     fn launch(&mut self) {
         let log = std::fs::File::create(self.log()).unwrap();
         let same = log.try_clone().unwrap();
-        // Quick to start, small, and without a sync for each write: what is killed here is the server, not
-        // the machine.
+        // Quick to start, small, and without syncs: tests kill the server, not the machine.
         let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
         let program = [
             "java",
@@ -175,7 +173,7 @@ impl ZooKeeper {
     }
 
     fn wait_until_serving(&self) {
-        // The port for TLS is opened after the other.
+        // The TLS port opens after the other.
         let is_open = |port: &Port| listens(self.pid(), port.number());
         let serves = eventually(START_LIMIT, || {
             let is_ours = is_open(&self.port) && self.secure.as_ref().is_none_or(is_open);
@@ -195,7 +193,7 @@ impl ZooKeeper {
         asked.map(|_| answer).unwrap_or_default()
     }
 
-    /// A figure of the server's own.
+    /// One of the server's own figures.
     pub fn figure(&self, name: &str) -> u64 {
         let figures = self.ask("mntr");
         let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
@@ -222,7 +220,7 @@ impl ZooKeeper {
         assert_eq!(header[16..], [0; 4], "the node was written");
     }
 
-    /// How many nodes below a path are watched. Curator watches others as well.
+    /// Number of watched nodes below a path. Curator watches others as well.
     pub fn watched_below(&self, path: &str) -> usize {
         self.ask("wchp").lines().filter(|line| line.starts_with(path)).count()
     }
@@ -231,7 +229,7 @@ impl ZooKeeper {
         self.ask("srvr").contains("Mode: leader")
     }
 
-    /// By its own word: one that is too busy to answer is neither.
+    /// By the server's own answer; one too busy to answer is no follower.
     pub fn is_follower(&self) -> bool {
         self.ask("srvr").contains("Mode: follower")
     }
@@ -261,11 +259,11 @@ impl Drop for ZooKeeper {
     }
 }
 
-/// Of [`Relay::cut_behind_a_new_node`].
+/// Set by [`Relay::cut_behind_a_new_node`].
 const ARMED: u8 = 1;
 const MADE: u8 = 2;
 
-/// A relay between clients and a server: passes everything on, until told otherwise.
+/// A relay between clients and a server, which passes everything on until told otherwise.
 #[derive(Clone)]
 pub struct Relay(relay::Relay, Arc<Interference>);
 
@@ -273,7 +271,7 @@ pub struct Relay(relay::Relay, Arc<Interference>);
 struct Interference {
     swallows: AtomicBool,
     cuts: AtomicU8,
-    /// The server's answer to the first greeting: the session's id and password.
+    /// The server's answer to the first greeting: session id and password.
     session: Mutex<Option<Vec<u8>>>,
 }
 
@@ -283,7 +281,7 @@ impl Interference {
             self.session.lock().get_or_insert_with(|| piece.bytes.to_vec());
             return if self.swallows.load(Ordering::SeqCst) { Act::Lose } else { Act::Pass };
         }
-        // The length, the number, and what is asked for: to make a node, with or without its state told.
+        // Length, number, and type of the request: creating a node, with or without its state in the answer.
         let makes_a_node = matches!(piece.bytes.get(8..12), Some([0, 0, 0, 1 | 15]));
         match self.cuts.load(Ordering::SeqCst) {
             ARMED if makes_a_node => self.cuts.store(MADE, Ordering::SeqCst),
@@ -310,13 +308,13 @@ impl Relay {
         format!("zk://127.0.0.1:{}", self.0.port())
     }
 
-    /// Ends all connections; new ones are passed on as before.
+    /// Ends all connections; new ones are served.
     pub fn cut(&self) {
         self.1.swallows.store(false, Ordering::SeqCst);
         self.0.cut();
     }
 
-    /// Cuts all connections at the request behind the next one that makes a node, before it arrives.
+    /// Cuts all connections at the request after the next node's creation, before it arrives.
     pub fn cut_behind_a_new_node(&self) {
         self.1.cuts.store(ARMED, Ordering::SeqCst);
     }
@@ -325,7 +323,7 @@ impl Relay {
         self.1.cuts.load(Ordering::SeqCst) == 0
     }
 
-    /// From now on requests arrive, and answers do not; until the connections are cut.
+    /// Requests arrive and answers do not, until the connections are cut.
     pub fn swallow_answers(&self) {
         self.1.swallows.store(true, Ordering::SeqCst);
     }
@@ -340,7 +338,7 @@ impl Relay {
         greeting.extend(id);
         greeting.extend(password);
         greeting.push(0);
-        // The server hangs up on the client, which would take its session back.
+        // The server hangs up on the client, which would resume its session.
         self.0.refuse(true);
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -16,6 +16,7 @@
 mod support;
 
 mod cluster;
+mod forgotten;
 mod redlock;
 mod replicas;
 mod ring;

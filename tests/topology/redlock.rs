@@ -534,7 +534,8 @@ fn a_hold_survives_two_forgetful_servers() {
 /// The lease of tests in which servers are away for longer.
 const BRIEF: Duration = ms(2000);
 
-/// What was given back counts there from the next round of renewals on; one may be under way.
+/// A lock given back to a node counts there from the next round of renewals on. Two rounds are awaited, because
+/// one may be under way.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());

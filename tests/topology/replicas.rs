@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{ClientBuilder, ErrorKind, Event, LockClient, Observer, RedisLock};
 
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, eventually, ms, now, stalled_since, within};
+use crate::support::sentinel::{LIMIT, SentinelSet};
+use crate::support::server::{RedisServer, ServerBinary, default_server, matrix};
+use crate::support::{LONG, alone_within, eventually, ms, now, stalled_since, within};
 
 /// The replicas' time.
 const GIVEN: Duration = ms(150);
@@ -19,15 +21,18 @@ struct Servers {
 
 impl Servers {
     fn start(replicas: usize) -> Option<Servers> {
+        Some(Servers::start_of(&default_server()?, replicas, &[]))
+    }
+
+    fn start_of(binary: &ServerBinary, replicas: usize, config: &[&str]) -> Servers {
         stalled_since(now()); // measured from here on
-        let binary = default_server()?;
-        let master = RedisServer::builder(&binary)
+        let plain = RedisServer::builder(binary)
             .config("repl-diskless-sync-delay 0")
-            .config("repl-ping-replica-period 1")
-            .start();
+            .config("repl-ping-replica-period 1");
+        let master = config.iter().fold(plain, |builder, line| builder.config(line)).start();
         let mut servers = Servers { master, replicas: Vec::new() };
         (0..replicas).for_each(|_| servers.add_replica());
-        Some(servers)
+        servers
     }
 
     fn add_replica(&mut self) {
@@ -120,48 +125,182 @@ fn a_grant_on_too_few_replicas_is_undone() {
     }
 }
 
+/// A WAIT of a connection that has written nothing waits for nothing, from Redis 7.2 on.
 #[test]
-fn a_reloaded_script_waits_for_replicas() {
-    let Some(servers) = Servers::start(1) else { return };
-    let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
-    client.get_lock("known").lock().unwrap(); // once the replica has come
-    servers.replicas[0].stop();
-    servers.master_says(&["SCRIPT", "FLUSH"]);
-    // Other writes, such as the client's entry, may keep the first WAIT from counting. The unit test
-    // `a_script_that_was_sent_again_is_waited_for_again` shows that there is a second.
-    for name in ["forgotten:1", "forgotten:2"] {
-        let error = client.get_lock(name).try_lock().unwrap_err();
-        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+fn a_stopped_replica_is_waited_for_on_each_server() {
+    for binary in matrix() {
+        let servers = Servers::start_of(binary, 1, &[]);
+        let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
+        let names: Vec<String> = (0..8).map(|number| format!("stopped:{number}")).collect();
+        let all_at_once = || {
+            let attempt = |name: &String| client.get_lock(name).try_lock();
+            std::thread::scope(|scope| {
+                let calls: Vec<_> = names.iter().map(|name| scope.spawn(move || attempt(name))).collect();
+                calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
+            })
+        };
+        client.get_lock("known").lock().unwrap();
+        servers.replicas[0].stop();
         servers.master_says(&["SCRIPT", "FLUSH"]);
+        for outcome in all_at_once() {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{}: {error}", binary.name);
+            assert!(error.to_string().contains(" of 1 replicas"), "{}: {error}", binary.name);
+            assert!(!error.outcome_unknown(), "{}: {error:?}", binary.name);
+        }
+        names.iter().for_each(|name| assert!(!exists(&servers.master, name), "{}: {name}", binary.name));
+        servers.replicas[0].cont();
+        assert!(eventually(LONG, || have_all(&servers.master, 1)));
+        for (outcome, name) in all_at_once().into_iter().zip(&names) {
+            assert!(outcome.unwrap(), "{}: {name}", binary.name);
+            assert!(exists(&servers.replicas[0], name), "{}: {name}", binary.name);
+        }
     }
-    servers.replicas[0].cont();
-    assert!(client.get_lock("forgotten:1").try_lock_for(LONG).unwrap());
-    client.get_lock("forgotten:1").unlock().unwrap();
-    client.get_lock("known").unlock().unwrap();
+}
+
+#[test]
+fn a_busy_lock_waits_for_no_replica() {
+    let Some(servers) = Servers::start(1) else { return };
+    let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
+    let other = servers.options().build().unwrap();
+    let held = other.get_lock("busy").acquire().unwrap();
+    servers.replicas[0].stop();
+    let begun = now();
+    assert!(!client.get_lock("busy").try_lock().unwrap());
+    within(begun, ms(1000), "an answer of busy");
+    drop(held);
+}
+
+#[test]
+fn locks_handed_between_threads_are_on_the_replicas() {
+    let Some(servers) = Servers::start(1) else { return };
+    let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
+    let replica = &servers.replicas[0];
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let lock = client.get_lock("handed");
+                for _ in 0..50 {
+                    let guard = lock.acquire().unwrap();
+                    let (name, owner) = (lock.name(), guard.owner().to_string());
+                    let on_replica: bool =
+                        redis::cmd("HEXISTS").arg(name).arg(owner).query(&mut replica.admin()).unwrap();
+                    assert!(on_replica);
+                }
+            });
+        }
+    });
+}
+
+/// The locks of one client that are on the disks: the server's own, and a replica's.
+#[test]
+fn durable_grants_wait_for_files() {
+    for binary in matrix() {
+        let on = ["appendonly yes", "appendfsync always"];
+        let servers = Servers::start_of(binary, 1, &on);
+        let build = |local, replicas| servers.options().durable(local, replicas).build();
+        if !binary.is_valkey() && binary.version() < (7, 2, 0) {
+            let error = build(1, 0).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("Redis 7.2"), "{error}");
+            continue;
+        }
+        let client = build(1, 0).unwrap();
+        for lock in kinds(&client, "durable") {
+            assert!(lock.try_lock().unwrap(), "{}", lock.name());
+            lock.unlock().unwrap();
+        }
+        // The replica has no file.
+        let error = build(1, 1).unwrap().get_lock("durable").try_lock().unwrap_err();
+        assert!(error.to_string().contains("0 of 1 of its replicas"), "{error}");
+        assert_eq!((error.kind(), error.outcome_unknown()), (ErrorKind::Busy, false));
+        assert!(!exists(&servers.master, "durable"));
+        let mut replica = servers.replicas[0].admin();
+        redis::cmd("CONFIG").arg(&["SET", "appendonly", "yes"]).exec(&mut replica).unwrap();
+        let both = build(1, 1).unwrap().get_lock("durable");
+        assert!(eventually(LONG, || both.try_lock().is_ok_and(|is_granted| is_granted)));
+        servers.master_says(&["CONFIG", "SET", "appendonly", "no"]);
+        let error = client.get_lock("durable:off").try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("append-only file"), "{error}");
+        assert!(!exists(&servers.master, "durable:off"));
+    }
+}
+
+#[test]
+fn with_sentinels_a_grant_waits_for_one_replica_by_default() {
+    alone_within(LIMIT * 4, || {
+        let Some(binary) = default_server() else { return };
+        let set = SentinelSet::start(&binary);
+        let (events, told) = unbounded();
+        let build = || LockClient::builder().url(set.url()).command_timeout(ms(900));
+        let client = build().observer(ReplicaEvents(events)).build().unwrap();
+        let careless = build().without_replicas().build().unwrap();
+        let master = set.master();
+        for lock in kinds(&client, "default") {
+            assert!(lock.try_lock().unwrap());
+            let has = |replica: &RedisServer| exists(replica, lock.name());
+            assert!(set.replicas(master).any(has), "{}", lock.name());
+            lock.unlock().unwrap();
+        }
+        set.replicas(master).for_each(RedisServer::stop);
+        let lock = client.get_lock("stopped");
+        let error = lock.try_lock().unwrap_err();
+        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+        assert!(error.to_string().contains("without_replicas()"), "{error}");
+        assert!(careless.get_lock("stopped").try_lock().unwrap());
+        careless.get_lock("stopped").unlock().unwrap();
+        assert!(told.is_empty());
+        // The master drops those that answer nothing.
+        let alone = || lock.try_lock().is_ok_and(|granted| granted);
+        assert!(eventually(LONG, alone), "the master has replicas still");
+        lock.unlock().unwrap();
+        (0..20).for_each(|_| drop(lock.acquire().unwrap()));
+        assert_eq!(told.recv_timeout(LONG), Ok(false));
+        set.replicas(master).for_each(RedisServer::cont);
+        let is_back = || {
+            drop(lock.acquire());
+            !told.is_empty()
+        };
+        assert!(eventually(LONG, is_back), "the replicas are back");
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [true], "each change is reported once");
+    });
+}
+
+struct ReplicaEvents(Sender<bool>);
+
+impl Observer for ReplicaEvents {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::NoReplica { .. } | Event::ReplicaBack { .. } = event {
+            self.0.send(matches!(event, Event::ReplicaBack { .. })).unwrap();
+        }
+    }
 }
 
 #[test]
 fn many_threads_count_to_the_end_with_replicas() {
     let Some(servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
-    let inside = std::sync::atomic::AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let lock = client.get_lock("counted");
-                for _ in 0..50 {
-                    let guard = lock.acquire().unwrap();
-                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-                    drop(guard);
-                }
-            });
-        }
-    });
-    let unlocked = now();
-    assert!(client.get_lock("counted").try_lock_for(LONG).unwrap());
-    within(unlocked, Duration::ZERO, "taking what everybody has released");
-    client.get_lock("counted").unlock().unwrap();
+    // Threads hand the first to each other; a fair lock is released, and asked for again.
+    for lock in [client.get_lock("counted"), RedisLock::clone(&client.get_fair_lock("counted:fair"))] {
+        let inside = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let guard = lock.acquire().unwrap();
+                        assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        drop(guard);
+                    }
+                });
+            }
+        });
+        let unlocked = now();
+        assert!(lock.try_lock_for(LONG).unwrap());
+        within(unlocked, Duration::ZERO, "taking what everybody has released");
+        lock.unlock().unwrap();
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The parts for systems that are not this one: what is compiled for them, and what runs under wine.
+//! The parts for other systems: compiled for them, or run under wine.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use crate::build::tested;
 use crate::job::{Job, Run, path_of};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
-/// What part package checks the packages for. The release, which the soak makes, builds for musl on x86_64 as well.
+/// Package checks the packages for these. The soak's release also builds for musl on x86_64.
 const MUSL: &str = "aarch64-unknown-linux-musl";
-/// Everything of the workspace that users get.
+/// The parts of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
-/// Whether the compiler has the standard library of that system. It is not fetched, and no failure in CI: as with the
-/// toolchain of the stated minimum.
+/// Whether the compiler has that system's standard library. Not fetched, and no failure in CI, like the
+/// minimum toolchain.
 fn has(job: &Job<'_>, target: &str) -> bool {
     let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
     let has = job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir());
@@ -22,8 +22,8 @@ fn has(job: &Job<'_>, target: &str) -> bool {
     has
 }
 
-/// A check for another system. Nothing is linked, so nothing needs a C compiler for it: a script that makes empty
-/// files stands for that, and for the archiver's input too.
+/// Checks for another system. Nothing is linked, so a script that makes empty files replaces the C compiler,
+/// and the archiver's input too.
 fn checked_for(target: &str, run: Run) -> Run {
     let stand_in = std::path::absolute("scripts/no-compiler.sh").unwrap_or_default().display().to_string();
     let name = target.replace('-', "_");
@@ -31,8 +31,8 @@ fn checked_for(target: &str, run: Run) -> Run {
     run.with(&format!("AR_{name}"), "ar")
 }
 
-/// Has a check of what was compiled for this system already be for another, if the compiler can. What it needs more is
-/// fetched before: the check itself is offline.
+/// Repeats a check for another system, if the compiler can. Missing crates are fetched first: the check
+/// itself is offline.
 pub fn on_musl(job: &Job<'_>, run: Run) -> Run {
     let can = has(job, MUSL) && job.cargo(&format!("fetch --locked --target {MUSL}"));
     if can { checked_for(MUSL, run) } else { run }

@@ -35,7 +35,7 @@ pub fn shell(job: &Job<'_>) -> bool {
     good & (path_of("actionlint").is_none() || job.run(&Run::new("actionlint")).good)
 }
 
-/// What tests need beside Rust. Servers are found first.
+/// The programs that tests need beside Rust. Servers are found first.
 pub fn tools(job: &Job<'_>) -> bool {
     job.gate.prepare_servers();
     let ensure = |function: &str| job.run(&Run::servers(function)).good;

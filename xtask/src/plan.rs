@@ -25,8 +25,8 @@ pub const TESTS: &[&str] = &[
     "toolchain",
 ];
 pub const LANES: usize = 3;
-/// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
-/// threads from the processors for seconds. The models are built, and then all processor.
+/// These parts build. They run last and one at a time: two compilations beside the tests keep a test's
+/// threads from the processors for seconds. The models build, and then use all processors.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
 /// Last, when nothing else runs, one test after the other: how soon a waiter is woken. Beside others such a

@@ -50,7 +50,7 @@ pub const SUITES: &[Suite] = &[
     suite("topologies", "topology", "ring::"),
     suite("topologies", "topology", "sentinel::"),
     // The others of it run beside the tests of their stores.
-    suite("stores", "stores", "deadlock_processes:: --skip=::a_deadlock_of_two_processes"),
+    suite("stores", "stores", "deadlock_processes:: --skip=::two_processes_deadlock"),
     suite("stores", "stores", "etcd::"),
     suite("stores", "stores", "files:: formats:: lists:: redis:: secrets::"),
     suite("stores", "stores", "mysql:: mysql_settings::"),
@@ -86,7 +86,6 @@ pub struct Program {
     pub path: String,
 }
 
-/// What cargo built, by its messages.
 fn programs_in(messages: &str) -> Vec<Program> {
     let program = |line: &str| {
         line.strip_prefix("{\"reason\":\"compiler-artifact\"")?;

@@ -11,7 +11,6 @@ pub struct Pinned {
     server: u32,
     /// The cores that it had before.
     before: String,
-    /// The drivers' core.
     core: usize,
 }
 

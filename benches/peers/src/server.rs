@@ -18,7 +18,6 @@ pub struct Counters {
     pub cpu_s: f64,
     /// Connections of the peers.
     pub clients: f64,
-    /// Calls by command.
     pub calls: BTreeMap<String, f64>,
 }
 

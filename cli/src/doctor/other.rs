@@ -1,4 +1,4 @@
-//! The checks of databases, etcd and ZooKeeper: what a client of the library can find out.
+//! The checks of databases, etcd and ZooKeeper, by a client of the library.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::doctor::redis::{clock_finding, none_of};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::{Latency, add_latency, reached, refused, spell};
 
-/// Every run has the same: a database keeps the row of a free lock.
+/// The same in every run, since a database keeps the row of a free lock.
 const NAME: &str = "leasehold-doctor";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,10 +74,10 @@ pub(super) fn check(
     has_no_rights
 }
 
-/// The table by its full name, and others that are called the same: those who use another keep other locks.
+/// The table by its full name, and tables of the same name, in which others keep other locks.
 fn table(report: &mut Report, client: &LockClient) {
     const ADVICE: &str = "Name the table that is meant with its schema in every program (table(\"schema.name\") in the library), or set one search_path for all roles; drop the others when nobody uses them";
-    let Ok(health) = client.ping() else { return }; // the checks behind this one say why
+    let Ok(health) = client.ping() else { return }; // later checks say why
     let Some(name) = health.table else { return };
     let others = health.other_tables;
     let found = if others.is_empty() {
@@ -135,7 +135,7 @@ fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
     }
     report.add(match (store, fence) {
         (Store::Server, Some(fence)) => {
-            // Never less than the server's microseconds since 1970, or one more than the last.
+            // At least the server's microseconds since 1970, and more than the last token.
             let server = Duration::from_micros(fence.get()).as_secs_f64();
             clock_finding(server - before.as_secs_f64() - granted.as_secs_f64() / 2.0, granted / 2)
         }

@@ -16,7 +16,7 @@ const SCRIPT: &str = "return ARGV[1]";
 
 pub(super) struct Asked<'a> {
     pub(super) name: &'a str,
-    /// A name that only this run has; below the other, so that the same rights count.
+    /// This run's own name, below the other, so that the same rights apply.
     pub(super) own_name: String,
     pub(super) lease: Duration,
     pub(super) limit: Duration,
@@ -82,7 +82,7 @@ pub(super) fn none_of(report: &mut Report, checks: &[&'static str], why: &str) {
     }
 }
 
-/// A check whose question was not answered. Only silence is a fault.
+/// A check without an answer. Only silence is a fault.
 pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
     match refusal {
         Refusal::Silent => Finding::fault(check, refusal.to_string(), ""),
@@ -261,7 +261,7 @@ fn clock(wire: &mut Wire) -> Finding {
     }
 }
 
-/// `ahead`: seconds that the server's clock is ahead of this machine's, `unsure` more or less.
+/// `ahead`: seconds by which the server's clock leads, give or take `unsure`.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",

@@ -1,4 +1,4 @@
-//! The findings of the checks: a line for each, printed when it is known.
+//! The findings: a line for each, printed at once.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::say::{Say, json_text, plain, print_line};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
-    /// Locks work, and something about them is worse than it could be.
+    /// Locks work, with a defect.
     Warning,
     /// Locks do not work, or may be granted twice.
     Fault,
@@ -26,7 +26,7 @@ impl Verdict {
     }
 }
 
-/// The outcome of one check. Its words never hold a URL, a password or a server's own words.
+/// The outcome of one check. Its words never contain a URL, a password or a server's text.
 pub(super) struct Finding {
     check: &'static str,
     pub(super) verdict: Verdict,
@@ -95,7 +95,7 @@ impl Report {
         if !finding.advice.is_empty() {
             line = format!("{line}. {}", sentence(finding.advice));
         }
-        // Names are of others' making; each finding is one line.
+        // Others may have chosen the names; each finding is one line.
         plain(&line)
     }
 

@@ -1,7 +1,7 @@
 //! Whether the user has the rights that docs/permissions.md lists.
 //!
-//! A server of 7.0 or later is asked by ACL DRYRUN, or inside a script where the user may not call ACL. On an older one each
-//! request is tried, on keys of the check's own that it removes.
+//! From 7.0 on ACL DRYRUN answers, or a script where the user may not call ACL. On older servers each
+//! request is tried, on the check's own keys, which it removes.
 
 use redis::Value;
 
@@ -41,7 +41,7 @@ impl Need {
 
 type Request = (Need, Vec<String>);
 
-/// They make keys without an end.
+/// Create keys without an end.
 const LASTING: [&str; 3] = ["HSET", "INCR", "ZADD"];
 
 const CHECK: &str = "rights";
@@ -64,7 +64,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // A key that cannot be removed, and may not end by itself, is not made.
+    // Never creates a key that it could neither remove nor let expire.
     if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
         let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
         requests.retain(|(_, words)| !is_made(words));
@@ -87,7 +87,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
             drop(wire.ask(&["DEL", &key]));
         }
     }
-    // TIME is of no key, and so may be left to a user of other names.
+    // TIME concerns no key, so a user limited to other names may have it.
     let is_allowed = |request: &&Request| {
         request.0 == Need::Locks
             && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))
@@ -164,7 +164,7 @@ fn in_script(wire: &mut Wire, words: &[&str]) -> Result<bool, Refusal> {
 
 fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> Result<bool, Refusal> {
     let is_subscription = words.first().is_some_and(|word| word.ends_with("SUBSCRIBE"));
-    // A connection that subscribed can ask nothing else.
+    // A connection that subscribed can send nothing else.
     let answer = if is_subscription { place.connect(asked.limit)?.ask(words) } else { wire.ask(words) };
     match answer {
         Err(Refusal::NoRight) => Ok(false),

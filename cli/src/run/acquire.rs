@@ -1,4 +1,4 @@
-//! The choice of the lock that is meant, and the wait for it.
+//! Chooses the lock, and waits for it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::run::told::{self, Waiting};
 use crate::say::{Exit, Say};
 use crate::store::{explain, text};
 
-/// The lock, and how long it is held without a renewal; else the code to end with, when all is said.
+/// The lock, and how long it is held without a renewal; otherwise the exit code, already explained.
 pub(super) fn acquire(
     client: &LockClient,
     args: &RunArgs,
@@ -34,7 +34,7 @@ pub(super) fn acquire(
             },
             None => lock(client, args).acquire_owned_with(&options),
         };
-        // A signal that came with the grant still ends it all: the guard's drop releases.
+        // A signal that came with the grant still ends everything: dropping the guard releases.
         let outcome = match caught.signals.try_recv() {
             Ok(signal) => return Err(Exit::Signal(signal)),
             Err(_none) => outcome,
@@ -52,7 +52,7 @@ pub(super) fn acquire(
                 if let Some(window) = full_window(args, &guard) {
                     return Ok((guard, window));
                 }
-                // Lost before anything was done under it: the wait goes on, if there is still time for it.
+                // Lost before anything ran: the wait continues, if there is time.
                 if patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
                     let words = format!(
                         "{name} was granted, and lost before the command could start: the store is too slow for this lease"
@@ -76,8 +76,8 @@ fn way_out(args: &RunArgs) -> &'static str {
     }
 }
 
-/// How long the lock is held without a renewal; `None` if it is lost already. A grant whose answer came late has less at
-/// first: the command starts after the first renewal, not to be ended as soon as it runs.
+/// How long the lock is held without a renewal; `None` if lost. A late answer leaves a short window, so the
+/// command starts after the first renewal, lest it be ended at once.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
@@ -85,7 +85,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
         return Some(last);
     }
-    // A store may also allow less than was asked for. A renewal shows how much.
+    // A store may also allow less than requested. A renewal shows how much.
     while !last.is_zero() {
         std::thread::park_timeout(Duration::from_millis(10));
         let remaining = guard.remaining();
@@ -97,7 +97,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// The store ends a lock with its longest hold too (see [`lock`]): one no longer than a lease is not renewed.
+/// The longest hold also ends the lock in the store (see [`lock`]): one no longer than a lease is not
+/// renewed.
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store
@@ -116,7 +117,7 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
-/// `Err`: another number of permits was set up before, which is said.
+/// `Err`: another number of permits was set up before, which was reported.
 fn permit(
     client: &LockClient,
     name: &str,
@@ -127,7 +128,7 @@ fn permit(
     let semaphore = client.get_expirable_semaphore(name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
-        // Fewer than there are would run beside more than this caller allows.
+        // With fewer permits set up, this caller would run beside more than it allows.
         if there != i64::from(permits) {
             let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \

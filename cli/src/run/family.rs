@@ -1,8 +1,9 @@
-//! The processes of a command: its group, and on Linux all that descend from it, wherever they went.
+//! A command's processes: its group, and on Linux all its descendants.
 //!
-//! A process can leave its group and its session (`su -c`, `setsid`, a double fork), and its parent can end before it. It
-//! cannot leave its descent: the helper and the supervisor are *child subreapers*, so an orphan below them becomes their
-//! child. A process without children has no descendants, so the end of all is known. Elsewhere only the group is known.
+//! A process can leave its group and session (`su -c`, `setsid`, a double fork), and its parent can end
+//! first. It cannot leave its ancestors: helper and supervisor are *child subreapers*, so orphans below
+//! become their children. A process without children has no descendants, which shows the end of all.
+//! Elsewhere only the group is known.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -19,13 +20,13 @@ use signal_hook::consts::SIGKILL;
 use crate::clock::Moment;
 
 pub(super) const POLL: Duration = Duration::from_millis(5);
-/// Further off than any lease.
+/// Longer than any lease.
 #[cfg(target_os = "linux")]
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 
 pub(super) fn adopt_orphans() {
     #[cfg(target_os = "linux")]
-    rustix::process::set_child_subreaper(Some(getpid())).ok(); // known by every Linux that Rust runs on
+    rustix::process::set_child_subreaper(Some(getpid())).ok(); // every Linux that Rust supports has it
 }
 
 pub(super) fn above() -> impl Iterator<Item = Member> {
@@ -36,7 +37,7 @@ pub(super) fn above() -> impl Iterator<Item = Member> {
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) group: Pid,
-    /// A child of this process that is none of them: the helper, seen from the process with the lock.
+    /// A child that is not part of the family: the helper, as seen from the process with the lock.
     pub(super) helper: Option<Pid>,
     pub(super) cgroup: Option<Cgroup>,
 }
@@ -50,7 +51,8 @@ impl Family {
         }
     }
 
-    /// Kills all that are there now. One that forks meanwhile may leave a child: repeat until [`Family::is_gone`].
+    /// Kills all present members. One that forks meanwhile may leave a child: repeat until
+    /// [`Family::is_gone`].
     pub(super) fn kill(&self) {
         kill_group(self.group, SIGKILL);
         if let Some(cgroup) = &self.cgroup {
@@ -70,12 +72,12 @@ impl Family {
         }
     }
 
-    /// Whether nobody is left who could do anything. The dead whom nobody has reaped yet do nothing.
+    /// Whether only dead members are left, reaped or not.
     pub(super) fn is_gone(&self) -> bool {
         !group_lives(self.group) && self.living().is_empty()
     }
 
-    /// Reaps orphans. The command itself stays: until it is reaped, its number cannot be another's.
+    /// Reaps orphans, but not the command: until it is reaped, no other process gets its number.
     pub(super) fn reap(&self) {
         reap_children(&[Some(self.group), self.helper]);
     }
@@ -103,14 +105,15 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// Timers that continue this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
+/// Timers that continue this process after somebody stops it: the parent that would [wake] it may be stopped
+/// or dead too.
 pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // The timer of a signal that nobody handles does not go on after its first.
+        // For a signal without a handler the timer would stop after its first.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -122,10 +125,10 @@ impl Awake {
         Awake()
     }
 
-    /// This process runs, and has to run again at `due`: no signal comes before a while.
+    /// Called while running; the process must run again at `due`, and no timer signals before a while.
     ///
-    /// A stop discards a signal that is on its way, and ends the timer that sent it. On a busy machine the first timer's may be
-    /// on its way for long, so the others send theirs when there is something to do.
+    /// A stop discards a pending signal, and ends the timer that sent it. On a busy machine the first
+    /// timer's signal may be pending for long, so the others signal when there is work.
     pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
         for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {
@@ -138,14 +141,14 @@ impl Awake {
     }
 }
 
-/// Lets a child go on that was stopped: nobody but this process knows of it.
+/// Continues a stopped child: nobody else knows it.
 pub(super) fn wake(child: &Child) {
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
     if let Some(child) = child
         && matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)))
     {
-        kill_process(child, Signal::CONT).ok(); // it has not been reaped, so the number is its own
+        kill_process(child, Signal::CONT).ok(); // not reaped, so the number is its own
     }
 }
 
@@ -165,10 +168,10 @@ pub(super) struct Member {
     pub(super) parent: i32,
     group: i32,
     pub(super) is_dead: bool,
-    /// In the system's ticks since the machine started: with the number it names one process and no other.
+    /// In the system's ticks since the machine's start; with the number it identifies one process.
     pub(super) began: u64,
-    /// The addresses at which its stack and its arguments begin: drawn anew for each program, and the same
-    /// after a fork. Zeros where the system does not say.
+    /// Start addresses of stack and arguments: random for each program, and equal after a fork. Zeros where
+    /// unknown.
     pub(super) memory: (u64, u64),
 }
 
@@ -177,25 +180,25 @@ impl Member {
         Member::read(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// A process of which only the number is known, as of other users' where `/proc` hides them (`hidepid`).
+    /// A process with nothing known but its number, as of other users' under `hidepid`.
     fn hidden(pid: i32) -> Option<Member> {
         let there = test_kill_process(Pid::from_raw(pid)?);
         let hidden = Member { pid, parent: 0, group: 0, is_dead: false, began: 0, memory: (0, 0) };
         matches!(there, Ok(()) | Err(Errno::PERM)).then_some(hidden)
     }
 
-    /// The fields from the state on follow the program's name, which may hold anything.
+    /// The fields from the state on follow the program's name, which may contain anything.
     fn read(pid: i32, line: &str) -> Option<Member> {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
         let large = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        // A first thread that ended leaves the state of the dead, while other threads may go on.
+        // The first thread may be dead while other threads live.
         let is_dead = matches!(fields.first(), Some(&"Z" | &"X")) && number(17)? <= 1;
         let memory = (large(25).unwrap_or(0), large(45).unwrap_or(0));
         Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead, began: large(19)?, memory })
     }
 
-    /// Signals this process and no other that got its number meanwhile: it began when the one that was found did.
+    /// Signals this process, and none that got its number since: it must have begun when the found one did.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         let process = pidfd_open(pid, PidfdFlags::empty());
@@ -204,7 +207,7 @@ impl Member {
         {
             return;
         }
-        // Linux before 5.3 has no such descriptors, and the filter of a container may refuse them.
+        // Linux before 5.3 has no such descriptors, and a container's filter may refuse them.
         let sent = process.and_then(|process| pidfd_send_signal(process.as_fd(), signal));
         if sent.is_err_and(|error| error != Errno::SRCH) {
             kill_process(pid, signal).ok();
@@ -216,7 +219,7 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     let (mut found, mut parents) = (Vec::<Member>::new(), vec![of]);
     while let Some(parent) = parents.pop() {
         for child in children(parent) {
-            // A process that moved while they were read may come twice.
+            // A process that moved during the reads may occur twice.
             if !found.iter().any(|member| member.pid == child) {
                 found.extend(Member::of(child).or_else(|| Member::hidden(child)));
                 parents.push(child);
@@ -226,7 +229,7 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     found
 }
 
-/// The children of all threads of a process. The list may lack one while others end: ask again.
+/// The children of all threads of a process. The list may lack one while others end: read again.
 fn children(of: i32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
     let mut all = Vec::new();
@@ -263,8 +266,8 @@ pub(super) fn why_unseen() -> Option<&'static str> {
     )
 }
 
-/// Whether a process group still has a process that is not dead. A zombie keeps its number, in a container without an init for
-/// ever. A group of other users' processes lives although it may not be signalled.
+/// Whether a process group has a process that is not dead. A zombie keeps its number, in a container without
+/// an init for ever. Another user's group lives even if it may not be signalled.
 fn group_lives(group: Pid) -> bool {
     let there = test_kill_process_group(group);
     let is_there = there.is_ok() || cfg!(target_os = "linux") && there == Err(Errno::PERM);
@@ -277,8 +280,9 @@ fn is_known_to_be_dead(group: Pid) -> bool {
     cfg!(target_os = "linux") && of_group.peek().is_some() && of_group.all(|member| member.is_dead)
 }
 
-/// A control group (version 2) of a command's own, by which processes of other users can be killed too (`su -c`). Only users
-/// other than root make one, below a group that was left to them: root needs none, and the system's manager owns the others.
+/// The command's own control group (version 2), which allows killing other users' processes too (`su -c`).
+/// Only users other than root create one, below a group delegated to them: root needs none, and the system's
+/// manager owns the others.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
@@ -321,7 +325,8 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // While one is being reaped this is refused; the directory is empty then, and no helper uses its name again.
+        // Refused while a member is being reaped; the directory is empty then, and no helper uses its name
+        // again.
         std::fs::remove_dir(&self.path).ok();
     }
 }

@@ -1,9 +1,9 @@
-//! The helper: the process between the supervisor, which has the lock, and the command, which it ends in time whatever becomes
-//! of the supervisor.
+//! The helper: the process between the supervisor, which has the lock, and the command, which it ends in
+//! time whatever happens to the supervisor.
 //!
-//! The helper knows nothing of locks. Each [`Order::Until`] says until when the lock is surely held. Less the margin, that is
-//! when the command and all that [descends from it](super::family) is dead. A supervisor that is stopped or killed sends
-//! nothing more, and the clock that all processes of the machine read decides.
+//! The helper knows nothing about locks. Each [`Order::Until`] says until when the lock is certainly held;
+//! the command and [its descendants](super::family) are dead by then, less a margin. A stopped or killed
+//! supervisor sends nothing more, and the clock shared by all processes of the machine decides.
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};
@@ -30,14 +30,14 @@ use crate::run::parts::{self, BecomeArgs, HelperArgs, Order, Part, Report};
 use crate::run::signals;
 use crate::say::Exit;
 
-/// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
+/// When a sleeping machine wakes up, the clock may jump past all timers, so it is checked this often.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 enum Event {
     Order(Order),
     Orphaned,
     Stopped(i32),
-    /// It is dead, and not yet reaped: until then nothing else can have its number.
+    /// Dead and not reaped, so nothing else can have its number.
     Dead(Report),
 }
 
@@ -49,23 +49,23 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     }
 }
 
-/// Runs the command in this process, which the system kills when the helper dies: else a helper that is killed before it has
-/// reported the command's start would leave a command of which nobody knows.
+/// Runs the command in this process, which the system kills when the helper dies: otherwise a helper killed
+/// before it reports the command's start would leave an unknown command.
 pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
         return Exit::Internal;
     }
-    // Asked for first, looked at second: a helper that died before that is not the parent any more.
+    // Requested first, checked second: if the helper died before, this process has another parent.
     if getppid().and_then(|parent| u32::try_from(parent.as_raw_nonzero().get()).ok()) != Some(args.parent) {
         return Exit::Internal;
     }
     if let Some(cgroup) = &args.cgroup {
-        // Only an addition: the helper finds descendants without it.
+        // Optional: the helper finds descendants without it.
         std::fs::write(cgroup.join("cgroup.procs"), "0").ok();
     }
     let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
-    let Ok(words) = words else { return Exit::Usage }; // no command line has a NUL
+    let Ok(words) = words else { return Exit::Usage }; // command lines have no NUL
     let Some(program) = words.first() else { return Exit::Usage };
     args.inherited.restore();
     let Err(error) = execvp(program, &words);
@@ -82,7 +82,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
-    // A supervisor that does not read may not keep this process from ending the command.
+    // A supervisor that does not read must not keep this process from ending the command.
     stream.set_write_timeout(Some(Duration::from_millis(50)))?;
     let (sender, events) = unbounded();
     let (orders, reading) = (sender.clone(), stream.try_clone()?);
@@ -94,7 +94,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     if Moment::now() >= until.minus(args.margin) {
         return parts::send(&stream, &Report::Late);
     }
-    // Readable when the lock is lost. The command inherits this end; its exec closes only the other.
+    // Readable once the lock is lost. The command inherits this end; its exec closes only the other.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
     let cgroup = Cgroup::make(std::process::id());
@@ -149,7 +149,8 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(parts::send(stream, &report));
 }
 
-/// Reports the command's end, however the watch ends: a lock whose command nobody watches would be renewed for ever.
+/// Reports the command's end however the watch ends: otherwise the lock of an unwatched command would be
+/// renewed for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -170,7 +171,7 @@ fn watch(child: Pid, mut watched: Watched) {
             Err(_) => return,
         };
         if let Some(signal) = status.stopping_signal() {
-            // Taken, so that the next call waits for the next.
+            // Consumed, so that the next call waits for the next one.
             waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok();
             drop(watched.events.send(Event::Stopped(signal)));
             continue;
@@ -199,7 +200,7 @@ struct Keeper<'a> {
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
-    /// The command was asked to end: all that it has started is to end too.
+    /// The command was asked to end, so all that it started must end too.
     is_asked: bool,
     ended: Option<Report>,
 }
@@ -222,7 +223,7 @@ impl Keeper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The reader of orders holds a sender, and so does the watch until it reports the end.
+                // The thread that reads orders has a sender, as has the watch until it reports the end.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -238,7 +239,7 @@ impl Keeper<'_> {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
             (Stage::Running, _) => self.limit(),
             (Stage::Ending { kill_at }, _) => kill_at.min(self.limit()),
-            // Again and again: a process that was about to fork may have left another.
+            // Repeated: a process about to fork may have left another.
             (Stage::Killed, _) => Moment::now().plus(POLL),
             (Stage::Tolerated, _) => Moment::NEVER,
         }
@@ -264,13 +265,13 @@ impl Keeper<'_> {
         self.loses = None;
         tell(self.stream, Report::Ending);
         self.family.signal(SIGTERM);
-        // A stopped process acts on a TERM when it goes on.
+        // A stopped process acts on TERM once it continues.
         self.family.signal(SIGCONT);
         self.stage = Stage::Ending { kill_at: now.plus(self.args.grace).min(self.limit()) };
     }
 
     fn kill(&mut self) {
-        // First of all: whatever else there is to do may take its time.
+        // First, since everything else may take time.
         self.family.kill();
         self.loses = None;
         if self.stage == Stage::Running {
@@ -287,7 +288,7 @@ impl Keeper<'_> {
         self.stage = Stage::Tolerated;
     }
 
-    /// The store said that the lock is lost: it may be another's already, so there is no time for a grace.
+    /// The store said that the lock is lost: another may have it, so there is no grace.
     fn gone(&mut self) {
         match (self.stage, self.args.on_lost) {
             (Stage::Running | Stage::Ending { .. }, OnLost::Kill) => self.kill(),
@@ -296,7 +297,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Nobody renews the lock any more. Until its end there is time for a grace.
+    /// Nobody renews the lock. Until its end there is time for a grace.
     fn orphaned(&mut self) {
         if (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
             self.terminate(Moment::now());
@@ -310,7 +311,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// A command that ends by itself leaves what it started; one that was asked to end has that end within the grace.
+    /// A command that ends by itself leaves its children; one that was asked to end takes them along, within
+    /// the grace.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
         let now = Moment::now();

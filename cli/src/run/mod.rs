@@ -59,6 +59,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         terms: args.terms.clone(),
         max_hold: None,
         strict: args.strict,
+        on_contended: None,
         leads: true,
         command: args.command.clone(),
     };
@@ -66,7 +67,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     if let Some(exit) = refused(args.lease.or_default(), "the lease", &args.terms, say) {
         return exit;
     }
-    // An address that cannot be had is known before anybody is elected.
+    // An unusable address fails before the election.
     let office = match args.listen.as_ref().map(|address| Office::listening(address, say)).transpose() {
         Ok(office) => office.map(Arc::new),
         Err(exit) => return exit,
@@ -84,7 +85,8 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
-                // It was said why. Another attempt may find the store again, as the library's candidates do.
+                // Already explained. Another attempt may find the store again, as with the library's
+                // candidates.
                 Exit::Unavailable => is_patient && !args.one_term,
                 _ => false,
             };
@@ -127,6 +129,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 max_hold: Some(args.at_most),
                 is_renewed: false,
                 strict: false,
+                on_contended: None,
                 command: &args.command,
                 office: None,
             };
@@ -162,7 +165,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage)
             }
             (None, Err(error)) => store::explain(&error, say),
-            // It was said already.
+            // Already reported.
             (Some(exit @ (Exit::Lost(_) | Exit::MaxHold | Exit::Survivor)), _) | (Some(exit), Ok(_)) => exit,
             (Some(exit), Err(error)) => {
                 let words =
@@ -177,7 +180,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
 const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
                        `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
 
-/// Records how the run ended, while the job is still this owner's: a lost one may be another's by now.
+/// Records the run's end while this owner still has the job: a lost one may be another's.
 fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, say: Say) {
     if matches!(exit, Exit::Lost(_)) {
         return;
@@ -204,7 +207,8 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
     told::busy(client, name, "runs already", code, say)
 }
 
-/// Gives back a job whose command was never started: until `--at-least` is over this owner keeps the lock, unrenewed.
+/// Releases a job whose command never started: until `--at-least` is over this owner keeps the lock,
+/// unrenewed.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
     // Longer than the request may take: until then it is nobody else's.
@@ -232,7 +236,7 @@ fn connect(
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        // Certificates that do not fit, and an old server, are not away: somebody has to mend them.
+        // Wrong certificates and an old server do not pass: somebody has to mend them.
         let is_for_good = matches!(error.kind(), ErrorKind::Tls | ErrorKind::TooOld);
         let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && !is_for_good;
         if !is_away || Moment::now() >= give_up {
@@ -268,7 +272,7 @@ fn with_client(
     if let Some(words) = family::why_unseen() {
         return say.error(words, Exit::Internal);
     }
-    // Before the first thread, so that all have it.
+    // Before the first thread, so that all threads inherit it.
     let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
     family::adopt_orphans();
@@ -287,7 +291,7 @@ fn with_client(
     };
     let exit = act(&client, &caught, say);
     if caught.is_hurried() {
-        store::finish_within(client, Duration::ZERO); // it has been waited for already
+        store::finish_within(client, Duration::ZERO); // already waited for
     } else {
         store::finish(client);
     }
@@ -307,6 +311,7 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
                 max_hold: args.max_hold,
                 is_renewed: acquire::is_renewed(args),
                 strict: args.strict,
+                on_contended: args.on_contended,
                 command: &args.command,
                 office,
             };
@@ -318,8 +323,8 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
     }
 }
 
-/// Ends this process by the interrupt that ended the wait: a shell ends its loop or script only for a process
-/// that the interrupt itself ended. Its code is the same.
+/// Ends this process by the interrupt that ended the wait: a shell ends its loop or script only for a
+/// process killed by the interrupt itself. The exit code is the same.
 pub(crate) fn end_as_interrupted(exit: Exit) {
     if exit == Exit::Signal(SIGINT) && terminal::is_foreground() {
         signal_hook::low_level::emulate_default_handler(SIGINT).ok();

@@ -1,8 +1,8 @@
-//! `elect --listen`: `/leader` and `/ready`, for those who ask over HTTP.
+//! `elect --listen`: `/leader` and `/ready` over HTTP.
 //!
-//! The supervisor says how it stands, and each answer reads the clock again. So 200 is answered before the instant at which
-//! the helper kills the command at the latest, also when only the answering thread runs. The answer can be old when it
-//! arrives.
+//! The supervisor reports its state, and each answer reads the clock anew. So 200 always precedes the latest
+//! instant at which the helper kills the command, even if only the answering thread runs. The answer may be
+//! old on arrival.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -60,7 +60,7 @@ impl Office {
 
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
         let fresh = Fresh::health(client, name).map_err(|error| say.no_thread(&error))?;
-        fresh.want(); // the first who asks does not wait for it
+        fresh.want(); // so the first caller does not wait
         self.store.set(fresh).ok(); // once a process
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Office {
         if let Some(refusal) = http::refusal(request) {
             return refusal;
         }
-        // Any `Host` will do, unlike to `serve`: no answer names a lock, a host or a program.
+        // Accepts any `Host`, unlike `serve`: no answer names a lock, host or program.
         match request.path.as_str() {
             "/leader" => leader(*self.stage(), Moment::now()),
             "/ready" => self.ready(),

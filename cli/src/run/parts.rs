@@ -1,5 +1,5 @@
-//! The processes that this program starts of itself, and what they say to each other over sockets, one message a line. The first
-//! argument of each is its role, the second the [`Part`] as JSON.
+//! The processes that this program starts, and their messages over sockets, one a line. The first argument
+//! of each is its role, the second the [`Part`] as JSON.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -31,7 +31,7 @@ pub(crate) fn part() -> Option<Exit> {
     let mut words = std::env::args_os().skip(1);
     let (role, part) = (words.next()?, words.next()?);
     let part: Part = serde_json::from_str(part.to_str()?).ok().filter(|part: &Part| role == part.role())?;
-    // Started by way of /proc, they would be `exe` in lists of processes. Elsewhere there is no such file.
+    // Started through /proc, they would be listed as `exe`. Elsewhere there is no such file.
     std::fs::write("/proc/self/comm", "leasehold").ok();
     let command: Vec<OsString> = words.collect();
     Some(match part {
@@ -53,7 +53,7 @@ impl Part {
     }
 
     pub(super) fn program(self) -> io::Result<Command> {
-        // Also when the program's file has been replaced meanwhile.
+        // Works even if the program's file was replaced.
         let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
         let mut command = Command::new(own);
         command.arg0("leasehold").arg(self.role()).arg(serde_json::to_string(&self)?);
@@ -78,10 +78,10 @@ pub(crate) struct BecomeArgs {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// The rest comes over its socket, since the command that was typed may hold a password.
+/// The rest comes over the socket, since the typed command may contain a password.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
-    /// For those who look at the list of processes.
+    /// For readers of the process list.
     pub(crate) name: String,
     pub(crate) pid: i32,
     pub(crate) began: u64,
@@ -97,19 +97,19 @@ pub(crate) struct LookoutArgs {
     pub(crate) before: Duration,
 }
 
-/// From the process with the lock. The end of the socket means that this process is dead.
+/// From the process with the lock. The socket's end means that this process is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Until this instant the lock is surely held, if nothing else is heard.
+    /// The lock is certainly held until this instant, unless another order comes.
     Until(Moment),
     Gone,
-    /// The command was asked to end (TERM): what it leaves behind is to end with it.
+    /// The command was asked to end (TERM): its remains must end with it.
     Asked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// The command runs; its number is its process group's too.
+    /// The command runs; its number is also its process group's.
     Started(i32),
     Failed(i32),
     Late,
@@ -117,7 +117,7 @@ pub(super) enum Report {
     Ending,
     Exited(i32),
     Signaled(i32),
-    /// The end of the command could not be seen, so it was ended.
+    /// The command's end could not be observed, so it was ended.
     Unwatched,
     Survivor(i32),
 }

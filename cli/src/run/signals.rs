@@ -1,4 +1,4 @@
-//! Signals as events, and the process's part in groups of processes.
+//! Signals as events, and process groups.
 
 use std::io;
 use std::process::{Child, Command};
@@ -17,21 +17,21 @@ use signal_hook::iterator::{Handle, Signals};
 use crate::run::{end_as_interrupted, family};
 use crate::say::{Exit, Say};
 
-/// Signals that end the wait for a lock, and are passed on to the command.
+/// Signals that end the wait for a lock, and are forwarded to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Other signals end a wait for the lock only: they have no other meaning there.
+/// Other signals only end a wait for the lock.
 fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
 
 pub(crate) struct Caught {
     pub(crate) signals: Receiver<i32>,
-    /// For signals that were taken out of `signals` and are still to be acted on.
+    /// For signals taken out of `signals` that still need handling.
     pub(super) put_back: Sender<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
-    /// The last signal that is to end the program; 0: none.
+    /// The last signal to end the program; 0: none.
     asked_to_end: Arc<AtomicI32>,
     handle: Handle,
     pub(crate) inherited: Inherited,
@@ -39,10 +39,10 @@ pub(crate) struct Caught {
     hurried: AtomicBool,
 }
 
-/// The children of this process: one that it has started, and orphans that it [adopts](family::adopt_orphans).
+/// The children of this process: the one that it started, and [adopted](family::adopt_orphans) orphans.
 #[derive(Default)]
 struct Wards {
-    /// It is waited for elsewhere. Locked while it is started, so that it is never taken for an orphan.
+    /// Awaited elsewhere. Locked during its start, so that it is never taken for an orphan.
     own: Mutex<Option<Pid>>,
 }
 
@@ -54,8 +54,8 @@ impl Wards {
 }
 
 impl Caught {
-    /// Catches all signals that end a wait, but those that are ignored already (`nohup`). SIGCHLD is caught also where it was
-    /// ignored: there the system reports the end of a child to nobody.
+    /// Catches all signals that end a wait, except those already ignored (`nohup`). SIGCHLD is caught even
+    /// then: ignored, the system reports no child's end.
     pub(crate) fn start() -> io::Result<Caught> {
         Caught::with(Inherited::take())
     }
@@ -81,11 +81,11 @@ impl Caught {
                     is_asked.store(signal, Ordering::SeqCst);
                 }
                 if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
-                    // No command is there that it could be passed on to.
+                    // There is no command to forward it to.
                     signal_hook::low_level::emulate_default_handler(signal).ok();
                     continue;
                 }
-                // Sent first: after an interrupted wait it is there to be read.
+                // Sent first, so that it can be read after an interrupted wait.
                 if sender.send(signal).is_err() {
                     return;
                 }
@@ -107,8 +107,8 @@ impl Caught {
         })
     }
 
-    /// Does what may wait for the store on a thread of its own. A signal that ends the program waits for it for `more` at
-    /// most, and leaves the thread behind.
+    /// Runs work that may wait for the store on another thread. A signal to end the program waits for it for
+    /// at most `more`, and leaves the thread behind.
     pub(crate) fn unless_signaled<T: Send + 'static>(
         &self,
         what: &str,
@@ -122,7 +122,8 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal counts, also beside an outcome: nobody else hears of it.
+                        // Without more time the signal counts even if there is an outcome: nobody else
+                        // receives it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -138,8 +139,8 @@ impl Caught {
         }
     }
 
-    /// From here on a signal that is to end the program does so after `more`, unless the program has ended by then: no
-    /// command is left that could hear it. `last_words` says what is left undone.
+    /// From here on a signal ends the program after `more`, unless it has ended by then: no command is left
+    /// to receive it. `last_words` reports unfinished work.
     pub(super) fn end_by_signal(
         &self,
         more: Duration,
@@ -179,7 +180,7 @@ impl Caught {
     }
 
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
-        // Those that came until now were for the command.
+        // Earlier signals were for the command.
         while self.signals.try_recv().is_ok() {}
         self.waits.store(true, Ordering::SeqCst);
         match self.asked_to_end.load(Ordering::SeqCst) {
@@ -188,7 +189,7 @@ impl Caught {
         }
     }
 
-    /// The wait is over. Stops by the terminal are now passed on as well.
+    /// The wait is over. Stops by the terminal are forwarded from now on.
     pub(crate) fn stop_waiting(&self) -> io::Result<()> {
         self.waits.store(false, Ordering::SeqCst);
         let ignored = ignored();
@@ -199,7 +200,7 @@ impl Caught {
     }
 }
 
-/// Signals to all processes of a service do not end this one, which ends after its command.
+/// Keeps signals to all processes of a service from ending this one, which ends after its command.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {
@@ -208,24 +209,25 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Lets this thread, and those that it starts, write to the terminal and hand it on from the background.
+/// Lets this thread, and those it starts, write to the terminal and hand it over from the background.
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);
-    // Without it, a hand-over in the background would stop this process, as it would any.
+    // Otherwise a hand-over in the background would stop this process.
     set.thread_block().ok();
 }
 
 pub(crate) fn kill_own_group(signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
-        kill_current_process_group(signal).ok(); // it has this process at least
+        kill_current_process_group(signal).ok(); // it contains at least this process
     }
 }
 
-/// The treatment of signals that this program was started with: it sets what it needs, and the command gets the old one.
+/// Signal dispositions that this program was started with, which the command gets back.
 ///
-/// Some start programs with signals blocked, or with SIGCHLD ignored, which hides the end of a child. Real-time signals are
-/// not kept blocked for the command, and SIGPIPE has its default there, since Rust's runtime replaces what was before `main`.
+/// Some programs start others with signals blocked, or with SIGCHLD ignored, which hides a child's end.
+/// Real-time signals are not kept blocked for the command, and SIGPIPE gets its default, since Rust's
+/// runtime replaces what was set before `main`.
 ///
 /// A bit for each signal, the first for signal 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -235,7 +237,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Reads them, and blocks nothing from now on. Before the first thread, so that all have it so.
+    /// Reads them, and unblocks all signals. Before the first thread, so that all threads inherit that.
     pub(super) fn take() -> Inherited {
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();
@@ -245,7 +247,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // The others that were ignored have stayed so.
+            // Other ignored signals have stayed ignored.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

@@ -1,4 +1,4 @@
-//! The process that holds the lock: tells its helper until when, passes signals on, and says how it all ended.
+//! The process that holds the lock: tells its helper until when, forwards signals, and reports the end.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, stdin};
@@ -9,12 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Receiver, never, select, unbounded};
+use leasehold::crossbeam_channel::{Receiver, bounded, never, select, unbounded};
 use leasehold::{HoldState, Loss, LossReason, OwnedGuard};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
+use signal_hook::low_level::signal_name;
 
 use crate::args::{OnLost, Terms};
 use crate::clock::Moment;
@@ -29,7 +30,7 @@ use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store;
 
-/// How long a release is waited for after a signal: one that is answered at all takes less.
+/// How long a release is awaited after a signal: an answer usually comes sooner.
 pub(super) const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Task<'a> {
@@ -39,13 +40,15 @@ pub(crate) struct Task<'a> {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) is_renewed: bool,
     pub(crate) strict: bool,
+    /// The signal for the command when others wait for the lock.
+    pub(crate) on_contended: Option<i32>,
     pub(crate) command: &'a [OsString],
     pub(crate) office: Option<&'a Office>,
 }
 
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // Its drop releases what may be left. The code is the same whether the store answers or not.
+        // Dropping it releases what may remain. The exit code is the same whether the store answers or not.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -60,6 +63,13 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     let granted = Moment::now();
     let times = Times::of(task.window, task.terms.kill_grace);
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
+    let contended = match wanted_by_others(task, guard) {
+        Ok(contended) => contended,
+        Err(error) => {
+            let exit = say.error(&format!("--on-contended: {}", store::text(&error)), Exit::Usage);
+            return Supervised { exit, was_never_begun: true };
+        }
+    };
     let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught, say)) {
         Ok(helper) => helper,
         Err(error) => {
@@ -85,11 +95,21 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
         was_never_begun: false,
         has_survivor: false,
     };
-    supervisor.run(caught, lost)
+    supervisor.run(caught, lost, contended)
+}
+
+/// A channel that says when others wait for the lock.
+fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Receiver<()>> {
+    let (sender, contended) = bounded(1);
+    match task.on_contended {
+        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // full: it says so already
+        None => return Ok(never()),
+    }
+    Ok(contended)
 }
 
 fn under(guard: &OwnedGuard) -> String {
-    /// A command far down leaves the outermost out.
+    /// A deeply nested command leaves the outermost out.
     const MOST: usize = 16;
     let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];
@@ -124,11 +144,15 @@ impl Helper {
             Some(fence) => command.env("LEASEHOLD_FENCE", fence.get().to_string()),
             None => command.env_remove("LEASEHOLD_FENCE"),
         };
+        match task.on_contended.and_then(signal_name) {
+            Some(signal) => command.env("LEASEHOLD_CONTENDED_BY", signal.trim_start_matches("SIG")),
+            None => command.env_remove("LEASEHOLD_CONTENDED_BY"),
+        };
         // A group of its own: what the terminal sends to this process's group does not reach it.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
-        drop(command); // it has the other end of the socket
+        drop(command); // has the socket's other end
         send_input(&stream)?;
-        // A helper that does not read may not keep this process from ending the command itself.
+        // A helper that does not read must not keep this process from ending the command itself.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
         let (sender, reports) = unbounded();
         let reading = stream.try_clone()?;
@@ -154,7 +178,7 @@ enum Ended {
     Exited(i32),
     Signaled(i32),
     Not(Exit),
-    /// Nobody can tell: the helper is gone, and so is the command.
+    /// Unknown: the helper is gone, and so is the command.
     Unknown,
 }
 
@@ -167,10 +191,10 @@ struct Supervisor<'a> {
     say: Say,
     terminal: Terminal,
     group: Option<Pid>,
-    /// Signals that the command cannot hear: it does not run yet, or has ended.
+    /// Signals that the command cannot receive: not running yet, or ended.
     unheard: Vec<i32>,
     until: Moment,
-    /// The command is being ended, because the lock cannot be kept or may not.
+    /// The command is being ended, because the lock cannot or must not be kept.
     is_ending: bool,
     is_lost: bool,
     is_gone: bool,
@@ -179,7 +203,8 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, caught: &Caught, mut lost: Receiver<Loss>) -> Supervised {
+    fn run(mut self, caught: &Caught, mut lost: Receiver<Loss>, mut contended: Receiver<()>) -> Supervised {
+        let unheard = never();
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
@@ -199,9 +224,16 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(parts::send(&self.helper.stream, &Order::Gone)); // else it sees that the window is over
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise it sees that the window is over
                     }
                 },
+                // Once, and by a command that runs.
+                recv(if self.group.is_some() { &contended } else { &unheard }) -> wanted => {
+                    contended = never();
+                    if wanted.is_ok() {
+                        self.give_way();
+                    }
+                }
                 default(self.times.tick) => {}
             }
         };
@@ -209,11 +241,11 @@ impl Supervisor<'_> {
     }
 
     fn beat(&mut self) {
-        // The clock first: the instant may be earlier than the window's end, never later.
+        // The clock first, so that the instant is never later than the window's end.
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
-            // One that is not sent is made up for by the next.
+            // The next order makes up for a lost one.
             if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
@@ -221,7 +253,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// It leads until the helper begins to end the command, and until it kills it at the latest: before another can lead.
+    /// The run leads until the helper begins to end the command, and at the latest until the helper kills
+    /// the command: before another run can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -234,7 +267,7 @@ impl Supervisor<'_> {
         });
     }
 
-    /// Ends the command when the helper should have and has not: it may have been stopped again and again.
+    /// Ends the command if the helper has not in time: it may have been stopped repeatedly.
     fn end_itself(&mut self) -> Option<Ended> {
         let (Some(group), OnLost::Kill) = (self.group, self.task.terms.on_lost) else { return None };
         let now = Moment::now();
@@ -246,7 +279,7 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report is on its way
         }
-        // Stopped, it reports nothing. Killed, it leaves the command's orphans to this process.
+        // A stopped helper reports nothing. Killed, it leaves the command's orphans to this process.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -271,7 +304,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // It may have asked for the terminal before it had it, and been stopped for that.
+                    // The command may have been stopped for asking for the terminal too early.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -318,7 +351,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The helper is dead, which nothing but a signal does. The command does not run without one.
+    /// The helper is dead, killed by a signal. The command does not run without one.
     fn without_helper(&mut self) -> Ended {
         if let Some(group) = self.group {
             let family = self.family(group);
@@ -337,18 +370,40 @@ impl Supervisor<'_> {
     fn signaled(&mut self, signal: i32) {
         let Some(group) = self.group else { return self.unheard.push(signal) };
         if family::is_dead(group) {
-            self.unheard.push(signal); // what it has left behind may hear it all the same
+            self.unheard.push(signal); // what it left behind may still receive it
         }
         if signal == SIGCONT {
             self.terminal.offer(group);
         }
         self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
+        self.send(group, signal);
+    }
+
+    fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // As when a system ends a service: also for what has left the group, and nothing of it outlives the lock.
+            // As when a system ends a service: applies to processes outside the group too, and none outlives
+            // the lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
         kill_group(group, signal);
+    }
+
+    /// Others wait for the lock.
+    fn give_way(&self) {
+        let (Some(group), Some(signal)) = (self.group, self.task.on_contended) else { return };
+        let words =
+            format!("others wait for the lock of {}: the command gets signal {signal}", self.task.name);
+        self.say.notice("contended", &words, &json!({"name": self.task.name, "signal": signal}));
+        if signal == SIGTERM {
+            return self.send(group, signal);
+        }
+        // To the command alone: what it has started may be in the middle of a part.
+        if let Some(signal) = Signal::from_named_raw(signal)
+            && !family::is_dead(group)
+        {
+            kill_process(group, signal).ok();
+        }
     }
 
     /// The command stopped, and so does this process, as the shell expects of its job.
@@ -369,7 +424,7 @@ impl Supervisor<'_> {
             // Returns when the shell continues this process.
             kill_process(getpid(), Signal::STOP).ok();
         } else if signal != SIGTSTP {
-            return; // nobody is there who could continue both: whoever stopped the command continues it
+            return; // nobody could continue both: whoever stopped the command continues it
         }
         self.beat();
         if had {
@@ -379,11 +434,11 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
-        // Before the release, with which another may lead.
+        // Precedes the release, with which another may lead.
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
+            // Run alone, a Ctrl-C would reach this process's whole group: a script ends with it.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

@@ -1,4 +1,4 @@
-//! The terminal: the command's group has it while it runs, as if the shell had started the command alone.
+//! The terminal belongs to the command's group while it runs, as if the shell had started the command alone.
 
 use std::fs::{File, OpenOptions};
 use std::io::IsTerminal;
@@ -18,7 +18,8 @@ impl Terminal {
         Terminal { tty, given: false }
     }
 
-    /// For a command that talks to people. In a pipeline others may need the terminal; the command gets it when it asks.
+    /// For an interactive command. In a pipeline others may need the terminal; the command gets it on
+    /// request.
     pub(super) fn offer(&mut self, group: Pid) {
         if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             self.give(group);
@@ -51,7 +52,7 @@ impl Terminal {
     }
 }
 
-/// `None`: the leader of the group is outside of this process's container, and nobody in here knows the group.
+/// `None`: the group's leader is outside this container, and nobody in here knows the group.
 fn own_group() -> Option<Pid> {
     Pid::from_raw(getpgrp().as_raw())
 }
@@ -62,7 +63,7 @@ pub(crate) fn is_foreground() -> bool {
 
 pub(super) fn has_job_control() -> bool {
     let (parent, own) = (getppid(), getpgrp());
-    // A parent, session or group outside of the container is 0, which is no number: two of them may differ.
+    // A parent, session or group outside the container reads as 0, which identifies nothing.
     let is_known = parent.as_raw() > 0 && own.as_raw() > 0;
     let same_session = matches!((getsid(None), getsid(Some(parent))), (Ok(own), Ok(other)) if own == other && own.as_raw() > 0);
     is_known && same_session && getpgid(Some(parent)).is_ok_and(|group| group != own)

@@ -1,4 +1,4 @@
-//! How long before the end of a window a command is told to end, and is ended.
+//! How long before the end of a window a command is asked to end, and is killed.
 
 use std::time::Duration;
 
@@ -8,19 +8,20 @@ use crate::clock::Moment;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) grace: Duration,
-    /// From KILL to the end: what the system needs to end a process group, on a busy machine too.
+    /// From KILL to the end: time for the system to end a process group, even on a busy machine.
     pub(super) margin: Duration,
     pub(super) tick: Duration,
 }
 
-/// Unless the grace was given; no more than this part of the window, so that a store may be away for half of the lease.
+/// Default grace; at most this part of the window, so that a store may be down for half of the lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// A renewal comes after a third of the window, so a third is left for the grace at most. The window is shorter than was
-    /// asked for (1 % for clocks, and the time of the request): the grace is made to fit, and nothing is refused any more.
+    /// Renewals are a third of the window apart, so at most a third is left for the grace. The window is
+    /// shorter than requested (1 % for clocks, and the request's time): the grace is reduced to fit, and
+    /// nothing is refused any more.
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),
@@ -30,16 +31,16 @@ impl Times {
     }
 }
 
-/// How long a store may be away at any time before TERM: it may go away just before a renewal, a third of the lease after the
-/// last.
+/// How long a store may be down before TERM: it may go down just before a renewal, a third of the lease
+/// after the last.
 pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     let window = lease.mul_f64(0.99);
     let times = Times::of(window, grace);
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why no command can be ended in time under a lock for which so much is asked without a renewal. By what was given alone: it
-/// is refused always or never.
+/// Why no command can be ended in time under a lock that lasts only this long unrenewed. Depends on the
+/// options alone: refused always or never.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     if asked < SHORTEST {
         return Some("too short to end a command in time: the least is 1s".to_owned());
@@ -49,8 +50,8 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     Some(format!("--kill-grace {grace:?} is more than a third of it, which has to be {least:?} at least"))
 }
 
-/// Whether the helper ended the command at `--max-hold`, and not because a window was not renewed. The library's own window
-/// for a longest hold ends up to 1 % earlier, and began with the request, which may have been slow.
+/// Whether the helper ended the command at `--max-hold`, and not for a missing renewal. The library's own
+/// window for a longest hold ends up to 1 % earlier, and began with the request, which may have been slow.
 pub(super) fn is_set_by(until: Moment, ceiling: Moment, most: Duration) -> bool {
     until.plus(most / 10) >= ceiling
 }
@@ -63,18 +64,18 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_window_that_ends_before_the_longest_hold_is_a_loss() {
+    fn a_window_shorter_than_the_longest_hold_is_lost() {
         let start = Moment::from_nanos(7);
         let ceiling = start.plus(10 * SECOND);
         assert!(is_set_by(ceiling, ceiling, 10 * SECOND));
         assert!(is_set_by(ceiling.minus(SECOND / 10), ceiling, 10 * SECOND));
-        // Its command is ended when the longest hold is near. It was the store that was away.
+        // The command is ended near the longest hold: the store was down.
         assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
     }
 
     /// The promise of docs/command-line.md.
     #[test]
-    fn a_store_may_be_away_for_nearly_half_of_the_lease() {
+    fn an_outage_may_last_nearly_half_the_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();
         assert_eq!([2, 10, 30, 60].map(millis), [917, 5_076, 16_230, 33_900]);
         assert!((2..120).all(|lease| outlasts(lease * SECOND, None) > (lease * SECOND).mul_f64(0.45)));

@@ -1,10 +1,10 @@
-//! The words of a run about its wait and its hold: who has the lock meanwhile, and how long both took.
+//! A run's messages about its wait and hold: who holds the lock meanwhile, and how long both took.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{RecvTimeoutError, Sender, TryRecvError, bounded};
-use leasehold::{Inspection, LockClient, Mode, ObjectKind, OwnedGuard};
+use leasehold::{Inspection, LockClient, OwnedGuard};
 use serde_json::{Value, json};
 
 use crate::args::Want;
@@ -14,7 +14,7 @@ use crate::say::{Exit, Say};
 use crate::show::{self, holder_as_json, who};
 
 const FIRST: Duration = Duration::from_secs(1);
-/// The next look at who has the lock; another line is written only for another holder.
+/// Pause until the holder is read again; only another holder makes another line.
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Waiting {
@@ -29,7 +29,6 @@ impl Waiting {
         }
         let (stop, stopped) = bounded::<()>(0);
         let (client, name) = (client.clone(), name.to_owned());
-        let is_starved = want.write && !want.writers_first;
         let tell = move || {
             let (mut said, mut pause) = (None, FIRST);
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
@@ -39,10 +38,7 @@ impl Waiting {
                 if said.as_ref() == Some(&owners) || stopped.try_recv() != Err(TryRecvError::Empty) {
                     continue;
                 }
-                let mut words = format!("waiting for {name}: {}", state(&shown));
-                if is_starved && shown.kind == (ObjectKind::ReadWriteLock { mode: Mode::Read }) {
-                    words += "; readers that come later go first, unless all use --writers-first";
-                }
+                let words = format!("waiting for {name}: {}", state(&shown));
                 say.notice("waiting", &words, &fields(&shown));
                 said = Some(owners);
             }

@@ -1,6 +1,6 @@
-//! Windows: no command is run, and no lock is kept for a shell. What the other actions need of signals.
+//! Windows runs no command, and keeps no lock for a shell; here is what the other actions need of signals.
 
-/// How long a store may be away, which `doctor` says.
+/// How long a store may be down, which `doctor` says.
 #[allow(dead_code, reason = "no command is ended here")]
 #[path = "times.rs"]
 pub(crate) mod times;
@@ -20,7 +20,7 @@ pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Exit {
     refused(common, "elect")
 }
 
-/// A command that outlives its lock would be worse than none: here nothing of this program ends it for sure.
+/// A command that outlives its lock would be worse than none: nothing here could end it for certain.
 fn refused(common: &Common, action: &str) -> Exit {
     Say::new(common).error(
         &format!(
@@ -60,7 +60,7 @@ pub(crate) mod signals {
 
     use crate::say::{Exit, SIGINT, Say};
 
-    /// Ctrl-C, Ctrl-Break and the end of the console, in order: each as SIGINT.
+    /// Ctrl-C, Ctrl-Break and the end of the console, in order, each as SIGINT.
     pub(crate) struct Caught {
         pub(crate) signals: Receiver<i32>,
     }

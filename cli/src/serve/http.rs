@@ -1,4 +1,4 @@
-//! One request and one answer a connection, with a limit on all that a client can make large or slow.
+//! One request and one answer a connection, with limits on everything that a client can make large or slow.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use crate::say::{Exit, Say};
 const MOST_CONNECTIONS: usize = 64;
 const MOST_BYTES: usize = 8 * 1024;
 const MOST_HEADERS: usize = 64;
-/// For the whole request, however it is cut up.
+/// For the whole request, however it arrives.
 const TO_ASK: Duration = Duration::from_secs(5);
 const TO_TAKE: Duration = Duration::from_secs(10);
 const TO_CLOSE: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const TO_CLOSE: Duration = Duration::from_secs(1);
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// `None` from a client of HTTP/1.0, which need not say it. Browsers always do.
+    /// `None` from an HTTP/1.0 client, which may omit it. Browsers always send it.
     pub(crate) host: Option<String>,
     pub(crate) local: SocketAddr,
 }
@@ -84,7 +84,7 @@ pub(crate) fn announce(address: SocketAddr, say: Say) {
     say.notice("serving", &words, &json!({"address": address.to_string()}));
 }
 
-/// Monitors ask by HEAD, which gets the same as GET without the body.
+/// Monitors use HEAD, answered like GET without the body.
 pub(crate) fn refusal(request: &Request) -> Option<Answer> {
     let refused = !matches!(request.method.as_str(), "GET" | "HEAD");
     refused.then(|| {
@@ -108,13 +108,13 @@ fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sy
     let connections = Arc::new(Connections::default());
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Too many open files, as a rule: a moment later there may be fewer.
+            // Usually too many open files: a moment later there may be fewer.
             std::thread::park_timeout(Duration::from_millis(50));
             continue;
         };
         let Ok(place) = connections.enter(&stream) else { continue };
         let answer = Arc::clone(&answer);
-        // If no thread is to be had, the connection is closed.
+        // Without a thread the connection is closed.
         let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
             drop(converse(stream, &place, &*answer)); // the client went away
         });
@@ -143,7 +143,7 @@ fn converse(mut stream: TcpStream, place: &InUse, answer: &dyn Fn(&Request) -> A
             Err(error) => return Err(error),
         }
     }
-    // Closed with bytes of the client unread, the connection would be reset, and the answer lost.
+    // Closing with unread bytes would reset the connection, and lose the answer.
     stream.shutdown(Shutdown::Write)?;
     let (end, mut unread) = (Moment::now().plus(TO_CLOSE), [0; 1024]);
     for _ in 0..64 {
@@ -202,7 +202,7 @@ fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
         (Some(host), None) => Some(String::from_utf8_lossy(host.value).into_owned()),
         _ => return Err(Answer::text(400, "a request has one Host")),
     };
-    // A whole URL, as a proxy has it, would name another host than the one that is checked.
+    // A whole URL, as for proxies, could name another host than the one checked.
     let path = head.path.unwrap_or_default();
     if !path.starts_with('/') {
         return Err(Answer::text(400, "a path begins with /"));
@@ -225,7 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// It has asked and has no answer yet: it is not the client that takes the time.
+    /// The browser has sent its request and awaits the answer, so it is not slow.
     waits_for_us: bool,
     is_cut: bool,
 }
@@ -236,7 +236,7 @@ struct InUse {
 }
 
 impl Connections {
-    /// If all places are taken, the client that has been slow for the longest loses its own.
+    /// If all places are taken, the slowest client loses its own.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();
@@ -276,10 +276,10 @@ impl Drop for InUse {
 
 // The names by which this server may be asked.
 //
-// Another's page can give its own name a loopback address (DNS rebinding), and read what a server there answers. Its requests
-// have that name in `Host`, so unknown names are refused.
+// Another site's page can give its own name a loopback address (DNS rebinding), and read what a server there
+// answers. Its requests have that name in `Host`, so unknown names are refused.
 
-/// Without the port: behind a tunnel it is another one, and whoever rebinds a name chooses the port too.
+/// Without the port, which differs behind a tunnel, and which whoever rebinds a name chooses too.
 pub(crate) fn host_name(host: &str) -> Option<String> {
     let host = host.trim();
     let name = match host.strip_prefix('[') {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_could_be_read_in_two_ways_is_refused() {
+    fn an_ambiguous_request_is_refused() {
         for bad in [
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",

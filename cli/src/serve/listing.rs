@@ -1,4 +1,4 @@
-//! A list of the store's locks, as an object for programs and as numbers.
+//! A list of the store's locks, as JSON and as metrics.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -19,18 +19,18 @@ const MOST_GROUPS: usize = 64;
 const LONGEST_GROUP: usize = 100;
 const OTHER: &str = "other";
 const SHARE: u32 = 100;
-/// The store's processor that a foreign key and a lock take, as measured on Redis 7.
+/// The store's processor time for a foreign key and for a lock, as measured on Redis 7.
 const KEY_COST: Duration = Duration::from_micros(2);
 const LOCK_COST: Duration = Duration::from_micros(20);
-/// Two readings of when a run ended differ by less than this many seconds: the clocks are read apart.
+/// Two readings of a run's end differ by less than this many seconds, since the clocks are read separately.
 const JITTER: u64 = 2;
 
 pub(crate) struct Listing {
-    /// The fields of the object for programs that do not change with its age, each with a comma before it.
+    /// The JSON fields that do not change with its age, each after a comma.
     pub(super) fields: String,
     pub(crate) groups: BTreeMap<(String, Use), Group>,
     pub(crate) jobs: Vec<Job>,
-    /// Rings of threads that wait for each other: those that are certain, and those that may be.
+    /// Deadlocks: certain ones, and possible ones.
     pub(crate) deadlocks: [usize; 2],
     pub(crate) requests: u64,
     pub(crate) keys: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Listing {
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) last: Option<LastRun>,
-    /// When its last run, and its last success, ended: seconds since 1970; 0: none in the last 40 days.
+    /// When the last run, and the last success, ended: seconds since 1970; 0: none in the last 40 days.
     pub(crate) ended: u64,
     pub(crate) succeeded: u64,
     owner: Option<String>,
@@ -54,11 +54,11 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used: by that the alerts know how long it may be held, and how many may wait.
+/// How a lock is used, which tells alerts how long it may be held, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,
-    /// The same, and the hold ends by itself: a job of `once`, or `--max-hold`.
+    /// A lock whose hold ends by itself: a job of `once`, or `--max-hold`.
     Bounded,
     Leader,
     Permits,
@@ -97,7 +97,7 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// The groups that were seen first have numbers of their own, so that series neither come and go nor grow in number.
+/// The first groups seen have their own series, so that series neither come and go nor grow in number.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
@@ -178,11 +178,11 @@ impl Lists {
         }
         let mut waiters = Waiters::default();
         let mut deadlocks = Vec::new();
-        // The store does not show who waits for permits: their own accounts do.
+        // The store does not show who waits for permits; the clients' entries do.
         if shown.iter().any(|lock| lock.waiting > 0 || Use::of(lock) == Use::Permits) {
             let mut clients = self.client.clients();
             for one in clients.by_ref() {
-                // A user without rights to the clients' own accounts has the locks all the same.
+                // A user without rights to clients' entries still gets the locks.
                 let Ok(one) = one else { break };
                 waiters.add(&one);
             }
@@ -236,7 +236,7 @@ fn rest(keys: u64, locks: u64) -> Duration {
     (times(KEY_COST, keys) + times(LOCK_COST, locks)).saturating_mul(SHARE)
 }
 
-/// The same number as before unless it is another end: seconds since 1970; 0: there was none.
+/// The former number unless the run's end differs: seconds since 1970; 0: none.
 fn steady(before: u64, ago: Option<Duration>) -> u64 {
     let Some(ago) = ago else { return 0 };
     let now = wall().saturating_sub(ago).as_secs();
@@ -255,7 +255,7 @@ impl Group {
 #[derive(Default)]
 struct Waiters {
     by_name: HashMap<String, Vec<(Duration, Value)>>,
-    /// A client waits that holds something too, as all members of a deadlock do.
+    /// Whether a waiting client also holds something, as all members of a deadlock do.
     may_be_deadlocked: bool,
 }
 

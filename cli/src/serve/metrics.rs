@@ -1,11 +1,11 @@
-//! The numbers of the store in the text format of Prometheus.
+//! The store's numbers in Prometheus's text format.
 
 use crate::serve::fresh::{Seen, Trouble};
 use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// While the store is in trouble there are no locks to count: nothing out of date is shown.
+/// While the store is in trouble no locks are counted, so that nothing outdated is shown.
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
     let is_up = f64::from(u8::from(trouble.is_none()));

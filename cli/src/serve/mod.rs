@@ -1,4 +1,4 @@
-//! `serve`: who holds and who waits, for browsers and for Prometheus. It changes nothing on the store.
+//! `serve`: who holds and who waits, for browsers and for Prometheus. Changes nothing on the store.
 
 pub(crate) mod fresh;
 pub(crate) mod http;
@@ -23,7 +23,7 @@ use crate::serve::listing::{Listing, Lists};
 use crate::store::{self, explain};
 
 const WAIT: Duration = Duration::from_millis(2500);
-/// Any name does: it is asked for to see whether the store answers.
+/// Any name: the question only shows whether the store answers.
 const PROBE: &str = "leasehold";
 
 pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
@@ -35,7 +35,7 @@ pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
 
 fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
     let refused = |what: &str, error: &std::io::Error| say.error(&format!("{what}: {error}"), Exit::Internal);
-    // A store that has no lists, or a user without rights, is known at once and not by an empty page.
+    // A store without lists, or a user without rights, fails at once, and not by an empty page.
     if let Some(Err(error)) = client.list(&args.pattern).next_page() {
         return Err(explain(&error, say));
     }
@@ -64,7 +64,7 @@ fn warning(address: SocketAddr) -> Option<String> {
 struct Site {
     hosts: Vec<String>,
     locks: Fresh<Listing>,
-    /// Whether the store answers, which costs it one request and no list.
+    /// Whether the store answers, by one request and no list.
     health: Fresh<()>,
     policy: String,
 }
@@ -78,12 +78,12 @@ impl Site {
             move |progress| lists.list(progress),
             move |failure| reports.outcome(failure),
         )?;
-        locks.want(); // the first who asks does not wait for it
+        locks.want(); // so the first caller does not wait
         let health = Fresh::health(client, PROBE)?;
         Ok(Site { hosts: args.hosts.clone(), locks, health, policy: policy() })
     }
 
-    /// A long list is no trouble: the store is up when it answers one request.
+    /// A slow list is no trouble: a store that answers one request is up.
     fn seen(&self) -> (Seen<Listing>, Option<Trouble>) {
         let trouble = self.health.get(WAIT).trouble();
         let wait = if trouble.is_some() { Duration::ZERO } else { WAIT };
@@ -203,7 +203,7 @@ mod tests {
         for tag in ["<script", "</script>", "<style", "</style>"] {
             assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
         }
-        // Words that others wrote are text: nothing in the page makes elements or code of a text.
+        // Text by others stays text: nothing in the page makes elements or code of it.
         const NONE: &str = "http:|https:|//cdn|src=|@import|url(|innerHTML|outerHTML|insertAdjacentHTML|document.write|eval(|Function(|\
                             style=| on";
         for no in NONE.split('|') {

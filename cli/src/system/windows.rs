@@ -4,7 +4,8 @@ use std::io;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// The performance counter, the time asleep included, from a day before the first reading: no other process may compare.
+/// The performance counter, including sleep, from a day before the first reading: not comparable between
+/// processes.
 #[expect(clippy::disallowed_methods, reason = "the clock of deadlines on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -13,7 +14,7 @@ pub(crate) fn nanos() -> u64 {
     u64::try_from((DAY + Instant::now().saturating_duration_since(begun)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// None is sent here: the arguments are read as on Unix before they are refused.
+/// No signal is sent here: arguments are parsed as on Unix before they are refused.
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     const NAMES: [(&str, i32); 7] =
         [("HUP", 1), ("INT", 2), ("QUIT", 3), ("KILL", 9), ("USR1", 10), ("USR2", 12), ("TERM", 15)];

@@ -13,7 +13,7 @@ use crate::rings;
 use crate::show::{self, Forced};
 
 const MOST_LOCKS: usize = 10_000;
-/// While the store says of nobody that it waits, deadlocks are looked for once in this number of looks.
+/// While the store shows no waiter, deadlocks are searched once in this number of polls.
 const UNASKED: u64 = 5;
 const MOST_TOKENS: usize = 64;
 
@@ -50,7 +50,7 @@ pub(crate) struct Asks {
 impl Asks {
     pub(crate) fn start(client: &LockClient, pattern: &str, interval: Duration) -> io::Result<Asks> {
         let (asks, asked) = unbounded();
-        // One look waits to be drawn, no more.
+        // At most one answer waits to be drawn.
         let (answer, answers) = bounded(1);
         let visible = Arc::<Mutex<Vec<String>>>::default();
         let mut thread = Thread {
@@ -72,7 +72,7 @@ impl Asks {
                 if answer.send(thread.answer(ask)).is_err() {
                     return;
                 }
-                // The outcome of a forced release is to be seen.
+                // The outcome of a forced release must be visible.
                 let now = Moment::now();
                 due = if forced { now } else { due.max(now.minus(interval)).plus(interval) };
             }
@@ -85,7 +85,7 @@ impl Asks {
     }
 
     pub(crate) fn ask(&self, ask: Ask) {
-        self.asks.send(ask).ok(); // that it has ended is seen by the answers
+        self.asks.send(ask).ok(); // its end shows in the answers
     }
 }
 
@@ -97,7 +97,8 @@ struct Thread {
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and for how long it had the lock when its token was asked for: with less, it has it anew.
+/// The owner, and for how long it held the lock when its token was requested: a shorter time means a new
+/// hold.
 type Hold = (String, Option<Duration>);
 
 impl Thread {
@@ -124,7 +125,7 @@ impl Thread {
         }
         let mut cost = locks.cost();
         let fences = self.fences(&kept, &mut cost)?;
-        // Of some kinds the store does not say that anybody waits.
+        // For some kinds the store shows no waiters.
         self.looks += 1;
         let is_asked = waiting > 0 || found > 1 && self.looks.is_multiple_of(UNASKED);
         let deadlocks = if is_asked { rings::seen(&self.client) } else { Vec::new() };

@@ -1,4 +1,4 @@
-//! `top`: the locks of a store in a terminal, looked at each second.
+//! `top`: a store's locks in a terminal, polled each second.
 
 mod asks;
 mod screen;
@@ -53,7 +53,7 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
 }
 
 enum Trouble {
-    /// It will not become better by waiting: no rights, no lists.
+    /// Waiting will not help: no rights, or no lists.
     Store(leasehold::Error),
     System(std::io::Error),
 }
@@ -95,7 +95,7 @@ fn shown(
         let next = select! {
             recv(events) -> event => match event {
                 Ok(Event::Key(key)) if is_press(&key) => view.typed(&key),
-                Ok(_) => Next::Go, // among them a new size
+                Ok(_) => Next::Go, // including a new size
                 Err(_closed) => return Ok(Exit::Success), // the terminal is gone
             },
             recv(asks.answers) -> answer => match answer {
@@ -123,7 +123,8 @@ fn is_press(key: &KeyEvent) -> bool {
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     system::stop()?;
-    // The screen is empty. `clear` would ask the terminal where the cursor is, and `typed` would read the answer.
+    // The screen is empty. `clear` would ask the terminal for the cursor's place, and `typed` would read the
+    // answer.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

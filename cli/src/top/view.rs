@@ -1,4 +1,4 @@
-//! The screen of `top`, and what keys do to it. It draws nothing and asks nobody.
+//! The state of `top`'s screen, and the effect of keys. No drawing and no I/O.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub(crate) struct View {
     pub(crate) reversed: bool,
     pub(crate) filter: String,
     pub(crate) mode: Mode,
-    /// A text that is to be read once: it goes with the next key.
+    /// A message that disappears with the next key.
     pub(crate) said: Option<String>,
     pub(crate) trouble: Option<(String, Moment)>,
     selected: Option<String>,
@@ -238,7 +238,7 @@ fn compare(order: Order, one: &Row, other: &Row) -> Ordering {
     let first = match order {
         Order::Waiting => other.waiting.cmp(&one.waiting).then(other.since.cmp(&one.since)),
         Order::Since => other.since.cmp(&one.since),
-        // One whose end is not known is last.
+        // A lock of unknown end is last.
         Order::Left => one.left.unwrap_or(Duration::MAX).cmp(&other.left.unwrap_or(Duration::MAX)),
         Order::Name => Ordering::Equal,
     };

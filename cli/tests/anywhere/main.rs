@@ -38,7 +38,7 @@ fn worlds() -> Vec<World> {
 impl World {
     fn at(url: String, folder: TempDir) -> World {
         let options = LockClient::builder().url(&url).create_schema(true);
-        // The machine may be busy: no request is to be given up.
+        // On a busy machine no request may be given up.
         let client = options.command_timeout(Duration::from_secs(20)).build().unwrap();
         World { url, client, _folder: folder }
     }
@@ -116,7 +116,7 @@ fn clients_that_hold_are_listed_with_their_host_and_process() {
 }
 
 #[test]
-fn a_change_is_a_line_of_watch_which_ends_by_itself() {
+fn watch_prints_a_line_for_each_change() {
     for world in worlds() {
         let name = fresh("watched");
         let mut watch = Killed(

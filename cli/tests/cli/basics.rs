@@ -86,7 +86,7 @@ fn an_absent_store_has_69_a_wrong_password_77() {
 }
 
 #[test]
-fn a_command_waits_for_a_store_that_restarts_or_for_a_signal() {
+fn a_command_waits_for_a_restarting_store() {
     for words in [
         &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
         &["run", "name", "--", "sh", "-c", "exit 6"],
@@ -149,7 +149,7 @@ fn a_loss_is_never_0_whatever_the_command_gets() {
 }
 
 #[test]
-fn an_unknown_release_is_80_if_strict_and_else_a_warning() {
+fn a_strict_unknown_release_exits_with_80() {
     let server = Server::start();
     for (strict, code) in [(true, 80), (false, 0)] {
         let file = server.path(&format!("strict-{strict}"));
@@ -339,7 +339,7 @@ fn completions_are_written() {
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
         assert!(said.contains("signal:HUP") || said.contains("signal\\:HUP"), "{shell}");
     }
-    // What Bash offers behind the dashes, and for the values of options.
+    // Bash completes words behind the dashes, and values of options.
     let script = r#"source <("$0" completions bash)
         offers() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _leasehold_or_command leasehold "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[*]}"; }
         offers leasehold run job -- mkfi
@@ -505,7 +505,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
 }
 
 #[test]
-fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
+fn the_demo_ends_with_holders_and_waiters() {
     let Some(stock) = stock() else { return };
     let program = env!("CARGO_BIN_EXE_leasehold");
     let server = Server::start();

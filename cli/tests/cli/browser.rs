@@ -53,7 +53,7 @@ impl Browser {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let profile = tempfile::tempdir().unwrap();
-        // It reads requests from descriptor 3 and writes replies to 4.
+        // The browser reads requests from descriptor 3 and writes replies to 4.
         let mut process = Command::new("sh")
             .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
             .arg(program)

@@ -206,7 +206,7 @@ fn the_helper_has_the_programs_name_in_lists_of_processes() {
 }
 
 #[test]
-fn a_command_has_term_and_its_grace_before_it_is_killed() {
+fn a_command_gets_term_and_grace_before_kill() {
     // Half of the grace is for a machine that is busy.
     const HALF_OF_GRACE: u64 = 1_000_000_000;
     const MOST: u64 = 6_000_000_000;

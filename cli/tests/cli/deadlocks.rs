@@ -151,7 +151,7 @@ fn a_deadlock_of_two_commands_is_said_by_all() {
 }
 
 #[test]
-fn a_deadlock_of_holds_elections_and_commands_further_down_is_said() {
+fn a_deadlock_through_nested_commands_is_reported() {
     let server = Server::start();
     let scripts = [
         "leasehold elect --one-term a -- leasehold run c -- sh -c 'MEET1; leasehold run b -- true'",

@@ -1,4 +1,4 @@
-//! What a command has started, when the run is asked to end, its helper is killed, or the system hides or refuses.
+//! The descendants of a command, when the run is asked to end, its helper dies, or the system hides or refuses.
 
 use std::path::Path;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn a_hidden_process_is_not_called_ended() {
     let deleted = thread::scope(|scope| {
         let run = scope.spawn(|| outcome(&mut hidden));
         eventually("the command runs", || {
-            // It is the last to be started, after the grant.
+            // The sleep is the last to be started, after the grant.
             let entries = std::fs::read_dir("/proc").unwrap().flatten();
             let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
             !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\x00600"))
@@ -216,7 +216,7 @@ fn a_signal_ends_a_run_that_connects_at_once() {
 
 /// Also one that comes after the command's end and before the run knows of that, which no command hears.
 #[test]
-fn a_signal_ends_a_release_that_the_server_does_not_answer() {
+fn a_signal_ends_an_unanswered_release() {
     let run = &["run", "-q", "--lease", "120s", "hung"][..];
     let once = &["once", "-q", "--at-least", "1ms", "--at-most", "120s", "hung"][..];
     for (words, is_known) in [(run, true), (run, false), (once, true), (once, false)] {

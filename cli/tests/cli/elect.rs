@@ -89,7 +89,7 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
 }
 
 #[test]
-fn a_candidate_of_the_library_waits_for_one_of_the_program() {
+fn a_library_candidate_waits_for_the_programs() {
     let server = Server::start();
     let mut leader = server.begin(&["elect", "led", "--", "sleep", "60"]);
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
@@ -109,7 +109,7 @@ fn a_candidate_reads_its_password_again_when_it_is_refused() {
 }
 
 #[test]
-fn a_candidate_reads_the_default_file_again_when_it_is_refused() {
+fn a_refused_candidate_rereads_the_default_file() {
     reads_again(|config| ("XDG_CONFIG_HOME", config.to_owned()));
 }
 

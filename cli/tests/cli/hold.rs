@@ -93,7 +93,7 @@ fn a_lock_ends_with_its_shell_however_that_ends() {
 }
 
 #[test]
-fn the_lock_is_kept_for_the_process_that_dollar_dollar_names() {
+fn a_hold_follows_the_process_of_dollar_dollar() {
     let server = Server::start();
     for shell in SHELLS {
         for (at, form) in [

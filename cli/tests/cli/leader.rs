@@ -145,7 +145,7 @@ fn a_candidate_answers_before_its_store_is_there() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_said_before_anybody_is_elected() {
+fn a_taken_address_fails_before_the_election() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     // A store that is away is waited for: the address comes before it.

@@ -70,7 +70,7 @@ fn a_job_ends_with_its_most_time() {
 }
 
 #[test]
-fn times_that_make_no_sense_are_refused_before_anything_is_asked() {
+fn impossible_times_are_refused_before_any_request() {
     // Nothing listens there.
     for (times, words) in [
         (["10s", "5s"], "--at-least (10s) is longer than --at-most (5s)"),

@@ -83,7 +83,7 @@ fn no_process_has_a_password_among_its_arguments() {
                 assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
             }
             run.terminate();
-            // It counts as run for a second.
+            // The job counts as run for a second.
             server.ask(&["DEL", "job:once"]);
         }
     }

@@ -44,7 +44,7 @@ fn by(scrape: &Scrape, name: &str, key: impl Fn(&[Label]) -> Option<String>) -> 
 }
 
 #[test]
-fn a_thousand_locks_and_twenty_viewers_cost_one_list_a_second() {
+fn twenty_viewers_cost_one_list_a_second() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
@@ -201,7 +201,7 @@ fn a_name_that_is_html_is_a_name() {
 }
 
 #[test]
-fn what_is_not_there_and_what_would_change_something_is_refused() {
+fn unknown_paths_and_changing_methods_are_refused() {
     let server = Server::start();
     let site = Site::start(&server);
     let host = site.address.to_string();
@@ -284,7 +284,7 @@ fn slow_clients_do_not_keep_others_from_being_served() {
             } else {
                 "GET / HT"
             };
-            // It may have been cut off already, for the sake of the next.
+            // The server may have cut this connection off already, for the sake of the next.
             drop(stream.write_all(part.as_bytes()));
             stream
         }));

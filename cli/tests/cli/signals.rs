@@ -54,7 +54,7 @@ fn a_signal_ends_the_wait_and_leaves_nothing() {
 }
 
 #[test]
-fn a_signal_is_passed_on_to_the_command_and_its_group() {
+fn a_signal_reaches_the_commands_whole_group() {
     let server = Server::start();
     for (sent, number) in SIGNALS {
         let mut run = server.begin(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]);
@@ -74,6 +74,40 @@ fn a_signal_is_passed_on_to_the_command_and_its_group() {
     }
 }
 
+/// Once, and before the command's work is done.
+#[test]
+fn a_command_gets_its_signal_when_others_wait() {
+    let server = Server::start();
+    let file = server.path("said");
+    let script = "trap 'echo asked >> \"$0\"; asked=1' \"$LEASEHOLD_CONTENDED_BY\"; echo \"$LEASEHOLD_CONTENDED_BY\" > \"$0\"; \
+                  while [ -z \"$asked\" ]; do sleep 0.05; done; \
+                  for part in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 0.1; done; exit 7";
+    let mut run = server.leasehold(&["run", "--on-contended", "sigusr1", "long", "--", "bash", "-c", script]);
+    let mut run = Run::start(run.arg(&file));
+    eventually("the command runs", || file.exists());
+    let mut waiter = server.begin(&["run", "long", "--", "true"]);
+    assert_eq!(run.wait().code(), Some(7));
+    assert_eq!(waiter.wait().code(), Some(0));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "USR1\nasked\n");
+    // Without the option the command does not know of it, also below one that does.
+    let inner = ["run", "inner", "--", "sh", "-c", "exit ${LEASEHOLD_CONTENDED_BY:-5}"];
+    let mut inner = server.leasehold(&inner);
+    let (code, said) = outcome(inner.env("LEASEHOLD_CONTENDED_BY", "6"));
+    assert_eq!(code, 5, "{said}");
+}
+
+#[test]
+fn an_unknown_signal_and_a_store_without_recalls_are_64() {
+    let server = Server::start();
+    let (code, said) = server.outcome(&["run", "--on-contended", "NONE", "name", "--", "true"]);
+    assert_eq!(code, 64, "{said}");
+    let mut run = server.leasehold(&["run", "--on-contended", "USR1", "name", "--", "true"]);
+    let url = format!("sqlite://{}", server.path("locks.db").display());
+    let (code, said) = outcome(run.env("LEASEHOLD_URL", url).env("LEASEHOLD_CREATE_SCHEMA", "yes"));
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("--on-contended"), "{said}");
+}
+
 #[test]
 fn a_signal_at_any_time_ends_the_run() {
     let server = Server::start();
@@ -89,7 +123,7 @@ fn a_signal_at_any_time_ends_the_run() {
 }
 
 #[test]
-fn a_command_may_catch_a_signal_and_end_as_it_likes() {
+fn a_command_may_catch_its_signal() {
     let server = Server::start();
     let script = "trap 'exit 7' TERM; echo 1 > \"$0\"; while :; do sleep 0.01; done";
     let file = server.path("ready");
@@ -143,7 +177,7 @@ fn without_its_helper_a_command_ends() {
 
 /// Also before it has said that the command runs.
 #[test]
-fn no_command_outlives_a_helper_that_is_killed_at_any_time() {
+fn no_command_outlives_a_killed_helper() {
     let server = Server::start();
     for at in 0..40_u32 {
         // Found by its argument.

@@ -186,7 +186,7 @@ fn a_run_suspended_past_its_lease_has_lost() {
 fn a_command_in_the_background_gets_the_terminal_with_fg() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    // It reads, which stops it, until the shell puts it in front.
+    // `cat` reads, which stops it until the shell puts it in front.
     shell.goes(&[("$run one -- cat &\n", &["suspended"])]);
     // The shell tells of the stop in the words of going on, so it goes on when it has told.
     let told = "until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n";
@@ -196,7 +196,7 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
 }
 
 #[test]
-fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
+fn a_command_in_a_pipeline_gets_the_terminal() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     shell.types("$run one -- cat | tr a-z A-Z\n");

@@ -336,7 +336,7 @@ fn each_failure_of_tls_ends_at_once_with_69() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
+fn unusable_files_are_refused_before_any_request() {
     let certificates = Certificates::make();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -150,7 +150,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
 }
 
 #[test]
-fn a_hold_is_ended_by_a_key_only_after_the_question() {
+fn a_key_ends_a_hold_only_after_confirmation() {
     let server = Server::start();
     let _keeps = run(&server, "other", &["a"]);
     let mut holder = run(&server, "nightly", &["b"]);

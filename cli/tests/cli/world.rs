@@ -101,7 +101,7 @@ impl Server {
         keys
     }
 
-    /// How many clients stand in line for a lock.
+    /// Number of clients in a lock's wait queue.
     pub(crate) fn in_line(&self, name: &str) -> usize {
         let answer = self.ask(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")]);
         answer.trim().trim_start_matches(':').parse().unwrap()
@@ -121,7 +121,7 @@ impl Server {
         Run::start(&mut self.leasehold(arguments))
     }
 
-    /// The same, for a test about what comes after it has connected: a busy machine may take long for that.
+    /// For a test about what follows the connection, which may take long on a busy machine.
     pub(crate) fn connected(&self, arguments: &[&str]) -> Command {
         let mut command = self.leasehold(arguments);
         command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s");
@@ -144,7 +144,7 @@ pub(crate) fn server_program() -> OsString {
     std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A server that answers; none if another process has its port, whose server may answer there.
+/// A server that answers; `None` if another process has the port, whose server may answer.
 fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Option<Child> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
@@ -185,7 +185,7 @@ pub(crate) fn converse(mut stream: impl Read + Write, requests: &[&[&str]]) -> s
     Ok(answer.trim_end_matches("+OK\r\n").to_owned())
 }
 
-/// Says what a test does without, past the harness's capture, in the form that `./check` counts.
+/// Reports what a test does without, past the harness's capture, in the form that `./check` counts.
 pub(crate) fn skipped(what: &str) {
     let line = format!("SKIPPED {}: {what}\n", std::thread::current().name().unwrap_or("?"));
     std::io::stderr().write_all(line.as_bytes()).unwrap();
@@ -312,7 +312,8 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that stamps a file with the clock each few milliseconds; one that ignores TERM, also a file `*.term` then.
+/// A command that stamps a file with the clock each few milliseconds; one that ignores TERM then also writes
+/// `*.term`.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
     pub(crate) ignores_term: bool,

@@ -224,6 +224,6 @@ fn actix_answers_in_time_and_ends_in_good_order() {
 }
 
 #[test]
-fn a_task_that_owns_its_hold_answers_in_time_and_ends_in_good_order() {
+fn a_task_with_its_own_hold_answers_in_time() {
     answers_in_time_and_ends_in_good_order(env!("CARGO_BIN_EXE_tokio"));
 }

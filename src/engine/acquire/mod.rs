@@ -123,7 +123,12 @@ impl Engine {
     }
 
     /// The thread's hold of this kind, if it is live; whichever task of the thread took it.
-    fn live_hold(&self, kind: Kind, name: &Arc<LockName>, thread: &ThreadMarker) -> Option<Arc<Hold>> {
+    pub(super) fn live_hold(
+        &self,
+        kind: Kind,
+        name: &Arc<LockName>,
+        thread: &ThreadMarker,
+    ) -> Option<Arc<Hold>> {
         let hold = self.registry.of_thread(kind, name, thread.id());
         hold.filter(|hold| hold.is_live(self.clock.now(), &self.reporter))
     }

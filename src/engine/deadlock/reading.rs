@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::under::{id_under, read_under};
+use crate::directory::run::{id_under, read_under};
 use crate::directory::{ClientInfo, LockUse};
 use crate::engine::deadlock::graph::{Holder, Thread, View, Wait};
 use crate::engine::stuck::{OwnHold, Stuck};
@@ -214,10 +214,10 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
 }
 
 /// Whether a writer that waits comes before this reader. That is so if writers go first for this reader and
-/// the store says that one waits, or if the store serves all of them in one queue and the reader is not its
+/// the store says that one waits, or has waited for long, or if the store serves all of them in one queue and the reader is not its
 /// first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
-    if wait.writers_first && seen.writers_wait {
+    if wait.writers_first && seen.writers_wait || seen.a_writer_waits_long {
         return true;
     }
     let own = Holder { client: wait.thread.client, number: wait.number };

@@ -69,6 +69,10 @@ impl Hold {
         self.listeners.list.lock().cached = are_kept;
     }
 
+    pub(crate) fn keeps_listeners(&self) -> bool {
+        self.listeners.list.lock().cached
+    }
+
     /// This hold ended by release: its listeners get the next hold's loss instead.
     pub(crate) fn hand_listeners_to(&self, next: &Hold, reporter: &Reporter) {
         self.keep_listeners(false);

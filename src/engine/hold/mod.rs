@@ -5,6 +5,7 @@
 //! loss.
 
 pub(crate) mod caching;
+pub(crate) mod contention;
 pub(crate) mod grant;
 mod listeners;
 pub(crate) mod local_lock;
@@ -20,6 +21,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::engine::hold::contention::Contention;
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
 pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, Next, QueuePlace};
@@ -70,6 +72,7 @@ pub(crate) struct Hold {
     /// Something other than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
+    pub(crate) contention: Contention,
 }
 
 static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -98,6 +101,7 @@ impl Hold {
             fence: grant.fence.map_or_else(OnceLock::new, OnceLock::from),
             has_spent_guard: AtomicBool::new(false),
             listeners: Listeners::default(),
+            contention: Contention::default(),
         };
         (hold, state, level)
     }
@@ -148,7 +152,7 @@ impl Hold {
 
     /// For renewals and releases.
     pub(crate) fn claim(&self) -> Claim {
-        Claim { lease: self.renewed_lease(), ..self.claim.clone() }
+        Claim { lease: self.renewed_lease(), hears: self.contention.hears(), ..self.claim.clone() }
     }
 
     /// Whether a request about the hold may still arrive.
@@ -442,6 +446,11 @@ impl Hold {
 
     pub(crate) fn is_releasing(&self) -> bool {
         self.phase.is_releasing()
+    }
+
+    /// Whether it is neither lost nor being released.
+    pub(crate) fn stands(&self, now: Moment) -> bool {
+        !self.is_releasing() && self.loss_at(now).is_none()
     }
 
     /// Begins the full release; `false`: the hold is lost, or another call releases it. A number under which

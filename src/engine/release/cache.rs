@@ -21,7 +21,7 @@ use crate::ident::ThreadMarker;
 use crate::observe::LossReason;
 use crate::observe::spans::WaitSpan;
 use crate::park::Service;
-use crate::seam::capabilities::CachedCheck;
+use crate::seam::capabilities::{CachedCheck, HoldCaching};
 use crate::seam::{Claim, Kind};
 use crate::sync::Waker;
 use crate::time::Moment;
@@ -59,7 +59,7 @@ impl Engine {
         true
     }
 
-    fn cache_thread(&self) -> Option<&(Arc<Service>, Waker)> {
+    pub(in crate::engine) fn cache_thread(&self) -> Option<&(Arc<Service>, Waker)> {
         let start = || {
             let (service, parker) = Service::new(&self.clock);
             let (service, core, calls) = (Arc::new(service), Arc::clone(&self.core), Arc::clone(&self.calls));
@@ -80,8 +80,8 @@ impl Engine {
 
     /// Whether this call can cache holds until a recall; if not, why.
     pub(crate) fn can_cache(&self, call: &AcquireCall<'_>) -> Result<()> {
-        if matches!(call.kind, Kind::Mutex | Kind::Fenced) && self.store.capabilities().hold_caching.is_some()
-        {
+        let hold_caching = self.store.capabilities().hold_caching;
+        if matches!(call.kind, Kind::Mutex | Kind::Fenced) && hold_caching.is_some_and(HoldCaching::caches) {
             return Ok(());
         }
         let words = "`cached` is for plain and fenced locks on one Redis, with Sentinels or in a cluster, in a table of PostgreSQL, on etcd \
@@ -188,7 +188,7 @@ impl Core {
         for checks in checks.chunks(CHUNK) {
             self.check_holds(checks, calls);
         }
-        next
+        next.min(self.watch_hearers())
     }
 
     /// Puts first what ending threads wait for.
@@ -218,7 +218,7 @@ impl Core {
         for (hold, answer) in holds.iter().zip(hold_caching.check_holds(&claims, sent.plus(limit))) {
             let now = self.clock.now();
             let idle = match answer {
-                Ok(CachedCheck::Wanted) => hold.local().note_wanted(hold, now),
+                Ok(CachedCheck::Wanted | CachedCheck::Unmarked) => hold.local().note_wanted(hold, now),
                 Ok(CachedCheck::Lost) => {
                     // As a renewal that finds that.
                     if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {

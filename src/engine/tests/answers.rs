@@ -538,12 +538,16 @@ fn an_overdue_wait_still_asks_once() {
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     // Later than it stands back after its own release.
     let wait = Duration::from_millis(10);
-    let later = clock.clone();
-    store.listening.lock().push_back(Box::new(move || later.advance(wait * 2)));
     let attempts = store.attempts.load(Ordering::SeqCst);
     let limit = WaitLimit::Deadline(clock.now().plus(wait));
-    let granted = acquire_as(Kind::Write, &engine, &name, limit, Lease::Renewed).unwrap();
-    assert!(store.listening.lock().is_empty(), "it let others go first");
+    let granted = thread::scope(|scope| {
+        let asking = scope.spawn(|| acquire_as(Kind::Write, &engine, &name, limit, Lease::Renewed).unwrap());
+        while !asking.is_finished() {
+            clock.advance(wait * 2);
+            thread::yield_now();
+        }
+        asking.join().unwrap()
+    });
     assert_eq!(store.attempts.load(Ordering::SeqCst), attempts + 1);
     assert!(granted.is_some());
     drop(engine.shutdown());
@@ -750,5 +754,30 @@ fn a_try_survives_the_loss_of_an_older_hold() {
         *store.holder.lock() = None;
         engine.registry.local(Kind::Mutex, &other).state().holds.clear();
     }
+    drop(engine.shutdown());
+}
+
+/// The answer to the first comes after the second has asked.
+#[test]
+fn threads_ask_for_permits_side_by_side() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (tell, told) = bounded(1);
+    store.attempting.lock().extend([
+        Box::new(move || {
+            told.recv_timeout(Duration::from_secs(10)).expect("another thread asks");
+            Ok(Attempt::granted(None))
+        }) as Script<Attempt>,
+        Box::new(move || {
+            tell.send(()).unwrap();
+            Ok(Attempt::granted(None))
+        }),
+    ]);
+    let limit = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(60)));
+    let ask = || acquire_as(Kind::Semaphore, &engine, &name, limit, Lease::Renewed).unwrap().is_some();
+    thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(ask));
+        assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+    });
     drop(engine.shutdown());
 }

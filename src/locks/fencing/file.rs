@@ -1,4 +1,4 @@
-//! A file that is replaced as a whole, and the register beside it.
+//! Replacing a whole file, and the register beside it.
 //!
 //! Other users may write to the folder and plant links. So the path is resolved once, to a name in an open
 //! folder, and each system has its own way to keep that from changing.
@@ -40,7 +40,7 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
             return Err(error);
         }
     };
-    // The token comes first: whatever becomes of the content, no older token gets in.
+    // The token comes first: whatever becomes of the content, no older token is accepted.
     register.set(token)?;
     // Syncs the folder, so that a new register is on the disk before the content.
     place.sync()?;
@@ -51,7 +51,7 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
     Ok(true)
 }
 
-/// The file with the highest token seen, locked by one process at a time.
+/// The file with the highest token seen; one process at a time locks it.
 struct TokenRegister {
     file: File,
     name: OsString,
@@ -59,7 +59,7 @@ struct TokenRegister {
 }
 
 impl TokenRegister {
-    /// `<name>.fence`, locked; made if it is not there.
+    /// `<name>.fence`, locked; created if missing.
     fn beside(place: &FileLocation) -> io::Result<TokenRegister> {
         let mut name = place.name.clone();
         name.push(".fence");
@@ -70,7 +70,7 @@ impl TokenRegister {
     fn seen(&mut self) -> io::Result<u64> {
         let mut seen = String::new();
         (&self.file).take(LONGEST_TOKEN).read_to_string(&mut seen)?;
-        // Zero bytes: a crash came before the first write.
+        // Zero bytes: a crash preceded the first write.
         match seen.trim_matches(['\0', ' ', '\n']) {
             "" => Ok(0),
             seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
@@ -87,16 +87,16 @@ impl TokenRegister {
         self.file.sync_all()
     }
 
-    /// Leaves no register beside a file that this user may not write.
+    /// Removes a register beside a file that this user may not write.
     fn take_back(&self, place: &FileLocation) {
         if self.is_new {
-            // If this fails, a register without a token stays, which does no harm.
+            // A register without a token that stays does no harm.
             place.remove(&self.name).unwrap_or_default();
         }
     }
 }
 
-/// Removed on drop unless renamed into its place.
+/// Removed on drop unless renamed to its place.
 struct TemporaryFile<'a> {
     place: &'a FileLocation,
     name: OsString,

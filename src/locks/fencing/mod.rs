@@ -1,10 +1,8 @@
-//! Writes that a fence protects: whatever stores the data refuses a writer whose token is older than one it
-//! has seen.
+//! Fenced writes: the resource refuses a writer whose token is older than one it has seen.
 //!
-//! A lease lock alone cannot keep a holder that was stopped for longer than its lease from writing
-//! afterwards. The resource can: it keeps the highest token it has seen beside the data, and compares. This
-//! module is that comparison for three kinds of resource. All writers of a resource must use it, and take
-//! their tokens from one lock.
+//! A lease lock cannot keep a holder that was stopped for longer than its lease from writing afterwards. The
+//! resource can, by keeping the highest token beside the data and comparing. This module does so for three
+//! kinds of resource. All writers of a resource must use it, with tokens of one lock.
 
 mod file;
 
@@ -14,29 +12,29 @@ use std::path::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::FencingToken;
 
-/// A Redis script that sets a key unless a newer token has set it: `EVAL script 2 key token-key token value`.
+/// A Redis script that sets a key unless a newer token set it: `EVAL script 2 key token-key token value`.
 ///
 /// | | |
 /// |---|---|
 /// | `KEYS[1]` | the data, a string |
-/// | `KEYS[2]` | where the highest token seen is kept; in a cluster in the same slot, as `{stock}:fence` beside `{stock}` |
+/// | `KEYS[2]` | the highest token seen; in a cluster in the same slot, as `{stock}:fence` beside `{stock}`
+/// |
 /// | `ARGV[1]` | the writer's token: [`FencingToken::get`] in decimal |
 /// | `ARGV[2]` | the value |
 ///
-/// Returns 1 if it was written, 0 if a newer token had written before. Use it as the pattern for writes of
-/// other types: the point is that comparison and write are one script.
+/// Returns 1 if it wrote, 0 if a newer token wrote before. Writes of other types must likewise compare and
+/// write in one script.
 pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 
-/// The condition to put into the `WHERE` of an `UPDATE`, which has to set the column as well; zero rows
-/// updated means refused.
+/// The condition for the `WHERE` of an `UPDATE`, which must also set the column; zero updated rows mean
+/// refused.
 ///
-/// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` is where the
-/// statement gets the writer's: `$2`, `?`, `:fence`.
+/// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` stands for
+/// the writer's token: `$2`, `?`, `:fence`.
 ///
-/// Neither can bring other SQL along. A column is an identifier, plain or in quotes (`fence`, `stock.fence`,
-/// `"Fence"`); a parameter is `?`, or a number or name behind `$`, `?`, `:` or `@`, or a token in decimal,
-/// each with or without a type behind `::`. Anything else makes a condition that is never true: nothing is
-/// written, as by an older token.
+/// Neither can inject SQL. A column is an identifier, plain or quoted (`fence`, `stock.fence`, `"Fence"`); a
+/// parameter is `?`, or a number or name after `$`, `?`, `:` or `@`, or a decimal token, each with or
+/// without a type after `::`. Any other text makes a condition that is never true: nothing is written.
 ///
 /// # Examples
 /// ```
@@ -80,32 +78,30 @@ fn is_identifier(text: &str) -> bool {
     starts_well && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$')
 }
 
-/// Replaces a file's content unless a newer token has written it; `false`: refused, nothing changed.
+/// Replaces a file's content unless a newer token wrote it; `false`: refused, nothing changed.
 ///
-/// The highest token seen is kept in a second file beside it, `<name>.fence`, which is locked for the time of
-/// the write. The content is written to a third, of a random name, and renamed. So readers see the old or the
-/// new, never a part. A process that is killed in between leaves the third, `.leasehold-<32 digits>`; it may
-/// be deleted.
+/// A second file, `<name>.fence`, keeps the highest token seen and is locked during the write. A third, with
+/// a random name, takes the content and is renamed, so readers see the old content or the new, never a part.
+/// A process killed in between leaves the third, `.leasehold-<32 digits>`, which may be deleted.
 ///
-/// The new file has the mode, the owner and the group of the old one, and the register too when it is made.
-/// They are refused before anything is written where this user may not give them. Not kept: set-user-id and
-/// set-group-id bits, access control lists, other attributes, and further names of the file (hard links).
+/// The new file has the mode, owner and group of the old one, as does a new register. If this user may not
+/// set them, nothing is written. Not kept: set-user-id and set-group-id bits, access control lists, other
+/// attributes, and hard links.
 ///
-/// Other users may write to the folder. A path that ends in a link leads to the file that the link names, and
-/// to the register beside that one. Another user's link is refused, unless it is root's. Links at the names
-/// of the register and of the third file are never followed. A register that belongs neither to this user,
-/// nor to root, nor to the file's owner is refused.
+/// Other users may write to the folder. A path that ends in a link leads to the link's target, with the
+/// register beside that; another user's link is refused, except root's. Links at the names of the register
+/// and the third file are never followed. A register must belong to this user, root or the file's owner.
 ///
-/// On Windows nothing says whose a link or a file is: a path that ends in a link is refused, and so are a
-/// read-only file and a stream of a file. The new file has the rights that its folder gives to new files.
-/// While another process reads the file without sharing its deletion, it cannot be replaced.
+/// Windows does not say whose a link or file is: a path that ends in a link is refused, as are a read-only
+/// file and a stream of a file. The new file gets the folder's permissions for new files. While another
+/// process reads the file without sharing its deletion, it cannot be replaced.
 ///
 /// # Blocking
 /// While another process writes the same file; and for the disk: token and content are synced.
 ///
 /// # Errors
 /// Of kind [`Resource`](ErrorKind::Resource), with the cause: a file could not be opened, locked, read or
-/// written. The content is the old or the new; no older token will be let in either way.
+/// written. The content is the old or the new, and no older token will be accepted.
 ///
 /// # Examples
 /// ```

@@ -8,21 +8,19 @@ use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 use crate::hosts::{Host, HostList, Hosts, check_url, no_parameters, unescaped};
 
-/// Keys lie under this unless the URL names another prefix.
 const DEFAULT_PREFIX: &str = "leasehold/";
 const DEFAULT_PORT: u16 = 2379;
 
-/// All that a new connection needs. Holds the password, so it is not `Debug`.
+/// Holds the password, so it is not `Debug`.
 pub(super) struct EtcdAddress {
     pub(super) members: Vec<EtcdMember>,
-    /// The user and the password.
     pub(super) user: Option<(String, String)>,
     pub(super) prefix: String,
     pub(super) connect_timeout: Duration,
     pub(super) hosts: Arc<Hosts>,
 }
 
-/// One member of the cluster, or a gateway in front of it.
+/// A member of the cluster, or a gateway in front of it.
 pub(super) struct EtcdMember {
     pub(super) host: Host,
     pub(super) port: u16,
@@ -51,8 +49,8 @@ impl fmt::Display for EtcdMember {
 }
 
 impl EtcdAddress {
-    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold
-    /// a password.
+    /// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
+    /// password.
     pub(super) fn new(options: &ServerOptions) -> Result<EtcdAddress> {
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
         #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "always false"))]
@@ -99,7 +97,7 @@ fn user_of(login: Option<&str>, options: &ServerOptions) -> Result<Option<(Strin
     }
 }
 
-/// By a `%` the keys of one lock are told from all that may lie below another's prefix.
+/// Refuses `%`, which separates one lock's keys from keys below a longer prefix.
 fn prefix_of(path: &str) -> Result<String> {
     match path.trim_end_matches('/') {
         "" => Ok(DEFAULT_PREFIX.to_owned()),

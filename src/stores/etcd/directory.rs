@@ -1,7 +1,7 @@
-//! The directory of clients, and the list of locks: keys of one kind, a page at a time.
+//! The directory of clients, and the list of locks, both read page by page.
 //!
-//! A client's entry is a key of its own below `%clients/`, with a lease: no lock's name is written so, since
-//! `%` in a name is `%25`. How old an entry is, its lease says: a request for each.
+//! A client's entry is a key of its own below `%clients/`, with a lease; no lock's key begins so, since `%`
+//! in a name is `%25`. The age of an entry follows from its lease, which costs a request for each entry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,20 +21,18 @@ use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, tx
 use crate::stores::etcd::{EtcdStore, MOST_SHOWN};
 use crate::time::{Clock, Moment};
 
-/// The keys on one page.
 const PAGE: u32 = 250;
 
-/// Below the prefix, before the id of the client.
+/// Stands between the prefix and the client's id.
 const CLIENTS: &str = "%clients/";
 
-/// A page of keys.
 struct Keys {
     found: Vec<KeyRead>,
     has_more: bool,
 }
 
 struct KeyRead {
-    /// As it came: it may be anybody's.
+    /// May be anybody's key.
     key: Vec<u8>,
     value: String,
     lease: i64,
@@ -45,10 +43,9 @@ impl EtcdStore {
         STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
     }
 
-    /// Keeps the lease that the entry has, and puts it under that: two requests. The caller is the watchdog,
-    /// whose renewals are requests of the same kind.
+    /// Two requests: keeps the entry's lease alive, and puts the entry under it. The watchdog calls this.
     fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        // Not given back on a failure: the next round takes another, and this one ends by itself.
+        // On a failure the lease is not kept: the next round takes another, and this one ends by itself.
         let known = self.entry_lease.lock().take();
         let lease = match known {
             Some(known) if keep_alive(&self.renewals, &[known], deadline).map_err(not_sent)? == [true] => {
@@ -80,7 +77,7 @@ impl EtcdStore {
                         let posted = self.posted(text.clone(), lease, deadline);
                         posted.unwrap_or(Some(Posted { text, remaining: Duration::MAX }))
                     }
-                    // There is no time to ask how old it is: it counts as new.
+                    // No time is left to ask for the age: the entry counts as new.
                     Some((text, _)) => Some(Posted { text, remaining: Duration::MAX }),
                     None => None,
                 };
@@ -90,15 +87,15 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// An entry, and what its lease says is left of its time: a lease has a second more than what was asked
-    /// for. `None`: it has just ended.
+    /// An entry with the time that remains to it; `None`: it has just ended. A lease runs a second longer
+    /// than asked for.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// The keys from this one on that are below `folder`.
+    /// Keys below `folder`, beginning with `from`.
     fn keys(&self, folder: &str, from: &Place, values: bool, deadline: Moment) -> Answer<Keys> {
         let begin = if from.cursor.is_empty() { STANDARD.encode(folder) } else { from.cursor.clone() };
         let body = json!({
@@ -137,14 +134,14 @@ impl EtcdStore {
             let key = String::from_utf8(key).unwrap_or_default();
             let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
             page.requests += 1;
-            // Each has as long as the page: on a slow link one after the other would not be done by then.
+            // Each request gets the whole deadline: on a slow link a page of them would not fit into one.
             let posted = self.posted(value, lease, Clock::System.after(each))?;
             page.found.extend(posted.map(|posted| (client, posted)));
         }
         Ok(page)
     }
 
-    /// The keys of one lock lie together. A page shows each lock that it meets once, and goes on behind the
+    /// The keys of one lock are neighbours, so a page shows each lock it meets once and continues behind the
     /// last one's keys.
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
@@ -153,7 +150,7 @@ impl EtcdStore {
         page.examined = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
         let mut lines: Vec<&[u8]> = Vec::new();
         for KeyRead { key, .. } in &keys.found {
-            // Any other key behind the prefix is somebody else's.
+            // Other keys below the prefix are not ours.
             let Some(line) = line_of(key).filter(|line| line.len() >= prefix.len()) else { continue };
             if lines.last() != Some(&line) {
                 lines.push(line);
@@ -161,7 +158,7 @@ impl EtcdStore {
         }
         if let Some(last) = keys.found.last().filter(|_| keys.has_more) {
             page.next = Some(match lines.last().filter(|line| line_of(&last.key) == Some(**line)) {
-                // The first key after those of all its owners.
+                // The first key behind all owners of this lock.
                 Some(line) => goes_on(line, b"/%0"),
                 None => goes_on(&last.key, b"\0"),
             });
@@ -176,7 +173,7 @@ impl EtcdStore {
             page.requests += 2;
             match self.seen(&name, MOST_SHOWN, Clock::System.after(each)) {
                 Ok(seen) => page.found.push(seen),
-                // A key of somebody else that looks like an owner's.
+                // Another program's key that looks like an owner's.
                 Err(Failure::Refused(error)) if error.kind() == ErrorKind::WrongType => {}
                 Err(failure) => return Err(failure),
             }
@@ -185,14 +182,14 @@ impl EtcdStore {
     }
 }
 
-/// The part of an owner's key that names the lock; `None`: it is no owner's key.
+/// The part of an owner's key that names the lock.
 fn line_of(key: &[u8]) -> Option<&[u8]> {
     let mark = OWNERS.as_bytes();
     let at = key.windows(mark.len()).rposition(|part| part == mark)?;
     key.get(..at)
 }
 
-/// A list goes on at this key with that behind it.
+/// The next page begins at `key` followed by `behind`.
 fn goes_on(key: &[u8], behind: &[u8]) -> Place {
     Place { servers: None, cursor: STANDARD.encode([key, behind].concat()) }
 }

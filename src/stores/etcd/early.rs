@@ -1,8 +1,8 @@
-//! Leases that end before their time: the servers that allow it, and how their holders are notified.
+//! Leases that end early: which servers allow that, and how the holders are notified.
 //!
-//! A leader whose disk stands still can revoke leases that a newer leader keeps alive (etcd issues 12528 and
-//! 15247). So on servers that may do so the keys of this client's holds are watched as well, once they have
-//! been held for a while.
+//! A leader with a stalled disk can revoke leases that a newer leader keeps alive (etcd issues 12528 and
+//! 15247). On servers with this defect the client also watches the keys of its own holds, once they are
+//! older than [`SETTLED`].
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,11 +13,10 @@ use crate::stores::etcd::message::Front;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// A hold that is over sooner is not worth a watch: its release reports as much.
+/// A shorter hold is not worth a watch: its release reports the loss.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Whether a server of this version may revoke a lease that is kept alive; one that does not say may be of
-/// any.
+/// Whether servers of this version may revoke a lease that is kept alive; true for an unknown version.
 pub(super) fn may_revoke(version: Option<&str>) -> bool {
     let numbers = version.unwrap_or_default().split(['.', '-', '+']).map_while(|number| number.parse().ok());
     match numbers.take(3).collect::<Vec<u32>>()[..] {
@@ -27,7 +26,6 @@ pub(super) fn may_revoke(version: Option<&str>) -> bool {
     }
 }
 
-/// The warning about such a server.
 pub(super) fn warning(version: &str) -> String {
     format!(
         "etcd {version} can revoke leases of living holders when a leader's disk stands still (etcd issues 12528, 15247); \
@@ -49,7 +47,6 @@ impl Bound for End {
     }
 }
 
-/// The keys of a client's holds.
 #[derive(Default)]
 pub(super) struct Holds {
     entries: CrowdMap<String, EarlyEntry>,
@@ -59,7 +56,7 @@ struct EarlyEntry {
     created: i64,
     settles: Moment,
     end: Weak<End>,
-    /// Until the hold takes it.
+    /// Kept here until the hold takes it.
     made: Option<Arc<End>>,
 }
 
@@ -70,7 +67,6 @@ impl EarlyEntry {
 }
 
 impl Holds {
-    /// A lock was granted by this key.
     pub(super) fn add(&mut self, key: String, created: i64, now: Moment) {
         let made = Arc::default();
         let entry =
@@ -78,22 +74,22 @@ impl Holds {
         self.entries.insert(key, entry);
     }
 
-    /// Forgets those whose hold is over: of leases that were left to run out nobody says so.
+    /// Forgets holds that are over; nothing reports a lease that was left to run out.
     pub(super) fn sweep(&mut self) {
         self.entries.retain(|_, entry| !entry.is_over());
     }
 
-    /// The handle that ends the hold granted by this key, once.
+    /// The handle that ends the hold with this key; given out once.
     pub(super) fn end(&mut self, key: &str) -> Option<Arc<End>> {
         self.entries.get_mut(key)?.made.take()
     }
 
-    /// The key is about to be taken away by this client: that it goes is no news.
+    /// Called before this client deletes the key, so that the deletion is not reported as a loss.
     pub(super) fn remove(&mut self, key: &str) {
         self.entries.remove(key);
     }
 
-    /// Ends the hold with this key if it was `created` when `is_it` says so; whether it did.
+    /// Ends the hold with this key if `is_it` accepts its creation; returns whether it did.
     pub(super) fn lose(&mut self, key: &str, is_it: impl FnOnce(i64) -> bool) -> bool {
         let end = self.entries.get(key).filter(|entry| is_it(entry.created)).map(|entry| entry.end.clone());
         let Some(end) = end else { return false };
@@ -101,19 +97,19 @@ impl Holds {
         end.upgrade().is_some_and(|end| !end.0.swap(true, Ordering::AcqRel))
     }
 
-    /// Those that are to be watched.
+    /// Holds old enough to be watched.
     pub(super) fn settled(&self, now: Moment) -> impl Iterator<Item = (&str, i64)> {
         let settled = self.entries.iter().filter(move |(_, entry)| entry.settles <= now && !entry.is_over());
         settled.map(|(key, entry)| (key.as_str(), entry.created))
     }
 
-    /// When the next one is to be.
+    /// When the next hold is old enough.
     pub(super) fn next_settles(&self, now: Moment) -> Option<Moment> {
         let coming = self.entries.values().filter(|entry| entry.settles > now && !entry.is_over());
         coming.map(|entry| entry.settles).min()
     }
 
-    /// Those that are to be watched, as one looks for others.
+    /// [`Holds::settled`], in the form that the watch compares.
     pub(super) fn fronts(&self, now: Moment) -> impl Iterator<Item = Front> {
         self.settled(now).map(|(key, created)| Front { key: key.to_owned(), created })
     }
@@ -145,7 +141,7 @@ mod tests {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
-        // The end of the key's life before, reported late.
+        // A late report about an earlier key of the same name.
         assert!(!holds.lose("key", |created| created < 6) && !end.is_gone());
         assert!(!holds.lose("other", |_| true) && !end.is_gone());
         assert!(holds.lose("key", |created| created < 9) && end.is_gone());

@@ -1,9 +1,9 @@
-//! One connection to a member: HTTP/1.1, as much of it as etcd's gateway speaks. `httparse` reads heads and
-//! the sizes of chunks; what is read, how much of it and until when is decided here.
+//! One connection to a member: the part of HTTP/1.1 that etcd's gateway speaks. `httparse` parses heads and
+//! chunk sizes; this module limits size and time.
 //!
-//! The socket is the crate's own, for the reasons that hold for Redis too: an exchange ends at one moment,
-//! not each read of it; another thread can hang up on one that reads for long; and it is known whether a
-//! request has left.
+//! An HTTP client crate would not do, for the same reasons as with Redis: a deadline bounds the whole
+//! exchange, not each read; another thread can hang up on a long read; and we know whether a request was
+//! sent.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -17,43 +17,40 @@ use crate::stores::etcd::address::EtcdMember;
 use crate::time::Moment;
 use crate::wire::{Timed, Wire, is_late};
 
-/// The longest answer that is read: a batch of a hundred locks whose names are all as long as can be.
+/// Longest answer accepted: a batch of a hundred locks with names of the greatest length.
 const LONGEST: usize = 32 * 1024 * 1024;
-/// The longest head, trailer, and line that says how long a chunk is.
+/// Longest head, trailer or chunk-size line.
 const LONGEST_HEAD: usize = 64 * 1024;
-/// The most lines of a head or a trailer.
+/// Most lines in a head or trailer.
 const MOST_HEADERS: usize = 100;
-/// How much is asked of the socket at once.
+/// Bytes asked of the socket at once.
 const PIECE: usize = 8 * 1024;
-/// How long one write may block.
+/// Longest time that one write may block.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
 
-/// A connection that one thread uses at a time.
+/// Used by one thread at a time.
 pub(super) struct Connection {
     wire: Arc<Wire>,
-    /// The socket's read time-out.
+    /// The read time-out set on the socket.
     armed: Cell<Duration>,
-    /// The bytes read and not yet used, from `start` on.
+    /// Bytes from `start` on were read and not yet used.
     buffer: Vec<u8>,
     start: usize,
 }
 
-/// How an answer's body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
     Bytes(usize),
     Chunked,
 }
 
-/// An answer, whole.
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
-    /// The server keeps the connection.
+    /// Whether the server keeps the connection open.
     pub(super) stays: bool,
 }
 
-/// The beginning of an answer.
 struct Head {
     status: u16,
     length: Length,
@@ -61,7 +58,6 @@ struct Head {
 }
 
 impl Connection {
-    /// Connects until `deadline` at the latest.
     pub(super) fn open(member: &EtcdMember, hosts: &Arc<Hosts>, deadline: Moment) -> io::Result<Connection> {
         let socket = hosts.connect(&member.host, member.port, deadline)?;
         socket.set_write_timeout(Some(WRITE_LIMIT))?;
@@ -75,13 +71,13 @@ impl Connection {
         Ok(Connection { wire: Arc::new(wire), armed: Cell::default(), buffer: Vec::new(), start: 0 })
     }
 
-    /// Whether the server has not hung up, as far as this machine knows; no round trip.
+    /// Whether the server has kept the connection open, as far as this machine knows; no round trip.
     pub(super) fn is_alive(&self) -> bool {
-        // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
+        // A healthy idle connection has nothing to read: neither its end, nor an error, nor bytes.
         self.rest().is_empty() && !self.wire.has_bytes()
     }
 
-    /// The wire, by which another thread can hang up.
+    /// Lets another thread hang up.
     pub(super) fn wire(&self) -> Arc<Wire> {
         Arc::clone(&self.wire)
     }
@@ -90,7 +86,7 @@ impl Connection {
         self.wire.write_all(request, deadline)
     }
 
-    /// The answer, whole by `deadline`.
+    /// Reads a whole answer by `deadline`.
     pub(super) fn receive(&mut self, deadline: Moment) -> io::Result<Response> {
         let head = self.head(deadline)?;
         let body = match head.length {
@@ -107,8 +103,8 @@ impl Connection {
         Ok(Response { status: head.status, body, stays: head.stays })
     }
 
-    /// The beginning of an answer that comes bit by bit; what follows is read by [`chunk`](Self::chunk). An
-    /// answer that is whole, which only an error is, comes as such.
+    /// Begins an answer that comes in chunks; [`chunk`](Self::chunk) reads them. An answer that comes whole
+    /// is an error, and is returned.
     pub(super) fn receive_begun(&mut self, deadline: Moment) -> io::Result<Option<Response>> {
         let head = self.head(deadline)?;
         if head.status == 200 && head.length == Length::Chunked {
@@ -121,8 +117,8 @@ impl Connection {
         Ok(Some(Response { status: head.status, body, stays: false }))
     }
 
-    /// The next part of an answer that comes bit by bit; `None`: that was all. When the time is over before
-    /// the part is whole, nothing of it is lost, and it can be asked for again.
+    /// The next chunk; `None` after the last. After a time-out nothing is lost: the same chunk can be asked
+    /// for again.
     pub(super) fn chunk(&mut self, deadline: Moment) -> io::Result<Option<Vec<u8>>> {
         let (begins, length) = self.parsed(chunk_size, deadline)?;
         if length == 0 {
@@ -133,7 +129,7 @@ impl Connection {
         }
         check_length(length)?;
         let end = begins + length;
-        // A chunk has the end of a line behind it.
+        // `CRLF` follows a chunk.
         while self.rest().len() < end + 2 {
             self.fill(deadline)?;
         }
@@ -148,8 +144,8 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads until `parse` finds a whole part at the beginning of what was read and not yet used: how long it
-    /// is, and what it says. `None` from `parse`: this can be no such part.
+    /// Reads until `parse` finds a whole part at the start of the unused bytes, and returns its length and
+    /// value. `parse` returns `None` for bytes that cannot be such a part.
     fn parsed<T>(
         &mut self,
         parse: impl Fn(&[u8]) -> Option<Status<(usize, T)>>,
@@ -158,13 +154,12 @@ impl Connection {
         let mut seen = 0;
         loop {
             let rest = self.rest();
-            // Parsed when a line has ended, not at each read: a server that sends byte by byte makes no more
-            // work.
+            // Parsed at the end of a line only, so that a server that sends byte by byte costs no more work.
             let line_ends = rest.get(seen..).unwrap_or_default().windows(2).any(|pair| pair == b"\r\n");
             if line_ends && let Status::Complete(part) = parse(rest).ok_or_else(unreadable)? {
                 return Ok(part);
             }
-            // The last byte may be the first of two.
+            // The last byte may be the first half of a `CRLF`.
             seen = rest.len().saturating_sub(1);
             if seen > LONGEST_HEAD {
                 return Err(unreadable());
@@ -189,7 +184,7 @@ impl Connection {
         self.buffer.get(self.start..).unwrap_or_default()
     }
 
-    /// Reads something more, until `deadline`.
+    /// Reads more bytes.
     fn fill(&mut self, deadline: Moment) -> io::Result<()> {
         self.buffer.drain(..self.start.min(self.buffer.len()));
         self.start = 0;
@@ -207,7 +202,6 @@ impl Connection {
     }
 }
 
-/// Reads the head of an answer.
 fn head(bytes: &[u8]) -> Option<Status<(usize, Head)>> {
     let mut headers = [EMPTY_HEADER; MOST_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
@@ -226,9 +220,8 @@ fn head(bytes: &[u8]) -> Option<Status<(usize, Head)>> {
     Some(Status::Complete((length, head)))
 }
 
-/// Reads the line in front of a chunk.
 fn chunk_size(bytes: &[u8]) -> Option<Status<(usize, usize)>> {
-    // The parser takes a line without digits for a size of zero, which ends an answer.
+    // `httparse` reads a line without digits as size zero, which would end the answer.
     bytes.first().filter(|first| first.is_ascii_hexdigit())?;
     Some(match parse_chunk_size(bytes).ok()? {
         Status::Complete((begins, length)) => Status::Complete((begins, usize::try_from(length).ok()?)),
@@ -236,7 +229,6 @@ fn chunk_size(bytes: &[u8]) -> Option<Status<(usize, usize)>> {
     })
 }
 
-/// Skips the lines behind the last chunk.
 fn trailer(bytes: &[u8]) -> Option<Status<(usize, ())>> {
     let mut headers = [EMPTY_HEADER; MOST_HEADERS];
     Some(match parse_headers(bytes, &mut headers).ok()? {
@@ -262,7 +254,7 @@ mod tests {
     use crate::time::Clock;
     use std::net::TcpListener;
 
-    /// A connection to a server that answers any request with `answer` and hangs up.
+    /// A connection to a server that sends `answer` to any request and hangs up.
     fn connection(answer: &'static [u8]) -> Connection {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();
@@ -316,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_without_an_end_is_given_up_and_not_kept() {
+    fn an_endless_head_is_refused() {
         let line = vec![b'x'; LONGEST_HEAD + PIECE].leak();
         let headers = format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(MOST_HEADERS + 1)).leak();
         for answer in [&*line, headers.as_bytes()] {

@@ -1,10 +1,9 @@
-//! Leases of etcd: each key has one of its own, and ends with it.
+//! Leases of etcd: each key has its own, and ends with it.
 //!
-//! A lease counts whole seconds. One second more than the whole seconds of what was asked for makes it long
-//! enough, and leaves some time in which it can serve again without a word to the server: a client that takes
-//! and gives back locks quickly keeps its leases alive once a second, not once a lock. A lease serves again
-//! only when everything that was sent under it has been answered: else something late could tie a dead hold's
-//! key to a living lease.
+//! A lease counts whole seconds. We ask for one second more than needed, rounded down, and reuse a lease
+//! within that spare time without asking the server: a client that locks and unlocks quickly keeps its
+//! leases alive once a second, not once a lock. A lease is reused only after every request sent under it has
+//! been answered; otherwise a late request could tie the key of an ended hold to a living lease.
 
 use std::time::Duration;
 
@@ -17,29 +16,27 @@ use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
-/// Of leases that nobody uses this number is kept, and none that would be there for longer than the time
-/// below.
+/// Unused leases kept for reuse, and the longest time to live of one of them.
 const MOST_IDLE: usize = 64;
 const LONGEST_IDLE: u64 = 61;
 
-/// A lease in somebody's hands.
+/// A lease in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EtcdLease {
     pub(super) id: i64,
-    /// Seconds.
+    /// In seconds.
     pub(super) ttl: u64,
-    /// Before the request was sent that last set it to run its whole time.
+    /// Sending time of the request that last reset the lease.
     confirmed: Moment,
 }
 
 impl EtcdLease {
-    /// Until when it runs at least, by this machine's clock.
+    /// Earliest end, by this machine's clock.
     pub(super) fn ends(&self) -> Moment {
         self.confirmed.plus(window(Duration::from_secs(self.ttl)))
     }
 }
 
-/// A client's leases.
 #[derive(Default)]
 pub(super) struct Leases {
     state: Mutex<LeasesState>,
@@ -48,18 +45,18 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct LeasesState {
     idle: Vec<EtcdLease>,
-    /// Those that keys have, by id, until they end.
+    /// Leases of keys, by id, until they end.
     lent: CrowdMap<i64, EtcdLease>,
 }
 
-/// How many seconds a lease for this long has.
+/// Time to live, in seconds, of a lease that must last for `asked`.
 pub(super) fn ttl_of(asked: Duration) -> u64 {
     asked.as_secs().saturating_add(1)
 }
 
 impl Leases {
-    /// A lease that runs for at least `asked` from now on, which nothing uses. A failure leaves nothing
-    /// behind that would not end by itself.
+    /// An unused lease that runs for at least `asked` from now on. After a failure whatever was made ends by
+    /// itself.
     pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Answer<EtcdLease> {
         let ttl = ttl_of(asked);
         while let Some(lease) = self.idle(ttl) {
@@ -82,7 +79,7 @@ impl Leases {
         }
     }
 
-    /// The one that was used last, so that the others may end.
+    /// Takes the lease used last, so that the others may end.
     fn idle(&self, ttl: u64) -> Option<EtcdLease> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
@@ -91,14 +88,14 @@ impl Leases {
         Some(state.idle.remove(at))
     }
 
-    /// The lease was not used.
+    /// Returns a lease that no request was sent under.
     pub(super) fn give_back(&self, wire: &Transport, lease: EtcdLease, deadline: Moment) {
         if !self.keep_idle(lease) {
             revoke(wire, lease.id, deadline);
         }
     }
 
-    /// The lease was not used, or its user is gone. `false`: it is not kept, and lasts until it is revoked.
+    /// Keeps an unused lease for reuse; `false`: it is too many or too long, and the caller revokes it.
     fn keep_idle(&self, lease: EtcdLease) -> bool {
         let mut state = self.state.lock();
         let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;
@@ -108,24 +105,22 @@ impl Leases {
         is_kept
     }
 
-    /// The lease is a key's now.
+    /// A key has the lease from now on.
     pub(super) fn lend(&self, lease: EtcdLease) {
         self.state.lock().lent.insert(lease.id, lease);
     }
 
-    /// Forgets leases that have ended by themselves.
     pub(super) fn sweep(&self, now: Moment) {
         let mut state = self.state.lock();
         state.idle.retain(|lease| lease.ends() > now);
         state.lent.retain(|_, lease| lease.ends() > now);
     }
 
-    /// The lease with this id, if a key here has it.
     pub(super) fn lent(&self, id: i64) -> Option<EtcdLease> {
         self.state.lock().lent.get(&id).copied()
     }
 
-    /// Has a lease run until then at least; `false`: it has ended.
+    /// Makes a lease run until `until` at least; `false`: it has ended.
     pub(super) fn keep(
         &self,
         wire: &Transport,
@@ -144,29 +139,30 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// The hold with this lease is over, and all is known about it. `false`: the lease is not kept.
+    /// The hold with this lease is over and none of its requests is in doubt. `false`: the lease is not kept
+    /// for reuse.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))
     }
 
-    /// The lease, if a hold has it, was set to run its whole time by a request that was sent at `confirmed`.
+    /// Records that a request sent at `confirmed` reset the lease, if a hold has it.
     pub(super) fn confirm(&self, id: i64, confirmed: Moment) {
         if let Some(lease) = self.state.lock().lent.get_mut(&id) {
             lease.confirmed = lease.confirmed.max(confirmed);
         }
     }
 
-    /// Leases are gone that should be there: no other is believed in either.
+    /// A lease has ended too early, so none is reused.
     pub(super) fn distrust(&self) {
         self.state.lock().idle.clear();
     }
 }
 
-/// Has each lease run its whole time again; `false`: it has ended.
+/// Resets each lease to its whole time; `false`: it has ended.
 ///
-/// The gateway may throw away what it has not read of the questions when its first answer is written (etcd
-/// issue 8237), so what was not answered is asked again, as long as each time something is.
+/// The gateway may drop unread questions once it writes its first answer (etcd issue 8237), so unanswered
+/// ones are repeated, as long as each round answers one.
 pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Answer<Vec<bool>> {
     let mut alive = Vec::with_capacity(ids.len());
     while let Some(rest) = ids.get(alive.len()..).filter(|rest| !rest.is_empty()) {
@@ -175,9 +171,9 @@ pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Ans
     Ok(alive)
 }
 
-/// Asks for all, and adds what is answered for the first of them: for one at least.
+/// Asks about all, and appends the answers that came, at least one.
 fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Answer<()> {
-    // A stream of questions and one of answers, in the same order.
+    // Questions and answers are two streams in the same order.
     let questions: String = ids.iter().map(|id| format!("{{\"ID\":\"{id}\"}}\n")).collect();
     let answers = wire.call_raw("/v3/lease/keepalive", &questions, deadline)?;
     let mut answers = serde_json::Deserializer::from_slice(&answers).into_iter::<Value>();
@@ -199,13 +195,13 @@ fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut 
     Ok(())
 }
 
-/// How many whole seconds a lease still runs; `None`: it has ended.
+/// Whole seconds that a lease still runs; `None`: it has ended.
 pub(super) fn time_to_live(wire: &Transport, id: i64, deadline: Moment) -> Answer<Option<u64>> {
     let answer = wire.call("/v3/lease/timetolive", &json!({ "ID": id.to_string() }), deadline)?;
     Ok(u64::try_from(number(&answer, "TTL").unwrap_or(0)).ok())
 }
 
-/// Ends a lease that is of no use any more. If that fails it ends by itself, later.
+/// Ends a lease that is of no more use. After a failure the lease ends by itself, later.
 pub(super) fn revoke(wire: &Transport, id: i64, deadline: Moment) {
     drop(wire.call("/v3/lease/revoke", &json!({ "ID": id.to_string() }), deadline));
 }
@@ -236,7 +232,6 @@ mod tests {
         assert!(leases.keep_idle(fresh));
         assert!(leases.keep_idle(lease(3, 2, now)));
         assert_eq!((leases.idle(31), leases.idle(31)), (Some(fresh), None));
-        // One that would be left for an hour is not kept.
         assert!(!leases.keep_idle(lease(4, 3_601, now)));
     }
 
@@ -252,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_to_be_free_does_not_serve_again() {
+    fn a_lease_in_doubt_is_not_reused() {
         let leases = Leases::default();
         let now = Clock::System.now();
         assert!(!leases.returned(1), "a lease of which nothing is known");

@@ -1,5 +1,4 @@
-//! The members, asked in turn, over connections that threads take and give back; and the meaning of their
-//! refusals.
+//! The members, tried in turn, a pool of connections to them, and the meaning of their refusals.
 
 use std::io;
 use std::sync::Arc;
@@ -17,25 +16,24 @@ use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 use crate::wire::is_late;
 
-/// The words of a refusal that names a lease which is over: nothing was carried out.
+/// The text of a refusal that names an ended lease; nothing was carried out.
 const LEASE_OVER: &str = "the lease ended during the request";
 
-/// Whether a request was refused because a lease that it names is over.
 pub(super) fn is_lease_over(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(error) if error.detail() == LEASE_OVER)
 }
 
-/// The members, and what all connections to them share.
+/// The members, and the state that all connections to them share.
 pub(super) struct Members {
     pub(super) address: Arc<EtcdAddress>,
-    /// The certificates as their files have them by now.
+    /// Certificates, renewed from their files.
     renewal: Arc<Renewable<EtcdAddress>>,
-    /// The user as the sources of credentials have it by now.
+    /// User and password, renewed from the sources of credentials.
     logins: Arc<Renewable<EtcdAddress>>,
     has_login: bool,
-    /// The member that is asked first, modulo their number; moved on when it is of no use.
+    /// Index, modulo their number, of the member tried first; advanced when that one fails.
     first: AtomicUsize,
-    /// The token for the user and the password, once they were accepted.
+    /// The token for user and password, once accepted.
     token: Mutex<Option<String>>,
 }
 
@@ -49,7 +47,7 @@ impl Members {
         Ok(Members { address, renewal, logins, has_login, first, token })
     }
 
-    /// Connects to the first member that accepts. A failure means that nothing was sent.
+    /// Connects to the first member that accepts. After a failure nothing was sent.
     pub(super) fn connect(&self, deadline: Moment) -> Result<Connected<'_>, Error> {
         let members = &self.address.members;
         let first = self.first.load(Ordering::Relaxed);
@@ -57,7 +55,7 @@ impl Members {
         for turn in 0..members.len() {
             let at = first.wrapping_add(turn) % members.len();
             let Some(member) = members.get(at) else { break };
-            // A member that does not answer at all must not use up the time of those after it.
+            // A silent member must leave time for the next ones.
             let now = Clock::System.now();
             let left = u32::try_from(members.len() - turn).unwrap_or(u32::MAX);
             let share = (deadline.since(now) / left).min(self.address.connect_timeout);
@@ -75,7 +73,7 @@ impl Members {
         Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no member")))
     }
 
-    /// The member is of no use now; if it is the first one, the next one becomes that.
+    /// Tries the next member first if `member` was the first.
     fn pass_over(&self, member: &EtcdMember) {
         let members = &self.address.members;
         let first = self.first.load(Ordering::Relaxed);
@@ -84,7 +82,7 @@ impl Members {
         }
     }
 
-    /// The bytes of a request; `extra` are further lines for its head.
+    /// The bytes of a request; `extra` are further header lines.
     pub(super) fn request(&self, member: &EtcdMember, path: &str, body: &str, extra: &str) -> Vec<u8> {
         let token = self.token.lock();
         let authorization =
@@ -98,27 +96,25 @@ impl Members {
     }
 }
 
-/// A connection, and whom it is to.
 pub(super) struct Connected<'a> {
     pub(super) connection: Connection,
     pub(super) member: &'a EtcdMember,
 }
 
-/// Some connections that threads take, use for one exchange, and give back.
+/// A pool of connections; a thread takes one for one exchange.
 pub(super) struct Transport {
     members: Arc<Members>,
-    /// Lends an idle connection when none can be had otherwise.
+    /// Lends an idle connection when no new one can be made.
     lender: Option<Arc<Transport>>,
-    /// How many there may be.
     most: u32,
     state: Mutex<MembersState>,
-    /// Signalled when a connection was given back or given up.
+    /// Signalled when a connection returns or is dropped.
     freed: Condvar,
 }
 
 #[derive(Default)]
 struct MembersState {
-    /// With the member's place among the members.
+    /// With the index of the member.
     idle: Vec<(usize, Connection)>,
     taken: u32,
     closed: bool,
@@ -129,30 +125,29 @@ impl Transport {
         Transport { members, lender: None, most, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// The same, but where no connection can be made that is served it uses one of `lender`'s: that a gateway
-    /// takes no new connections says nothing against those that there are. Then a request may be sent twice.
+    /// Makes this pool use an idle connection of `lender` where no new one is served: a gateway that accepts
+    /// no new connections still serves the old ones. A request may then be sent twice.
     pub(super) fn borrowing(self, lender: &Arc<Transport>) -> Transport {
         Transport { lender: Some(Arc::clone(lender)), ..self }
     }
 
-    /// An idle connection, which goes back afterwards.
+    /// An idle connection; it returns to this pool.
     fn lend(&self) -> Option<(usize, Connection)> {
         let mut state = self.state.lock();
         let at = state.idle.iter().rposition(|(_, connection)| connection.is_alive())?;
         Some(state.idle.remove(at))
     }
 
-    /// Asks for something, and reads the result as one JSON value.
     pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Answer<Value> {
         let answer = self.call_raw(path, &body.to_string(), deadline)?;
         serde_json::from_slice(&answer).map_err(|error| Failure::Unknown(unreadable().with_source(error)))
     }
 
-    /// Asks for something, and gives the answer as it came.
+    /// As [`Transport::call`], without reading the answer as JSON.
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // A token ends after some minutes, and with each change of users or roles. The request was not looked
-        // at.
+        // A token ends after some minutes and with each change of users or roles. The request was refused
+        // unread.
         if self.members.has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
@@ -160,7 +155,7 @@ impl Transport {
         if response.status == 200 { Ok(response.body) } else { Err(refusal(&response)) }
     }
 
-    /// Gets a token for the user, if there is one.
+    /// Gets a token, if there is a user.
     pub(super) fn authenticate(&self, deadline: Moment) -> Answer<()> {
         if !self.members.has_login {
             return Ok(());
@@ -187,7 +182,7 @@ impl Transport {
             *self.members.token.lock() = Some(token.to_owned());
             return Ok(());
         }
-        // A server that asks nobody for a password lets this user in as well.
+        // A server without authentication serves this user, too.
         let (_, message) = said(&response.body);
         if message.contains("authentication is not enabled") {
             return Ok(());
@@ -201,13 +196,13 @@ impl Transport {
         let first = self.members.first.load(Ordering::Relaxed) % self.members.address.members.len().max(1);
         let members = &self.members.address.members;
         let mut idle = place.idle.take().filter(|(_, connection)| connection.is_alive());
-        // Another member is to be asked by now. The connection does if no other can be had.
+        // An idle connection to a member that is no longer first serves only if no new one can be made.
         let other = idle.take_if(|(at, _)| *at != first);
         let mut again = None;
         let (connection, member) = match idle.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
             Some(usable) => usable,
             None => {
-                // For a connection that is there, or is there by then, half of the time is left.
+                // Half of the time is left for an idle connection.
                 let has_other = other.is_some() || self.lender.is_some();
                 let connects_by = if has_other { Clock::System.halfway(deadline) } else { deadline };
                 match self.members.connect(connects_by) {
@@ -236,7 +231,7 @@ impl Transport {
                 Failure::Unknown(broken(member, error))
             })
         };
-        // A place that takes connections in and does not serve them shows only when it is asked.
+        // A gateway that accepts connections and serves none shows only by its silence.
         let first_by = if again.is_some() { Clock::System.halfway(deadline) } else { deadline };
         let mut response = say(&mut connection, member, first_by);
         if let (Err(_), Some(lender)) = (&response, again)
@@ -248,20 +243,18 @@ impl Transport {
             response = say(&mut connection, member, deadline);
         }
         let response = response?;
-        // A member without a leader, or on its way out: where a name or a proxy leads to another by now, only
-        // a new connection finds it.
+        // A member without a leader, or one that shuts down. Behind a name or proxy that leads elsewhere by
+        // now, only a new connection gets there.
         if response.stays && response.status < 500 {
             place.give_back =
                 members.iter().position(|at| std::ptr::eq(at, member)).map(|at| (at, connection));
         }
-        // And its neighbours may be better off.
         if response.status >= 500 {
             self.members.pass_over(member);
         }
         Ok(response)
     }
 
-    /// Waits until one of the connections may be used.
     fn place(&self, deadline: Moment) -> Result<MemberPlace<'_>, Error> {
         let mut state = self.state.lock();
         loop {
@@ -290,12 +283,12 @@ impl Transport {
     }
 }
 
-/// The right to use one connection; given back when dropped.
+/// The right to use one connection, returned when dropped.
 struct MemberPlace<'a> {
     wire: &'a Transport,
     idle: Option<(usize, Connection)>,
     give_back: Option<(usize, Connection)>,
-    /// To whom it goes back instead.
+    /// The pool that the connection returns to instead.
     lent_by: Option<&'a Transport>,
 }
 
@@ -312,12 +305,12 @@ impl Drop for MemberPlace<'_> {
     }
 }
 
-/// Whether a token can be put into a line of a request.
+/// Whether a token may stand in a header line.
 fn is_plain(token: &str) -> bool {
     !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Nothing that was asked for has left: what failed was only needed for it.
+/// Marks a failure before the request itself was sent.
 pub(super) fn not_sent(failure: Failure) -> Failure {
     Failure::Refused(failure.into_error())
 }
@@ -342,7 +335,7 @@ pub(super) fn unreadable() -> Error {
     Error::new(ErrorKind::Protocol, "ask", "the server's answer is not what etcd's gateway sends")
 }
 
-/// The code and the message of an error, which gateways of different versions put in different places.
+/// The code and message of an error; gateways of different versions put them in different places.
 fn said(body: &[u8]) -> (u64, String) {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = body.get("error").filter(|error| error.is_object()).unwrap_or(&body);
@@ -360,13 +353,13 @@ fn wants_token(response: &Response) -> bool {
             || message.contains("revision of auth store is old"))
 }
 
-// The numbers that gRPC gives its errors.
+// gRPC's error numbers.
 const DEADLINE_EXCEEDED: u64 = 4;
 const NOT_FOUND: u64 = 5;
 const PERMISSION_DENIED: u64 = 7;
 const UNAUTHENTICATED: u64 = 16;
-/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable, data loss: none says that nothing
-/// happened.
+/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable, data loss: after each of these the
+/// request may have been carried out.
 const UNCERTAIN: [u64; 7] = [1, 2, DEADLINE_EXCEEDED, 10, 13, 14, 15];
 
 pub(super) fn refusal(response: &Response) -> Failure {
@@ -379,7 +372,7 @@ pub(super) fn refusal(response: &Response) -> Failure {
         let words = format!("the server answered with HTTP status {}", response.status);
         return Failure::Unknown(Error::new(ErrorKind::Protocol, "ask", words));
     }
-    // A proxy's, who cannot know: bad gateway, unavailable, time-out.
+    // A proxy's bad gateway, unavailable or time-out: the proxy does not know the outcome.
     if code == 0 && (502..=504).contains(&response.status) {
         return Failure::Unknown(Error::new(
             ErrorKind::TimedOut,
@@ -390,7 +383,7 @@ pub(super) fn refusal(response: &Response) -> Failure {
     meant(code, &message)
 }
 
-/// The meaning of an error in an answer that came bit by bit; `None`: it is none.
+/// The meaning of an error within an answer that comes in chunks.
 pub(super) fn refusal_in(answer: &Value) -> Option<Failure> {
     let error = answer.get("error")?;
     let (code, message) = said(error.to_string().as_bytes());
@@ -468,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_say_that_nothing_happened_is_of_unknown_outcome() {
+    fn an_ambiguous_refusal_has_an_unknown_outcome() {
         let cases = [
             (503, r#"{"error":"etcdserver: request timed out","code":14}"#, ErrorKind::TimedOut),
             (503, r#"{"error":"transport is closing","code":14}"#, ErrorKind::Unreachable),

@@ -3,15 +3,13 @@
 //! | key | value | lease |
 //! |---|---|---|
 //! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
+//! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's own |
 //!
-//! | prefix + `%format` | the number of the format of all this | none |
-//! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's |
-//!
-//! An owner that wants a lock puts such a key. They stand in the order in which their keys were created, and
-//! the first has the lock: etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`,
-//! so that no lock's keys lie among another's. A prefix has no `%`, so that nothing below a longer prefix
-//! lies among them either, nor what others keep in a folder of the same name. A key's end is its lease's end.
-//! `ttl` is in the value so that a reader need not ask for the lease as well.
+//! An owner that wants a lock puts the first of these keys. Keys queue in the order of their creation, and
+//! the first has the lock: etcd's own recipe. A slash in a name is written `%2F`, and `%` as `%25`, so no
+//! lock's keys lie among another's; a prefix has no `%`, so neither do keys below a longer prefix, nor those
+//! that other programs keep in a folder of that name. A key ends with its lease. `ttl` stands in the value
+//! so that a reader need not ask for the lease.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -23,35 +21,34 @@ use crate::ident::Owner;
 use crate::seam::Failure;
 use crate::stores::etcd::members::unreadable;
 
-/// How many locks one transaction is about at most; the server takes 128 unless configured otherwise.
+/// Most locks in one transaction; the server takes 128 unless configured otherwise.
 pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
 pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
-/// The key that an owner stands behind. The same owner's key may be there again later: only with the creation
-/// it is the same.
+/// The key that an owner stands behind. Its owner may create the key anew, so only key and creation together
+/// identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,
     pub(super) created: i64,
 }
 
-/// The key of an owner that wants a lock or holds it.
+/// The key of an owner that holds or wants a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HeldKey {
-    /// Its key, as it came.
+    /// As the server sent it.
     pub(super) key: String,
     pub(super) owner: String,
     pub(super) count: u32,
     pub(super) ttl: u64,
     pub(super) lease: i64,
-    /// Of the key's last change.
+    /// Of the last change.
     pub(super) revision: i64,
-    /// Of its creation: its place in the order.
+    /// Of the creation, which is the place in the queue.
     pub(super) created: i64,
 }
 
 impl HeldKey {
-    /// From a key-value pair.
     fn read(pair: &Value) -> Result<HeldKey> {
         let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
         let value = String::from_utf8(STANDARD.decode(value).unwrap_or_default()).unwrap_or_default();
@@ -81,24 +78,23 @@ impl HeldKey {
     }
 }
 
-/// The value under a key.
 pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
-/// Below the prefix. No lock's name is written so.
+/// Below the prefix. No lock's key begins so.
 pub(super) const FORMAT_KEY: &str = "%format";
 
-/// Between a lock's name and the owners of its keys. No name and no prefix has it.
+/// Separates a lock's name from the owner; occurs in no name and no prefix.
 pub(super) const OWNERS: &str = "/%/";
 
-/// The prefix of the keys of those that want one lock.
+/// The queue of a lock: the prefix of its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyLine(String);
 
 impl KeyLine {
     pub(super) fn new(prefix: &str, name: &str) -> KeyLine {
-        // [`name_of`] reads it back.
+        // Inverse: [`name_of`].
         let name = name.replace('%', "%25").replace('/', "%2F");
         KeyLine(format!("{prefix}{name}{OWNERS}"))
     }
@@ -107,28 +103,26 @@ impl KeyLine {
         &self.0
     }
 
-    /// All of them.
+    /// All keys of the queue.
     pub(super) fn range(&self) -> Value {
         let [key, range_end] = self.bounds();
         json!({ "key": key, "range_end": range_end })
     }
 
-    /// The key of one of them.
     pub(super) fn key(&self, owner: Owner) -> String {
         STANDARD.encode(format!("{}{owner}", self.0))
     }
 
-    /// All keys here lie between the slash and what comes after a slash.
+    /// `0` follows `/`, so this range holds exactly the keys below the slash.
     fn bounds(&self) -> [String; 2] {
         [STANDARD.encode(&self.0), behind(&self.0)]
     }
 
-    /// Asks for the first.
     pub(super) fn first(&self) -> Value {
         self.first_of(1)
     }
 
-    /// Asks for the first few, and how many there are.
+    /// Asks for the first `few`, and for the length of the queue.
     pub(super) fn first_of(&self, few: u32) -> Value {
         let [key, range_end] = self.bounds();
         json!({ "request_range": {
@@ -140,10 +134,10 @@ impl KeyLine {
         } })
     }
 
-    /// Asks for the key of the last, or of the last that came before this creation.
+    /// Asks for the last key, or the last created before `before`.
     pub(super) fn last(&self, before: Option<i64>) -> Value {
         let [key, range_end] = self.bounds();
-        // Zero is no bound.
+        // The server reads zero as no bound.
         let newest = before.map_or(0, |before| before.saturating_sub(1));
         json!({ "request_range": {
             "key": key,
@@ -156,7 +150,7 @@ impl KeyLine {
         } })
     }
 
-    /// "Nobody stands there."
+    /// Condition: the queue is empty.
     pub(super) fn is_empty(&self) -> Value {
         let [key, range_end] = self.bounds();
         json!({
@@ -169,38 +163,37 @@ impl KeyLine {
     }
 }
 
-/// The first key behind all that begin with this, which ends with a slash.
+/// The first key behind all keys below `folder`, which ends with a slash.
 pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
 
-/// The name that [`KeyLine`] writes so; `None`: it writes none so.
+/// Inverse of [`KeyLine::new`]; `None`: no name is written so.
 pub(super) fn name_of(written: &str) -> Option<String> {
     let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix(OWNERS) == Some(written);
     unescaped(written).filter(|name| !name.is_empty() && is_it(name))
 }
 
-/// All keys below the prefix.
 pub(super) fn all(prefix: &str) -> Value {
     KeyLine(prefix.to_owned()).range()
 }
 
-/// "This key is not there."
+/// Condition: the key does not exist.
 pub(super) fn is_absent(key: &str) -> Value {
     is_since(key, 0)
 }
 
-/// "This key is there."
+/// Condition: the key exists.
 pub(super) fn is_there(key: &str) -> Value {
     json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
 }
 
-/// "This key was created then, and is still there."
+/// Condition: the key exists and was created at `created`.
 pub(super) fn is_since(key: &str, created: i64) -> Value {
     json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": created.to_string() })
 }
 
-/// "It is as it was seen."
+/// Condition: the key has not changed since `revision`.
 pub(super) fn is_at(key: &str, revision: i64) -> Value {
     json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string() })
 }
@@ -209,7 +202,6 @@ pub(super) fn put(key: &str, value: &str, lease: i64) -> Value {
     json!({ "request_put": { "key": key, "value": value, "lease": lease.to_string() } })
 }
 
-/// Puts a value under the lease that the key has.
 pub(super) fn put_as_leased(key: &str, value: &str) -> Value {
     json!({ "request_put": { "key": key, "value": value, "ignore_lease": true } })
 }
@@ -218,17 +210,15 @@ pub(super) fn get(key: &str) -> Value {
     json!({ "request_range": { "key": key } })
 }
 
-/// Deletes a key, and returns what it was.
+/// Deletes a key and returns its former value.
 pub(super) fn take_away(key: &str) -> Value {
     json!({ "request_delete_range": { "key": key, "prev_kv": true } })
 }
 
-/// If all of `compare` is so, `then`, else `otherwise`.
 pub(super) fn txn(compare: &[Value], then: &[Value], otherwise: &[Value]) -> Value {
     json!({ "compare": compare, "success": then, "failure": otherwise })
 }
 
-/// The outcome of a transaction.
 pub(super) struct Done {
     pub(super) succeeded: bool,
     pub(super) revision: u64,
@@ -248,12 +238,12 @@ impl Done {
         }
     }
 
-    /// The result of the request at `place`: a `get`, the `first` of a line, or a `take_away`.
+    /// The key found at `place`: by a `get`, a queue's `first`, or a `take_away`.
     pub(super) fn found(&self, place: usize) -> Result<Option<HeldKey>> {
         self.pair(place)?.map(HeldKey::read).transpose()
     }
 
-    /// The text that the request at `place` found, a `get`, and its lease.
+    /// Text and lease found at `place` by a `get`.
     pub(super) fn text(&self, place: usize) -> Result<Option<(String, i64)>> {
         let Some(pair) = self.pair(place)? else { return Ok(None) };
         let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
@@ -261,7 +251,7 @@ impl Done {
         Ok(String::from_utf8(bytes).ok().map(|text| (text, number(pair, "lease").unwrap_or(0))))
     }
 
-    /// The owner that the request at `place` found, the `last` of a line or a `get`.
+    /// The key found at `place` by a `get` or a queue's `last`.
     pub(super) fn found_front(&self, place: usize) -> Result<Option<Front>> {
         let Some(pair) = self.pair(place)? else { return Ok(None) };
         let key = pair.get("key").and_then(Value::as_str).ok_or_else(unreadable)?;
@@ -269,7 +259,7 @@ impl Done {
         Ok(Some(Front { key: key.to_owned(), created }))
     }
 
-    /// Those whom the request at `place` found, the `first_of` a line, and how many stand there.
+    /// The keys found at `place` by a queue's `first_of`, and the length of the queue.
     pub(super) fn line(&self, place: usize) -> Result<(Vec<HeldKey>, u64)> {
         let range = self.responses.get(place).and_then(|response| response.get("response_range"));
         let range = range.ok_or_else(unreadable)?;
@@ -288,25 +278,24 @@ impl Done {
         Ok(pairs.and_then(|pairs| pairs.get(0)))
     }
 
-    /// The transaction within this one at `place`.
+    /// The nested transaction at `place`.
     pub(super) fn inner(&self, place: usize) -> Result<Done> {
         let inner = self.responses.get(place).and_then(|response| response.get("response_txn"));
         inner.map(Done::read).ok_or_else(unreadable)
     }
 }
 
-/// A number, which the gateway writes as text, and leaves out when it is zero.
+/// A number, which the gateway writes as text and leaves out when it is zero.
 pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     let value = of.get(field)?;
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// There is no answer for one of a batch, which says nothing about it.
+/// The answer lacks one of a batch, so that one's outcome is unknown.
 pub(super) fn unanswered() -> Failure {
     Failure::Unknown(unreadable())
 }
 
-/// One failure for all of a batch.
 pub(super) fn for_each_of(count: usize, failure: Failure) -> impl Iterator<Item = Failure> {
     let is_unknown = matches!(failure, Failure::Unknown(_));
     let error = failure.into_error();
@@ -369,7 +358,7 @@ mod tests {
             }
         }
         assert_eq!(text(&json!(KeyLine::new("p/", "a/b").key(owner))), format!("p/a%2Fb/%/{owner}"));
-        // A folder of the same name, and a longer prefix.
+        // Neither a folder of the same name nor a longer prefix is in the range.
         let [least, end] = KeyLine::new("p/", "a").bounds().map(|bound| text(&json!(bound)));
         let below = KeyLine::new("p/a/", "b").key(owner);
         for key in [text(&json!(below)), "p/a/notes".to_owned(), "p/a/%clients/x".to_owned()] {
@@ -404,7 +393,7 @@ mod fuzz {
     }
 
     #[test]
-    fn any_name_in_a_key_is_read_as_it_was_written() {
+    fn any_name_survives_its_key() {
         each(crate::fuzz::nearly_text(&[b"a/b%c", b"%clients", b"%25%2F", b"plain"]), String::len, |name| {
             let written = KeyLine::new("", name).0;
             let read = name_of(written.strip_suffix(OWNERS).unwrap());

@@ -1,10 +1,10 @@
-//! etcd, through the HTTP gateway that each member has: the store for those who need consensus.
+//! Stores locks in etcd, through the HTTP gateway of its members.
 //!
-//! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
-//! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
-//! `members` has the connections and reads refusals. `watch` hears of keys that come and go; `watched` says
-//! which: for waiters, for recalls of locks that are kept until others ask for them, and for holds that may end
-//! `early`. `directory` says who is there at all.
+//! An owner that wants a lock puts a key; the first created holds the lock, and every other watches the key
+//! in front. `message` defines the keys and the questions about them, `lease` the leases that end them,
+//! `members` the connections and refusals. `watch` is the thread that hears of keys; `watched` says which
+//! keys: those in front of waiters, the queues of cached locks, and holds that may end `early`. `directory`
+//! lists clients and locks.
 
 mod address;
 mod directory;
@@ -52,22 +52,21 @@ use crate::stores::etcd::watched::Watch;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
-/// Keeps locks in one cluster.
 pub(crate) struct EtcdStore {
     members: Arc<Members>,
-    /// For what locks are asked.
+    /// For attempts.
     wire: Arc<Transport>,
-    /// For renewals and clean-ups, so that no crowd can cost a lease.
+    /// For renewals and clean-ups, so that a crowd of waiters cannot cost a lease.
     renewals: Transport,
     leases: Leases,
     sweeps: Sweeps,
     watch: Arc<Watch>,
-    /// Of the client's entry in the directory.
+    /// The lease of the client's directory entry.
     entry_lease: Mutex<Option<i64>>,
 }
 
 impl EtcdStore {
-    /// Connects and checks that the cluster answers and that its keys may be read.
+    /// Checks that the cluster answers and that this user may read the keys.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
         let members = Arc::new(Members::new(options)?);
         let told = Arc::clone(&reporter);
@@ -89,8 +88,8 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is
-    /// noted.
+    /// Refuses a format other than ours. Notes ours if none is noted and the client writes to the directory
+    /// (`notes`).
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
@@ -101,7 +100,7 @@ impl EtcdStore {
         if check(&self.txn(&self.wire, &txn(&[], &[get(&key)], &[]), deadline)?)? || !notes {
             return Ok(());
         }
-        // A user who may only read is let in. Another client may have noted its own meanwhile.
+        // A user who may only read is accepted. Another client may have noted its format in between.
         let note = txn(&[is_absent(&key)], &[put(&key, &STANDARD.encode(format_text()), 0)], &[get(&key)]);
         match self.txn(&self.wire, &note, deadline) {
             Ok(noted) if !noted.succeeded => check(&noted).map(drop),
@@ -109,7 +108,7 @@ impl EtcdStore {
         }
     }
 
-    /// Warns about a server that ends leases early, and watches for that.
+    /// Warns about servers that may end leases early, and watches the holds there.
     fn check_version(&self, reporter: &Reporter, deadline: Moment) {
         let status = self.wire.call("/v3/maintenance/status", &json!({}), deadline).ok();
         let version = status.as_ref().and_then(|status| status.get("version")?.as_str());
@@ -183,8 +182,8 @@ impl Store for EtcdStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // A waiter that never got so far as to ask leaves nothing behind, and need not wait for a cluster in
-        // trouble.
+        // A waiter that never sent a request has nothing to clean up, and need not wait for a troubled
+        // cluster.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
         let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();
@@ -255,7 +254,7 @@ impl Sessions for EtcdStore {
 const MOST_SHOWN: u32 = 100;
 
 impl EtcdStore {
-    /// The owners at a lock, as the keys there say; so many of those who stand there are shown.
+    /// The owners at a lock; shows at most `most` of the queue.
     fn seen(&self, name: &LockName, most: u32, deadline: Moment) -> Answer<Inspection> {
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
         let looks = [self.line(name).first_of(most)];
@@ -267,10 +266,10 @@ impl EtcdStore {
             0 => Some(Duration::MAX), // not put by this crate
             lease => time_to_live(&self.wire, lease, deadline).map_err(not_sent)?.map(Duration::from_secs),
         };
-        // A lease that has ended takes its key with it.
+        // A key ends with its lease.
         if left.is_some() {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
-            // Whether its holder asked for a token or not, the creation of its key is one.
+            // The key's creation is a token, whether the holder asked for one or not.
             seen.fencing_token = u64::try_from(held.created).ok().map(FencingToken::new);
             let holder = Holder::new(held.owner);
             seen.holders.push(Holder { hold_count: Some(held.count), remaining: left, ..holder });
@@ -281,7 +280,7 @@ impl EtcdStore {
     }
 }
 
-/// A look is two questions about each lock.
+/// A check costs two questions a lock.
 const CHECK_BATCH: usize = BATCH / 2;
 
 impl HoldCaching for EtcdStore {
@@ -300,6 +299,10 @@ impl HoldCaching for EtcdStore {
 
 impl EtcdStore {
     fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
+        // Else its own key, written anew by a re-entry, would be a recall.
+        for claim in claims.iter().filter(|claim| claim.hears) {
+            self.watch.caches(&self.line(&claim.name), &self.key(claim));
+        }
         let questions = |claim: &Claim| [get(&self.key(claim)), self.line(&claim.name).last(None)];
         let questions: Vec<Value> = claims.iter().flat_map(questions).collect();
         let done = self.txn(&self.renewals, &txn(&[], &questions, &[]), deadline)?;

@@ -18,7 +18,7 @@ use crate::time::{Clock, Moment};
 
 use crate::stores::etcd::EtcdStore;
 
-/// How often a change is tried again when the key was changed between the look and the change.
+/// Most tries of a change whose key another request changes in between.
 const TRIES: usize = 8;
 
 impl EtcdStore {
@@ -26,17 +26,15 @@ impl EtcdStore {
         KeyLine::new(&self.members.address.prefix, name.key())
     }
 
-    /// The key of who wants a lock.
     pub(super) fn key(&self, claim: &Claim) -> String {
         self.line(&claim.name).key(claim.owner)
     }
 
-    /// Runs a transaction.
     pub(super) fn txn(&self, wire: &Transport, body: &Value, deadline: Moment) -> Answer<Done> {
         wire.call("/v3/kv/txn", body, deadline).map(|answer| Done::read(&answer))
     }
 
-    /// The result of a `get`, or of the `first` of a line.
+    /// The result of a `get` or of a queue's `first`.
     pub(super) fn look(&self, what: &Value, deadline: Moment) -> Answer<Option<HeldKey>> {
         let done =
             self.txn(&self.wire, &txn(&[], std::slice::from_ref(what), &[]), deadline).map_err(not_sent)?;
@@ -45,13 +43,13 @@ impl EtcdStore {
 
     // ---- taking
 
-    /// A first hold.
+    /// First level of a hold.
     pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         let key = self.key(claim);
         if claim.caches {
             self.watch.caches(&self.line(&claim.name), &key);
         }
-        // Its key is there. A waiter's is taken away when the wait ends; that of a try has to be cleaned up.
+        // The key exists. A waiter's key goes when the wait ends; a try has to clean up.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
         };
@@ -74,7 +72,7 @@ impl EtcdStore {
                     let lease = self.leases.lent(place.lease);
                     let ttl = lease.map_or_else(|| ttl_of(claim.lease), |lease| lease.ttl);
                     let third = Duration::from_secs(ttl) / 3;
-                    // It has to live until the next look.
+                    // Must live until the next poll.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
                         && self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)?
@@ -90,31 +88,31 @@ impl EtcdStore {
                 }
                 Stands::Nowhere { busy: false } => {}
             }
-            // The place is lost. A waiter for a lock waits on, at the end.
+            // The key is gone. A waiter queues again, at the end.
             self.watch.leave(&key, false);
         }
         let words = "the key disappeared again and again during the request";
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Whether the hold of one who has come first can be counted on for the claim's lease.
+    /// Whether the hold of the first in the queue lasts for the claim's lease.
     pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
-            // Shorter than what is asked for now, it was put by an attempt with another lease.
+            // A shorter lease belongs to an earlier attempt.
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
             }
-            // Or a key left by an earlier attempt.
+            // As does a key with another lease.
             _ => Ok(self.change(claim, None, |_| 1, true, deadline)?.is_some()),
         }
     }
 
-    /// Puts the claim's key: behind all others, or, for one who will not wait, only where there are none.
+    /// Puts the claim's key: at the end of the queue for a waiter, otherwise only into an empty queue.
     pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Answer<Stands> {
         let (lease, done) = match self.put_first(claim, deadline) {
-            // A lease that was believed in is gone, as when the cluster's data was restored. The rest is not
-            // believed in either; the request was not carried out.
+            // A lease that should live has ended, as after a restore of the cluster's data. The request was
+            // not carried out, and no lease is reused.
             Err(failure) if is_lease_over(&failure) => {
                 self.leases.distrust();
                 self.put_first(claim, deadline)
@@ -124,7 +122,7 @@ impl EtcdStore {
         if !done.succeeded {
             self.leases.give_back(&self.wire, lease, deadline);
             return match done.found(0).map_err(Failure::Refused)? {
-                // The claim's own, of which nothing is known.
+                // The claim's own key, left by a request in doubt.
                 Some(held) => {
                     let place = WatchPlace { created: held.created, lease: held.lease };
                     self.ask(claim, place, None, deadline).map_err(not_sent)
@@ -144,7 +142,7 @@ impl EtcdStore {
         let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
         self.watch.asks(&key);
         let body = if claim.waits {
-            // In this order: who is the last before the key is there.
+            // `last` precedes `put`: the last one before our key exists.
             txn(&[is_absent(&key)], &[line.last(None), put], &[get(&key)])
         } else {
             txn(&[line.is_empty()], &[put], &[get(&key)])
@@ -157,7 +155,7 @@ impl EtcdStore {
         Ok((lease, done))
     }
 
-    /// The place of the claim's owner now; `front` is who stood in front a moment ago, if that is known.
+    /// Where the claim's owner stands now; `front` is who stood in front a moment ago, if known.
     pub(super) fn ask(
         &self,
         claim: &Claim,
@@ -166,11 +164,11 @@ impl EtcdStore {
         deadline: Moment,
     ) -> Answer<Stands> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
-        // The last: whether others wait behind one who keeps the lock.
+        // Whether others wait behind a holder that caches the lock.
         let last = claim.caches.then(|| line.last(None));
         let looks: Vec<Value> = [get(&key), line.last(Some(place.created))].into_iter().chain(last).collect();
         let done = match &front {
-            // Mostly nothing has changed, and the server need not go through all who stand there.
+            // Usually nothing has changed, and this saves the server a scan of the queue.
             Some(front) => {
                 let unchanged = [is_since(&key, place.created), is_since(&front.key, front.created)];
                 self.txn(&self.wire, &txn(&unchanged, &[], &looks), deadline)?
@@ -194,9 +192,9 @@ impl EtcdStore {
         Ok(Stands::at(place, front))
     }
 
-    /// Has a hold that stands have another count, and run for the claim's lease from now on if `prolongs`.
-    /// Returns its fence, which is its place in the order: the revision of a later change would be above the
-    /// fences of those who stand behind it. `None`: the owner does not hold it.
+    /// Changes the count of a hold that stands, and makes it run for the claim's lease from now on if
+    /// `prolongs`. Returns its fence: the creation, since a later revision would exceed the fences of those
+    /// behind. `None`: the owner holds nothing.
     pub(super) fn change(
         &self,
         claim: &Claim,
@@ -248,8 +246,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "change", words)))
     }
 
-    /// Whether the hold's lease runs for `asked` from now on, after it was kept alive if that makes it so
-    /// exactly. Never prolongs a lease of another length: it would run for longer than anybody asked.
+    /// Whether the hold's lease runs for `asked` from now on, if necessary after keeping it alive. Never
+    /// prolongs a lease of another length, which would run longer than anybody asked.
     pub(super) fn long_enough(
         &self,
         wire: &Transport,
@@ -276,7 +274,7 @@ impl EtcdStore {
 
     // ---- giving back
 
-    /// Has each claim's owner hold nothing.
+    /// Removes the owner of each claim.
     pub(super) fn remove(
         &self,
         wire: &Transport,
@@ -299,7 +297,7 @@ impl EtcdStore {
         outcomes
     }
 
-    /// Takes the owner's key away; where there is none, asks who has the lock.
+    /// Deletes the owner's key; where there is none, asks who holds the lock.
     pub(super) fn removal(&self, claim: &Claim) -> Value {
         let key = self.key(claim);
         txn(&[is_there(&key)], &[take_away(&key)], &[self.line(&claim.name).first()])
@@ -320,7 +318,7 @@ impl EtcdStore {
     ) -> Answer<Release> {
         let key = self.key(claim);
         self.watch.leave(&key, true);
-        // Threads of this client need not wait for the server's word.
+        // Threads of this client need not wait for the server's notification.
         self.watch.gone(&key);
         let was = done.found(0).map_err(Failure::Refused)?;
         if !done.succeeded {
@@ -342,14 +340,14 @@ impl EtcdStore {
         self.prolong(claims, (0..claims.len()).map(|place| done.found(place)), deadline)
     }
 
-    /// Has each claim's key live on that was found for it just now; whether it does.
+    /// Keeps the keys alive that a request just found for these claims; returns which of them live.
     pub(super) fn prolong(
         &self,
         claims: &[Claim],
         found: impl Iterator<Item = Result<Option<HeldKey>, Error>>,
         deadline: Moment,
     ) -> Answer<Vec<Answer<bool>>> {
-        // A key that stands now, under a lease that is kept alive after that, stands for the whole lease.
+        // A key found under a lease that is kept alive *afterwards* stands for the whole lease.
         let mut alike = Vec::new();
         let mut outcomes: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (claim, found) in claims.iter().zip(found) {
@@ -384,8 +382,7 @@ impl EtcdStore {
             .collect())
     }
 
-    /// Renews a hold whose lease has another length than the claim's, as a hold has that was taken with one
-    /// of its own.
+    /// Renews a hold whose lease differs in length from the claim's: one taken with an explicit lease.
     pub(super) fn renew_other(&self, claim: &Claim, held: &HeldKey, deadline: Moment) -> Answer<bool> {
         match self.long_enough(&self.renewals, held, claim.lease, deadline)? {
             Enough::Ended => return Ok(false),
@@ -395,7 +392,7 @@ impl EtcdStore {
         let lease = self.leases.take(&self.renewals, claim.lease, deadline)?;
         let key = self.key(claim);
         let change = put(&key, &value(claim.owner, held.count, lease.ttl), lease.id);
-        // Changed since it was looked at: by its owner's re-entry, or it is another's. The next look decides.
+        // Changed meanwhile, by a re-entry or by another owner; the next poll decides.
         let done = self.txn(&self.renewals, &txn(&[is_at(&key, held.revision)], &[change], &[]), deadline)?;
         if !done.succeeded {
             self.leases.give_back(&self.renewals, lease, deadline);
@@ -407,14 +404,14 @@ impl EtcdStore {
     }
 }
 
-/// The place of an owner that wants a lock.
+/// Where an owner stands.
 pub(super) enum Stands {
     First(WatchPlace),
     Behind {
         place: WatchPlace,
         front: Front,
     },
-    /// The key is not there; because there are others, and this one will not wait, if `busy`.
+    /// There is no key; `busy`: because the lock is busy and this owner will not wait.
     Nowhere {
         busy: bool,
     },
@@ -429,10 +426,8 @@ impl Stands {
     }
 }
 
-/// Whether a lease runs for long enough.
 pub(super) enum Enough {
     Yes,
     No,
-    /// It does not run any more.
     Ended,
 }

@@ -1,4 +1,4 @@
-//! Leases that have ended, and leases that nobody needs any more, at a member of the tests' own.
+//! Ended leases and unneeded leases, with a member that the tests simulate.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -15,28 +15,26 @@ use crate::stores::etcd::message::{Front, value};
 use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 
-/// Long enough that a lease of etcd, which counts for 1 % less than its whole seconds, has to be kept alive
-/// for each grant.
+/// At this length etcd's lease, rounded to seconds less 1 %, must be kept alive for each grant.
 const LEASE: Duration = Duration::from_secs(1_000);
-/// The lease of a key that this client does not know of.
+/// The lease of a key that this client does not know.
 const STRANGE: i64 = 77;
 
-/// A member, which answers transactions as a test says.
 #[derive(Default)]
 struct Member {
-    /// It keeps no lease alive.
+    /// Refuses to keep leases alive.
     is_in_trouble: bool,
     granted: Vec<i64>,
     ended: HashSet<i64>,
     kept: Vec<i64>,
     revoked: Vec<i64>,
     transactions: VecDeque<Value>,
-    /// The request of the last transaction.
+    /// The last transaction.
     asked: Value,
 }
 
 impl Member {
-    /// `None`: none comes.
+    /// `None`: no answer comes.
     fn answer(&mut self, path: &str, asked: &Value) -> Option<Value> {
         let number = |field: &str| asked[field].as_str().and_then(|number| number.parse().ok());
         Some(match path {
@@ -71,7 +69,6 @@ impl Member {
     }
 }
 
-/// A member, and a client's store that keeps locks there.
 fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
     let noted = json!({ "value": STANDARD.encode(format_text()) });
     let noted = json!({ "responses": [{ "response_range": { "kvs": [noted] } }] });
@@ -92,7 +89,6 @@ fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
     (member, EtcdStore::connect(&options, Arc::new(Reporter::new(None))).unwrap())
 }
 
-/// Until the connection ends.
 fn serve_client(mut client: TcpStream, member: &Mutex<Member>) {
     let mut from = BufReader::new(client.try_clone().unwrap());
     while let Some((path, body)) = request(&mut from) {
@@ -105,7 +101,7 @@ fn serve_client(mut client: TcpStream, member: &Mutex<Member>) {
     }
 }
 
-/// The next request's path and body; `None`: the connection has ended.
+/// Path and body of the next request; `None`: the connection ended.
 fn request(from: &mut impl BufRead) -> Option<(String, Value)> {
     let mut head = Vec::new();
     loop {
@@ -142,7 +138,6 @@ fn soon() -> Moment {
 
 // ---- what the member answers
 
-/// The key of the claim's owner, created then, under that lease.
 fn key_of(claim: &Claim, created: i64, lease: i64) -> Value {
     let ttl = lease::ttl_of(claim.lease);
     json!({ "key": "a2V5", "value": value(claim.owner, 1, ttl), "lease": lease.to_string(),
@@ -157,12 +152,12 @@ fn found(pairs: &[Value]) -> Value {
     json!({ "response_range": { "kvs": pairs } })
 }
 
-/// The claim's key was put, behind these.
+/// The answer when the claim's key was put behind `in_front`.
 fn joined(revision: i64, in_front: &[Value]) -> Value {
     done(true, revision, &[found(in_front), json!({ "response_put": {} })])
 }
 
-/// It was put where nobody stands.
+/// The answer when the claim's key was put into an empty queue.
 fn put_alone(revision: i64) -> Value {
     done(true, revision, &[json!({ "response_put": {} })])
 }
@@ -180,7 +175,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
 
 // ---- leases that have ended
 
-/// Its key may be gone before the answer is there, and another may have the lock.
+/// The key may end before the answer arrives, and another owner may have the lock.
 #[test]
 fn an_expired_waiter_goes_to_the_end() {
     let (member, store) = start();
@@ -192,7 +187,7 @@ fn an_expired_waiter_goes_to_the_end() {
     {
         let mut member = member.lock();
         member.ended.insert(1);
-        // The one in front has gone, and the waiter's key is still there.
+        // The front has gone, and the waiter's key remains.
         let first = done(false, 8, &[found(&[key_of(&claim, 5, 1)]), found(&[])]);
         member.transactions.extend([first, joined(9, &[])]);
     }
@@ -219,7 +214,7 @@ fn an_expired_earlier_key_is_no_hold() {
     store.close();
 }
 
-/// Else the lock would stay taken for the whole lease, by nobody.
+/// Otherwise a lease's length would pass before anyone gets the lock.
 #[test]
 fn a_try_without_a_kept_lease_is_in_doubt() {
     let (member, store) = start();
@@ -228,7 +223,7 @@ fn a_try_without_a_kept_lease_is_in_doubt() {
     member.lock().transactions.push_back(put_alone(5));
     let attempt = store.attempt(&tries, 1, soon());
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
-    // Its wait goes on, or the key is taken away when it ends.
+    // The wait continues, or its end removes the key.
     let waits = claim(LEASE, true);
     member.lock().transactions.push_back(joined(6, &[]));
     let attempt = store.attempt(&waits, 1, soon());
@@ -238,7 +233,7 @@ fn a_try_without_a_kept_lease_is_in_doubt() {
 
 // ---- leases that nobody needs any more
 
-/// Else each try for a busy lock would leave one, for as long as its lease.
+/// Otherwise each try for a busy lock would leave a lease behind.
 #[test]
 fn a_vain_attempt_leaves_no_lease() {
     let (member, store) = start();
@@ -254,7 +249,6 @@ fn a_vain_attempt_leaves_no_lease() {
 #[test]
 fn an_ended_holds_lease_is_reused_or_revoked() {
     let (member, store) = start();
-    // One that is kept for the next hold.
     let short = claim(Duration::from_secs(30), false);
     for _ in 0..2 {
         member.lock().transactions.extend([put_alone(5), taken_away(key_of(&short, 5, 1))]);
@@ -264,14 +258,14 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     }
     assert_eq!(member.lock().granted, [1]);
     assert!(member.lock().revoked.is_empty());
-    // One that would be there for long after its hold.
+    // Too long to keep for reuse.
     let long = claim(LEASE, false);
     member.lock().transactions.extend([put_alone(6), taken_away(key_of(&long, 6, 2))]);
     fence(store.attempt(&long, 1, soon()));
     let freed = store.release(&long, 0, soon());
     assert!(matches!(freed, Ok(Release::Freed { .. })), "{freed:?}");
     assert_eq!(member.lock().revoked, [2]);
-    // One of a key that came of an attempt in doubt: a request that is late may still use it.
+    // The key comes from an attempt in doubt: its late request may still use the lease.
     let key = taken_away(key_of(&short, 7, STRANGE));
     member.lock().transactions.push_back(done(true, 9, &[json!({ "response_txn": key })]));
     let freed = store.clean_up(std::slice::from_ref(&short), soon()).pop();
@@ -282,7 +276,7 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
 
 // ---- locks that are kept until others ask for them
 
-/// Else its holder would count on far more time than its key has.
+/// Otherwise the holder would count on more time than its key has.
 #[test]
 fn a_caching_waiters_key_has_the_longer_lease() {
     let (member, store) = start();
@@ -293,7 +287,7 @@ fn a_caching_waiters_key_has_the_longer_lease() {
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
     let busy = store.attempt(&caches, 1, soon());
     assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
-    // The recalls of others are not heard any more.
+    // Recalls by other keys are not heard any more.
     let own = key_of(&caches, 5, 1);
     let is_first = done(false, 8, &[found(std::slice::from_ref(&own)), found(&[])]);
     let seen = done(true, 8, &[found(std::slice::from_ref(&own))]);
@@ -329,7 +323,7 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
     store.close();
 }
 
-/// Also those who came unseen, while there was no watch.
+/// Including waiters that came while there was no watch.
 #[test]
 fn a_check_sees_waiters_and_writes_nothing() {
     let (member, store) = start();
@@ -364,7 +358,7 @@ fn a_waiter_watches_the_key_before_it() {
     let (_member, store) = start();
     let id = store.key(&claim(LEASE, true));
     let listening = store.watch.wait_at(&id, &Waker::default()).unwrap();
-    store.watch.close(); // no thread of it asks meanwhile
+    store.watch.close(); // no thread polls meanwhile
     let told = || listening.message_count();
     store.watch.follow(&id, PLACE, front("first"));
     store.watch.follow(&id, PLACE, front("second"));

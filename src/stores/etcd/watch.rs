@@ -1,11 +1,10 @@
 //! The one watch of a client, and the thread that reads it.
 //!
-//! The watch is on what is to be heard of: that keys go which waiters stand behind (`waiters`), that keys
-//! come in the lines of kept locks (`recalls`), and, if leases may end early, that the keys of holds go
-//! (`early`). While there is one waiter, the watch is on one key, so that a release is reported to one waiter
-//! of all. The gateway takes no further keys for a watch that stands, and of several at once it may lose
-//! some; so where several keys are wanted, the watch is on all below the prefix. When a watch stands, it is
-//! asked whether the keys in front are still there. (A watch could start from an earlier revision on, but the
+//! The watch reports deleted keys in front of waiters, new keys in the queues of cached locks, and, where
+//! leases may end early, deleted keys of holds. With a single waiter it covers one key, so that a release is
+//! reported to one waiter of all. The gateway adds no keys to an open watch, and with several watches it may
+//! lose some, so for several keys the watch covers everything below the prefix. Once a watch is open, the
+//! thread asks whether the keys in front are still there. (A watch can begin at an earlier revision, but the
 //! server reports past changes up to 100 ms late.)
 
 use std::io;
@@ -26,20 +25,19 @@ use crate::stores::etcd::message::{self, Done, Front, number, txn};
 use crate::stores::etcd::watched::{EtcdNote, EtcdWatch, Scope, Watch, WatchHub, WatchState};
 use crate::time::{Clock, Moment};
 
-/// The silence after which the watch is opened anew: a member that was cut off says nothing either.
+/// After this silence the watch is reopened: a member that is cut off is silent, too.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The longest line that is kept while the rest of it is on its way.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// No channel ends for want of listeners: a waiter leaves by giving up its place. (That of a kept lock does
-/// not linger.)
+/// Waiters' channels outlive their listeners (`Duration::MAX`): a waiter leaves by giving up its place.
+/// Channels of cached locks end at once.
 pub(super) fn watch(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch> {
     let wire = Transport::new(Arc::clone(&members), 1);
     Hub::new(EtcdWatch { members, wire }, Some(reporter), Duration::MAX)
 }
 
 impl Watch {
-    /// Has another watch opened, for more is to be watched. The thread connects.
+    /// Reopens the watch with more keys; the thread connects.
     pub(super) fn begin_anew(self: &Arc<Self>, state: &mut WatchHub) {
         state.own.renewals += 1;
         if let Some(connection) = state.own.connection.take() {
@@ -49,7 +47,7 @@ impl Watch {
         self.run_thread(state);
     }
 
-    /// Asks `question` about each of `all` and passes on what was found.
+    /// Asks `question` about each of `all` and passes the result on.
     pub(super) fn look_at<T>(
         &self,
         all: &[T],
@@ -90,7 +88,7 @@ impl Watch {
         false
     }
 
-    /// Connects and asks for a watch; `None`: there is nothing to watch any more.
+    /// Connects and opens a watch; `None`: nothing is to be watched.
     fn open(&self) -> Result<Option<Connection>> {
         let deadline = Clock::System.after(self.protocol.members.address.connect_timeout);
         let connected = self.protocol.members.connect(deadline)?;
@@ -114,7 +112,7 @@ impl Watch {
         let (ask, filters) = ask;
         let (key, end) = (ask.get("key"), ask.get("range_end"));
         let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": filters } });
-        // A member that has lost its leader ends the watch then, instead of standing still.
+        // With this header a member that loses its leader ends the watch; without it the watch stalls.
         let extra = "Grpc-Metadata-hasleader: true\r\n";
         let request = self.protocol.members.request(member, "/v3/watch", &asked.to_string(), extra);
         let broken = |error: io::Error| {
@@ -128,17 +126,18 @@ impl Watch {
         }
     }
 
-    /// Reads until there is nothing to watch, or something else.
+    /// Reads until the set of keys changes.
     fn read(&self, mut connection: Connection) -> Result<()> {
         let mut rest = Vec::new();
         let mut silent_at = Clock::System.after(SILENCE);
         loop {
             let now = Clock::System.now();
-            // A hold that is to be watched from then on.
+            // When a hold becomes old enough to be watched.
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
-                    // A part of a line is no word: else a member that drips is waited for without an end.
+                    // A partial line is no sign of life; otherwise a member that drips bytes would hold the
+                    // watch for ever.
                     if self.take(&mut rest, &chunk)? {
                         silent_at = Clock::System.after(SILENCE);
                     }
@@ -164,7 +163,7 @@ impl Watch {
         }
     }
 
-    /// From now on it is notified when keys go; some may have gone before.
+    /// The watch is open: asks about keys deleted before that.
     fn stands(&self) -> Result<()> {
         let (fronts, lines) = {
             let mut state = self.state.lock();
@@ -190,9 +189,9 @@ impl Watch {
         )
     }
 
-    /// Acts on the lines that are whole with the next chunk; whether there was one.
+    /// Handles whole lines; returns whether there was one.
     fn take(&self, rest: &mut Vec<u8>, chunk: &[u8]) -> Result<bool> {
-        // The bytes there already have no end of a line: they are not looked at again with each chunk.
+        // Bytes read earlier hold no line end and are not scanned again.
         let whole = chunk.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| rest.len() + end + 1);
         rest.extend_from_slice(chunk);
         let lines: Vec<u8> = rest.drain(..whole).collect();
@@ -209,7 +208,7 @@ impl Watch {
             if is("canceled") == Some(true) {
                 let reason =
                     line.pointer("/result/cancel_reason").and_then(Value::as_str).unwrap_or("no reason");
-                // So is one with a token that has ended; the waiters' next requests get a new one for all.
+                // A refused token reads alike; the waiters' next requests get a new one for all.
                 let is_right = reason.contains("permission denied");
                 let kind = if is_right { ErrorKind::NoPermission } else { ErrorKind::Unreachable };
                 return Err(Error::new(kind, "watch", format!("the server ended the watch: {reason}")));
@@ -221,12 +220,12 @@ impl Watch {
             for event in events.into_iter().flatten() {
                 let Some(pair) = event.get("kv") else { continue };
                 let Some(key) = pair.get("key").and_then(Value::as_str) else { continue };
-                // The type of an event that is a put is left out.
+                // etcd leaves out the type of a put.
                 if event.get("type").and_then(Value::as_str) != Some("DELETE") {
                     self.put(key);
                     continue;
                 }
-                // The key may have been put again since.
+                // The key may exist again.
                 let revision = number(pair, "mod_revision").unwrap_or(0);
                 self.lost(key, |created| created < revision);
                 self.gone(key);
@@ -236,9 +235,7 @@ impl Watch {
     }
 }
 
-/// The holds whose leases may end early.
 impl Watch {
-    /// From now on holds are watched too.
     pub(super) fn watch_holds(&self) {
         self.state.lock().own.holds = Some(Holds::default());
     }
@@ -247,7 +244,7 @@ impl Watch {
         self.state.lock().own.watchdog = Some(watchdog);
     }
 
-    /// A lock was granted by this key. Never waits for the server.
+    /// Records the key of a granted lock. Never waits for the server.
     pub(super) fn holds(self: &Arc<Self>, key: String, created: i64) {
         let mut state = self.state.lock();
         let Some(holds) = &mut state.own.holds else { return };
@@ -260,26 +257,25 @@ impl Watch {
         }
     }
 
-    /// Forgets holds that are over.
     pub(super) fn sweep(&self) {
         if let Some(holds) = &mut self.state.lock().own.holds {
             holds.sweep();
         }
     }
 
-    /// The handle that ends the hold just granted by this key.
+    /// The handle that ends the hold with this key.
     pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
         self.state.lock().own.holds.as_mut()?.end(key)
     }
 
-    /// The hold with this key is about to be given up.
+    /// Called before this client gives up the hold with this key.
     pub(super) fn gives_up(&self, key: &str) {
         if let Some(holds) = &mut self.state.lock().own.holds {
             holds.remove(key);
         }
     }
 
-    /// A key is not there any more that was created when `is_it` says so: its holder is notified.
+    /// Notifies the holder whose key is gone, if `is_it` accepts its creation.
     pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
         let own = &mut self.state.lock().own;
         if own.holds.as_mut().is_some_and(|holds| holds.lose(key, is_it))
@@ -294,14 +290,14 @@ impl WakeupProtocol for EtcdWatch {
     type Note = EtcdNote;
     type State = WatchState;
 
-    /// Goes on to the next watch without a word to the waiters while nothing is wrong.
+    /// While nothing is wrong, the thread changes to the next watch without notifying the waiters.
     fn serve(&self, hub: &Arc<Watch>) -> Result<()> {
         while hub.is_needed() {
             let before = hub.state.lock().own.renewals;
             let read = hub.open().and_then(|opened| opened.map_or(Ok(()), |opened| hub.read(opened)));
             let mut state = hub.state.lock();
             (state.own.connection, state.own.scope, state.own.is_up) = (None, None, false);
-            // If the count has changed, this client itself hung up, because there is more to watch.
+            // A changed count means that this client hung up itself, to watch more.
             if state.own.renewals == before {
                 read.map_err(|error| error.during("watch"))?;
             }

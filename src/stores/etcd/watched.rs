@@ -1,5 +1,5 @@
-//! The keys that a client's watch reports, and those that it is on: the keys in front of waiters, and the lines of
-//! locks that this client keeps until others ask for them, who ask by putting a key.
+//! The keys that a client wants to hear of, and those that its watch covers: keys in front of waiters, and
+//! the queues of cached locks, in which a new key asks for the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// The channels are those of waiters, by their keys, and those of kept locks, by their lines.
+/// Waiters' channels go by their key, cached locks' by their queue.
 pub(super) type Watch = Hub<EtcdWatch>;
 pub(super) type WatchHub = HubState<EtcdWatch>;
 
 pub(super) struct EtcdWatch {
     pub(super) members: Arc<Members>,
-    /// For the thread's questions.
+    /// For the watch thread's questions.
     pub(super) wire: Transport,
 }
 
@@ -36,16 +36,15 @@ pub(super) struct EtcdNote {
 
 #[derive(Default)]
 pub(super) struct WatchState {
-    /// The holds to watch, where leases may end early; else none.
+    /// Where leases may end early.
     pub(super) holds: Option<Holds>,
     pub(super) watchdog: Option<ServiceWaker>,
-    /// The thread sleeps until somebody signals.
+    /// Whether the thread sleeps until signalled.
     pub(super) is_idle: bool,
-    /// How often a watch was given up for another.
+    /// Counts replaced watches.
     pub(super) renewals: u64,
-    /// The keys that the watch is on.
     pub(super) scope: Option<Scope>,
-    /// It stands: keys that go from now on are reported.
+    /// Whether deletions are reported from now on.
     pub(super) is_up: bool,
     pub(super) connection: Option<Arc<Wire>>,
 }
@@ -53,42 +52,42 @@ pub(super) struct WatchState {
 #[derive(Default)]
 pub(super) struct Waiter {
     pub(super) place: Option<WatchPlace>,
-    /// A key was asked for, so it may be there or come.
+    /// A request for the key was sent, so the key may exist.
     pub(super) has_asked: bool,
-    /// The key in front, until it is known to have gone.
+    /// Until it is known to have gone.
     pub(super) front: Option<Front>,
 }
 
-/// A key that was put and not yet found to be the first.
+/// A key in the queue that was not yet found first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WatchPlace {
     pub(super) created: i64,
     pub(super) lease: i64,
 }
 
-/// A line in which a key that is put asks this client for the lock.
+/// A queue in which a new key asks this client for the lock.
 pub(super) struct Kept {
     pub(super) line: KeyLine,
-    /// The key by which this client holds it, or asks for it.
+    /// The key under which this client holds the lock or asks for it.
     pub(super) own: Option<String>,
 }
 
 impl Kept {
-    /// Whether a key is one of the line.
     pub(super) fn has(&self, key: &str) -> bool {
         STANDARD.decode(key).is_ok_and(|key| key.starts_with(self.line.text().as_bytes()))
     }
 }
 
-/// A report of a watch.
+/// The keys that a watch reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// That this key goes.
     Key(String),
-    /// That keys of this line come or go.
+    /// Changes in this queue.
     Line(KeyLine),
-    /// That keys go; and, if it says so, that they come.
-    All { with_puts: bool },
+    /// All deletions, and puts if `with_puts`.
+    All {
+        with_puts: bool,
+    },
 }
 
 impl Scope {
@@ -96,7 +95,7 @@ impl Scope {
         matches!(self, Scope::All { .. })
     }
 
-    /// Whether it reports what the other does.
+    /// Whether it reports all that `other` reports.
     fn covers(&self, other: &Scope) -> bool {
         match self {
             Scope::All { with_puts: true } => true,
@@ -109,13 +108,12 @@ impl Scope {
 }
 
 impl WatchHub {
-    /// The keys to watch.
     fn targets(&self, now: Moment) -> impl Iterator<Item = &str> {
         let holds = self.own.holds.iter().flat_map(move |holds| holds.settled(now)).map(|(key, _)| key);
         self.fronts().map(|front| front.key.as_str()).chain(holds)
     }
 
-    /// The keys to be watched; `None`: none.
+    /// The scope that is needed; `None`: nothing is to be watched.
     pub(super) fn wanted(&self, now: Moment) -> Option<Scope> {
         let mut lines = self.lines();
         let (line, is_only) = (lines.next(), lines.next().is_none());
@@ -133,7 +131,7 @@ impl WatchHub {
         Some(if is_one { Scope::Key(first.to_owned()) } else { Scope::All { with_puts: false } })
     }
 
-    /// Whether the watch reports all that is to be watched, or will when it stands.
+    /// Whether the watch covers what is needed, or will once it is open.
     pub(super) fn is_covered(&self, now: Moment) -> bool {
         let wanted = self.wanted(now);
         wanted.is_none_or(|wanted| self.own.scope.as_ref().is_some_and(|scope| scope.covers(&wanted)))
@@ -143,7 +141,7 @@ impl WatchHub {
         self.own.scope.as_ref().is_some_and(Scope::is_wide)
     }
 
-    /// When a hold is to be watched as well for which the watch would have to be another.
+    /// When a hold becomes old enough to need another watch.
     pub(super) fn next_settles(&self, now: Moment) -> Option<Moment> {
         self.own.holds.as_ref().filter(|_| !self.is_wide())?.next_settles(now)
     }
@@ -157,47 +155,46 @@ impl WatchHub {
     }
 }
 
-/// How long [`Watch::end`] waits for those who wait.
+/// Longest time that [`Watch::end`] waits for waiters to leave.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// A waiter is known by its key.
+/// A key identifies its waiter.
 impl Watch {
-    /// Has `waker` woken when there is reason to look again.
+    /// Wakes `waker` when the waiter should ask again.
     pub(super) fn wait_at(self: &Arc<Self>, key: &str, waker: &Waker) -> Option<Subscription> {
         self.state.lock().waiter(key);
         self.listen(key, waker)
     }
 
-    /// How often there was reason to, if it is reported.
+    /// How often there was reason to ask again, if that is reported.
     pub(super) fn count_at(&self, key: &str) -> Option<u64> {
         let mut state = self.state.lock();
         let channel = &state.waiter(key).channel;
         channel.is_up().then(|| channel.message_count())
     }
 
-    /// A key is about to be asked for.
+    /// Called before a request for the key is sent.
     pub(super) fn asks(&self, key: &str) {
         if let Some(entry) = self.state.lock().channels.get_mut(key) {
             entry.note.waiter.has_asked = true;
         }
     }
 
-    /// Whether one is known to have come, and to have left before it asked for a key.
+    /// Whether a waiter came, and left before it sent a request.
     pub(super) fn left_early(&self, key: &str) -> bool {
         let mut state = self.state.lock();
         let is_early = state.channels.get(key).is_some_and(|entry| !entry.note.waiter.has_asked);
         is_early && state.end(key).is_some()
     }
 
-    /// The place of a waiter, and the key in front of it.
     pub(super) fn place(&self, key: &str) -> Option<(WatchPlace, Option<Front>)> {
         let state = self.state.lock();
         let waiter = &state.channels.get(key)?.note.waiter;
         Some((waiter.place?, waiter.front.clone()))
     }
 
-    /// Has a waiter notified when the key in front has gone. `true`: it may have gone since it was seen, and
-    /// nobody will report it. Never waits for the server.
+    /// Notifies the waiter once `front` has gone. `true`: it may have gone already, unreported, so the
+    /// caller must ask. Never waits for the server.
     pub(super) fn follow(self: &Arc<Self>, key: &str, place: WatchPlace, front: Front) -> bool {
         let mut state = self.state.lock();
         let waiter = &mut state.waiter(key).note.waiter;
@@ -216,7 +213,7 @@ impl Watch {
         false
     }
 
-    /// A key has gone: who stands behind it is to look.
+    /// Notifies the waiter behind a key that has gone.
     pub(super) fn gone(&self, key: &str) {
         for entry in self.state.lock().channels.values_mut() {
             if entry.note.waiter.front.take_if(|front| front.key == key).is_some() {
@@ -225,12 +222,12 @@ impl Watch {
         }
     }
 
-    /// One does not wait any more, or has lost the place.
+    /// The waiter stops waiting, or has lost its place.
     pub(super) fn leave(&self, key: &str, for_good: bool) {
         let mut state = self.state.lock();
         if for_good {
             if state.end(key).is_none() {
-                return; // nor did it wait
+                return; // was not waiting
             }
         } else if let Some(entry) = state.channels.get_mut(key) {
             (entry.note.waiter.place, entry.note.waiter.front) = (None, None);
@@ -238,11 +235,11 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// Lets those who wait leave, and closes. Waits for that, but not for ever.
+    /// Makes all waiters leave, within [`LAST_WAIT`], and closes.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         let deadline = Clock::System.after(LAST_WAIT);
-        // They have been notified; each takes its key away.
+        // Each notified waiter deletes its key.
         while state.channels.values().any(|entry| entry.note.waiter.place.is_some()) {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -257,7 +254,7 @@ impl Watch {
 }
 
 impl WatchHub {
-    /// Up from the beginning: while nobody is in front there is nothing to miss.
+    /// Up from the start: a waiter without a front has nothing to miss.
     fn waiter(&mut self, key: &str) -> &mut HubChannel<EtcdNote> {
         let is_up = !self.is_down_reported;
         self.enter(key, is_up)
@@ -265,7 +262,7 @@ impl WatchHub {
 }
 
 impl Watch {
-    /// Has `waker` woken when somebody comes to wait for a lock that this client keeps. Never waits for the
+    /// Wakes `waker` when somebody comes to wait for a lock that this client caches. Never waits for the
     /// server.
     pub(super) fn hear(self: &Arc<Self>, line: KeyLine, waker: &Waker) -> Option<Subscription> {
         let mut state = self.state.lock();
@@ -278,12 +275,12 @@ impl Watch {
         if !state.is_covered(Clock::System.now()) {
             self.begin_anew(&mut state);
         } else if state.own.is_up && !channel.is_up() {
-            channel.set_up(true); // else when the watch stands
+            channel.set_up(true); // otherwise once the watch is open
         }
         Some(listening)
     }
 
-    /// A lock is about to be asked for by this key, to be kept: that it comes is no recall.
+    /// Called before this client puts `key` for a lock that it will cache: this put is no recall.
     pub(super) fn caches(&self, line: &KeyLine, key: &str) {
         let mut state = self.state.lock();
         if let Some(kept) = state.channels.get_mut(line.text()).and_then(|entry| entry.note.kept.as_mut()) {
@@ -291,21 +288,21 @@ impl Watch {
         }
     }
 
-    /// Others wait for a lock that is to be kept.
+    /// Recalls a cached lock for which others wait.
     pub(super) fn wanted(&self, line: &KeyLine) {
         if let Some(entry) = self.state.lock().channels.get(line.text()) {
             entry.channel.notify();
         }
     }
 
-    /// A key was put: whoever keeps the lock of its line is asked for that.
+    /// Recalls the cached lock in whose queue this key was put.
     pub(super) fn put(&self, key: &str) {
         if let Some(channel) = self.state.lock().recalled_by(key) {
             channel.notify();
         }
     }
 
-    /// Asks for what is kept here where others have come to wait before the watch stood.
+    /// Recalls cached locks for which others came before the watch was open.
     pub(super) fn check_queues(&self, lines: &[KeyLine]) -> Result<()> {
         self.look_at(
             lines,
@@ -318,7 +315,7 @@ impl Watch {
 }
 
 impl WatchHub {
-    /// The channel of the lock that is wanted by a key, if this client keeps that.
+    /// The channel of the cached lock that this key asks for.
     fn recalled_by(&self, key: &str) -> Option<&Arc<Channel>> {
         let text = String::from_utf8(STANDARD.decode(key).ok()?).ok()?;
         let (lock, _owner) = text.rsplit_once(OWNERS)?;
@@ -337,7 +334,7 @@ mod tests {
     use crate::stores::etcd::members::Members;
     use crate::stores::etcd::watch::watch;
 
-    /// A client's, of a cluster of which no member answers.
+    /// The hub of a client whose cluster does not answer.
     fn hub() -> Arc<Watch> {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)))

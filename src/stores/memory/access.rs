@@ -1,4 +1,4 @@
-//! One client's access to a store in this process: each request is put to its kind of lock.
+//! One client's access to a store in this process, which passes each request to its kind of lock.
 
 use std::collections::hash_map;
 use std::sync::Arc;
@@ -8,23 +8,24 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::take_time;
+use crate::seam::capabilities::{CachedCheck, HoldCaching, WaitQueues};
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Family, Inspect, Kind, Pending,
-    Release, Snapshot, Store,
+    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Family, Inspect, Kind, ListensFor,
+    Pending, Release, Snapshot, Store,
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::parties::Parties;
-use crate::stores::memory::state::{Access, MemoryKind, MemoryState};
+use crate::stores::memory::state::{Access, MemoryKind, MemoryState, recall_channel, turn_channel};
 use crate::stores::memory::store::{Fault, MemoryShared, MemoryStore};
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// One client's access to a shared store. Closing it leaves the store open.
+/// Closing it leaves the shared store open.
 pub(crate) struct MemoryAccess {
     pub(super) shared: Arc<MemoryShared>,
-    /// Identifies this client's faults.
+    /// Identifies the client whose requests a test makes fail.
     pub(super) id: Arc<()>,
     closed: AtomicBool,
 }
@@ -46,7 +47,8 @@ impl MemoryAccess {
         Arc::ptr_eq(&self.shared, &store.shared)
     }
 
-    /// Carries out one request, or not. `ask` is called at most once, as one round trip.
+    /// Carries out a request unless a fault prevents it. `ask` is called at most once, and counts as one
+    /// round trip.
     pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let (fault, delay) = self.shared.faults.lock().of(&self.id);
         match fault {
@@ -59,7 +61,7 @@ impl MemoryAccess {
             None if delay.is_zero() => return ask(),
             None => {}
         }
-        // The store carries the request out at once; only the answer takes time.
+        // The store acts at once; only the answer is delayed.
         let answer = ask();
         let clock = &self.shared.clock;
         let left = deadline.since(clock.now());
@@ -90,7 +92,6 @@ impl MemoryAccess {
         Ok(())
     }
 
-    /// Carries out one request, unless a fault prevents it.
     fn ask_for<T>(
         &self,
         (kind, name): (Kind, &LockName),
@@ -100,7 +101,7 @@ impl MemoryAccess {
         self.ask(deadline, || self.with(kind, name, request))
     }
 
-    /// Runs one request on the lock of `name`, after expired leases were removed.
+    /// Runs a request on a lock, after removing expired leases.
     fn with<T>(
         &self,
         kind: Kind,
@@ -143,6 +144,8 @@ impl Store for MemoryAccess {
         Capabilities {
             can_expire_in: true,
             queues: Kind::is_in_order,
+            wait_queues: Some(self),
+            hold_caching: Some(self),
             itself: Some(self),
             directory: Some(self),
             listing: Some(self),
@@ -155,8 +158,14 @@ impl Store for MemoryAccess {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.attempt(access, claim, count))
-            .flatten()
+        let attempt = |kind: &dyn MemoryKind, access: &mut Access<'_>| {
+            let attempt = kind.attempt(access, claim, count);
+            if claim.waits && matches!(attempt, Ok(Attempt::Busy { .. })) {
+                access.notify(&recall_channel(claim.name.key()));
+            }
+            attempt
+        };
+        self.ask_for((claim.kind, &claim.name), deadline, attempt).flatten()
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
@@ -198,16 +207,11 @@ impl Store for MemoryAccess {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let name = kinds::of(claim.kind).channel(claim)?;
-        let mut channels = self.shared.channels.lock();
-        let channel =
-            channels.entry(name.as_str().into()).or_insert_with(|| Arc::new(Channel::new(&name, true)));
-        let source: Arc<dyn ChannelSource> = Arc::<MemoryShared>::clone(&self.shared);
-        Some(Subscription::new(Arc::clone(channel), source, waker))
+        Some(self.listen_to(&channel(claim)?, waker))
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        let name = kinds::of(claim.kind).channel(claim)?;
+        let name = channel(claim)?;
         self.shared.channels.lock().get(name.as_str()).map(|channel| channel.message_count())
     }
 
@@ -221,6 +225,53 @@ impl Store for MemoryAccess {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
+    }
+}
+
+impl WaitQueues for MemoryAccess {
+    fn is_refused(&self) -> bool {
+        false
+    }
+
+    fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
+        drop(
+            self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.leave_line(access, claim)),
+        );
+    }
+}
+
+/// Where a waiter under this claim listens.
+fn channel(claim: &Claim) -> Option<String> {
+    let kind = kinds::of(claim.kind);
+    if claim.listens_for == ListensFor::OwnTurn && kind.has_line() {
+        return Some(turn_channel(claim.name.key(), claim.owner.client()));
+    }
+    kind.channel(claim)
+}
+
+/// A client in the same process loses nothing by asking for a lock anew, so no hold is cached.
+impl HoldCaching for MemoryAccess {
+    fn caches(&self) -> bool {
+        false
+    }
+
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        Some(self.listen_to(&recall_channel(claim.name.key()), waker))
+    }
+
+    fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
+        let look =
+            |claim: &Claim| self.with(claim.kind, &claim.name, |kind, access| kind.hear(access, claim));
+        self.ask_all(claims, deadline, look)
+    }
+}
+
+impl MemoryAccess {
+    fn listen_to(&self, name: &str, waker: &Waker) -> Subscription {
+        let mut channels = self.shared.channels.lock();
+        let channel = channels.entry(name.into()).or_insert_with(|| Arc::new(Channel::new(name, true)));
+        let source: Arc<dyn ChannelSource> = Arc::<MemoryShared>::clone(&self.shared);
+        Subscription::new(Arc::clone(channel), source, waker)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::ident::Owner;
+use crate::ident::{ClientId, Owner};
 use crate::inspect::{ObjectKind, PermitInfo};
-use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, Release, not_set_up};
+use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, QueueMode, Release, not_set_up};
+use crate::stores::memory::line::Line;
 use crate::time::Moment;
 
 #[derive(Default)]
@@ -12,7 +13,7 @@ pub(super) struct Counted {
     /// `None`: never set up.
     count: Option<i64>,
     ends: Option<Moment>,
-    /// Permits by request. A released one stays here, so that it is not released twice.
+    /// Whether each permit is still taken, by request. Released ones stay, so that none is released twice.
     taken: HashMap<Owner, bool>,
     /// Permits with leases, by id.
     out: HashMap<[u8; 16], Moment>,
@@ -20,6 +21,8 @@ pub(super) struct Counted {
     /// Waiters for a condition, and until when each counts as alive.
     queue: VecDeque<(Owner, Moment)>,
     notified: HashMap<Owner, Moment>,
+    /// The clients that wait for permits.
+    pub(super) line: Line,
 }
 
 const GRANTED: Attempt = Attempt::granted(None);
@@ -34,7 +37,7 @@ pub(super) enum CountedKind {
 }
 
 impl CountedKind {
-    /// In the order in which `inspect` looks under a name.
+    /// In the order in which `inspect` searches.
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 
@@ -60,11 +63,12 @@ pub(super) enum WokenWaiters {
 }
 
 impl Counted {
-    /// Brings back permits whose leases are over; whether there were any.
+    /// Returns expired permits; whether there were any.
     pub(super) fn expire(&mut self, now: Moment) -> bool {
         if self.ends.is_some_and(|ends| ends <= now) {
             (self.count, self.ends) = (None, None);
         }
+        self.line.expire(now);
         let before = self.out.len();
         self.out.retain(|_, until| *until > now);
         let back = before - self.out.len();
@@ -72,14 +76,14 @@ impl Counted {
         back > 0
     }
 
-    /// A count that was deleted stays so.
+    /// A deleted count stays deleted.
     fn give_back(&mut self, amount: i64) {
         if self.count.is_some() {
             self.add(amount);
         }
     }
 
-    /// The count and its expiry; `None`: never set up.
+    /// Count and expiry; `None`: never set up.
     pub(super) fn shown(&self, now: Moment) -> Option<(i64, Option<Moment>)> {
         let back = self.out.values().filter(|until| **until <= now).count();
         let count = self.count.filter(|_| self.ends.is_none_or(|ends| ends > now))?;
@@ -102,17 +106,35 @@ impl Counted {
         self.count = Some(self.count.unwrap_or(0).saturating_add(amount));
     }
 
-    pub(super) fn take(&mut self, claim: &Claim) -> Answer<Attempt> {
+    pub(super) fn take(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
         match self.taken.get(&claim.owner) {
             Some(true) => Ok(GRANTED),
+            Some(false) => Ok(Attempt::Busy { retry_after: None }),
             None if self.count.is_none() => Err(not_set_up()),
-            None if self.has(claim.units) => {
+            None if self.may_take(claim) => {
                 self.add(-i64::from(claim.units));
                 self.taken.insert(claim.owner, true);
+                self.line.leave(claim.owner.client());
                 Ok(GRANTED)
             }
-            Some(false) | None => Ok(Attempt::Busy { retry_after: None }),
+            None => Ok(self.line.stand(claim, now, None)),
         }
+    }
+
+    /// Whether there are enough besides those that are kept for others.
+    fn may_take(&self, claim: &Claim) -> bool {
+        let kept = match claim.queue_mode {
+            QueueMode::Barges => 0,
+            _ => self.line.kept_for_others(Some(claim.owner.client())),
+        };
+        self.has(claim.units.saturating_add(u32::try_from(kept).unwrap_or(u32::MAX)))
+    }
+
+    /// The clients to notify after a request. Behind a client that was `refused`, others may want fewer.
+    pub(super) fn told(&mut self, refused: Option<ClientId>, now: Moment) -> Vec<ClientId> {
+        let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
+        let behind = refused.map_or(0, |client| self.line.up_to(client));
+        self.line.tell(free, behind, now)
     }
 
     pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
@@ -120,12 +142,13 @@ impl Counted {
         if !is_out && self.count.is_none() {
             return Err(not_set_up());
         }
-        if !is_out && !self.has(claim.units) {
-            let first = self.out.values().min();
-            return Ok(Attempt::Busy { retry_after: first.map(|until| until.since(now)) });
+        if !is_out && !self.may_take(claim) {
+            let first = self.out.values().min().map(|until| until.since(now));
+            return Ok(self.line.stand(claim, now, first));
         }
         if !is_out {
             self.add(-i64::from(claim.units));
+            self.line.leave(claim.owner.client());
         }
         self.prolong(claim, now);
         Ok(GRANTED)
@@ -197,7 +220,7 @@ impl Counted {
         (if all { FREED } else { Release::NotHeld { holder: None } }, WokenWaiters::All)
     }
 
-    /// Takes a waiter out; a notification that it did not read goes to the next.
+    /// Removes a waiter; a notification that it did not read passes to the next.
     pub(super) fn leave(&mut self, owner: Owner, now: Moment) -> WokenWaiters {
         self.queue.retain(|(other, _)| *other != owner);
         let passed_on = self.notified.remove(&owner).and_then(|_| self.notify(now));
@@ -238,7 +261,7 @@ impl Counted {
             Counting::SetUp { to, lease } => match self.count {
                 Some(_) => (0, WokenWaiters::Nobody),
                 None => {
-                    // A latch without a count is open, as one that was never set up.
+                    // Without a count a latch is open.
                     self.count = Some(i64::from(*to)).filter(|to| *to > 0 || kind != CountedKind::Latch);
                     self.ends = lease.map(|lease| now.plus(lease));
                     (1, WokenWaiters::All)

@@ -1,7 +1,7 @@
-//! The directory of the clients on a store in this process, the list of its locks, and the answers of `inspect`.
+//! The directory of clients, the list of locks, and the answers of `inspect`.
 //!
-//! Several objects may have one name here, which on Redis share one key: `inspect` shows the first that exists, in
-//! this file's order.
+//! Here several objects may share a name; on Redis their key would be one. `inspect` shows the first that
+//! exists, in this file's order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl MemoryState {
     }
 }
 
-/// Faults never affect a client's own entry: no caller waits for it, and tests do not mean it.
+/// Faults spare a client's own entry: no caller waits for it, and tests do not mean it.
 impl Directory for MemoryAccess {
     fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment, done: Written) {
         let entry = |now: Moment| (text.to_owned(), now.plus(lease));
@@ -119,8 +119,9 @@ impl MemoryState {
             seen.kind = ObjectKind::ReadWriteLock { mode };
             (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
             seen.listeners = Some(listeners(&rw_channel(key)));
-            seen.writers_wait =
-                self.read_writes.get(key).is_some_and(|parties| parties.have_writers_waiting(now));
+            let parties = self.read_writes.get(key);
+            seen.writers_wait = parties.is_some_and(|parties| parties.have_writers_waiting(now));
+            seen.a_writer_waits_long = parties.is_some_and(|parties| parties.a_writer_waits_long(now));
             return seen;
         }
         for kind in CountedKind::ALL {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Others, PLACE_LASTS, Release};
 use crate::stores::memory::counted::{Counted, CountedKind, FREED, WokenWaiters};
 use crate::stores::memory::parties::Parties;
@@ -33,7 +34,7 @@ enum HeldKind {
 }
 
 impl HeldKind {
-    /// Notifies all waiters, or the first where they queue.
+    /// Notifies all waiters, or the first of a wait queue.
     fn publish(self, access: &mut Access<'_>, name: &LockName) {
         match self {
             HeldKind::Plain => access.notify(name.key()),
@@ -52,6 +53,10 @@ impl HeldKind {
         }
         Attempt::Busy { retry_after: Some(retry_after) }
     }
+}
+
+fn checked(is_wanted: bool) -> CachedCheck {
+    if is_wanted { CachedCheck::Wanted } else { CachedCheck::Stays }
 }
 
 fn fair_channel(name: &LockName, owner: Owner) -> String {
@@ -84,7 +89,7 @@ impl MemoryKind for HeldKind {
                 let left = held.until.since(now);
                 return Ok(self.busy(access, claim, left));
             }
-            // A message wakes this waiter, or the death of the waiters before it.
+            // A message wakes this waiter, or the end of the waiters in front.
             None if others_first => return Ok(self.busy(access, claim, PLACE_LASTS)),
             None => drop(access.state.locks.insert(key.into(), HeldLock::new(claim, count, now))),
         }
@@ -126,6 +131,16 @@ impl MemoryKind for HeldKind {
         own(access, claim).map(|held| held.until = held.until.max(end)).is_some()
     }
 
+    /// Spinning waiters are not seen.
+    fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
+        let (key, now) = (claim.name.key(), access.now);
+        let is_wanted = match self {
+            HeldKind::Fair => access.state.first(key, now).is_some(),
+            HeldKind::Plain | HeldKind::Token => access.is_listened_to(key),
+        };
+        own(access, claim).map_or(CachedCheck::Lost, |_| checked(is_wanted))
+    }
+
     fn hand_off(&self, access: &mut Access<'_>, from: &Claim, to: &Claim) -> Handoff {
         let now = access.now;
         match own(access, from) {
@@ -148,7 +163,7 @@ impl MemoryKind for HeldKind {
     }
 }
 
-/// Runs one request on the read-write lock of `name`, after expired leases were removed.
+/// Runs a request on a read-write lock, after removing expired leases.
 fn with_parties<T>(
     access: &mut Access<'_>,
     name: &LockName,
@@ -163,7 +178,7 @@ fn with_parties<T>(
     result
 }
 
-/// A half of a read-write lock.
+/// One half of a read-write lock.
 struct RwKind(Mode);
 
 impl MemoryKind for RwKind {
@@ -185,10 +200,26 @@ impl MemoryKind for RwKind {
             let lets_readers_in = parties.stop_waiting(self.0, claim);
             let release = parties.release(self.0, claim, left);
             if lets_readers_in || matches!(release, Release::Freed { .. }) {
+                let ends_write = self.0 == Mode::Write && matches!(release, Release::Freed { .. });
+                let told = parties.pass_on(ends_write, access.now);
                 access.notify(&rw_channel(claim.name.key()));
+                told.into_iter().for_each(|(client, word)| access.tell(claim.name.key(), client, word));
             }
             release
         })
+    }
+
+    fn has_line(&self) -> bool {
+        self.0 == Mode::Write
+    }
+
+    fn leave_line(&self, access: &mut Access<'_>, claim: &Claim) {
+        with_parties(access, &claim.name, |parties, access| {
+            parties.line.leave(claim.owner.client());
+            let told = parties.pass_on(false, access.now);
+            access.notify(&rw_channel(claim.name.key()));
+            told.into_iter().for_each(|(client, word)| access.tell(claim.name.key(), client, word));
+        });
     }
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
@@ -197,11 +228,22 @@ impl MemoryKind for RwKind {
         })
     }
 
+    fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
+        let is_wanted = access.is_listened_to(&rw_channel(claim.name.key()));
+        with_parties(access, &claim.name, |parties, access| {
+            // For no time: changes nothing.
+            let is_held = parties.prolong(self.0, claim, access.now);
+            if is_held { checked(is_wanted) } else { CachedCheck::Lost }
+        })
+    }
+
     fn force(&self, access: &mut Access<'_>, name: &LockName) -> bool {
         with_parties(access, name, |parties, access| {
             let was_held = parties.force(self.0);
             if was_held {
+                let told = parties.pass_on(false, access.now);
                 access.notify(&rw_channel(name.key()));
+                told.into_iter().for_each(|(client, word)| access.tell(name.key(), client, word));
             }
             was_held
         })
@@ -212,7 +254,7 @@ fn channel_of_one(kind: CountedKind, key: &str, owner: Owner) -> String {
     format!("{}:{owner}", kind.channel(key))
 }
 
-/// Runs one request on a counted object, and wakes the waiters that it concerns.
+/// Runs a request on a counted object, and wakes the waiters concerned.
 fn with_counted<T>(
     kind: CountedKind,
     access: &mut Access<'_>,
@@ -233,6 +275,14 @@ fn with_counted<T>(
     result
 }
 
+/// Notifies the clients for which permits are kept from now on.
+fn tell_permits(kind: CountedKind, access: &mut Access<'_>, claim: &Claim, is_refused: bool) {
+    let key = claim.name.key();
+    let Some(counted) = access.state.counted.get_mut(&(kind, key.into())) else { return };
+    let told = counted.told(is_refused.then(|| claim.owner.client()), access.now);
+    told.into_iter().for_each(|client| access.tell(key, client, b"next"));
+}
+
 impl MemoryKind for CountedKind {
     fn channel(&self, claim: &Claim) -> Option<String> {
         let key = claim.name.key();
@@ -244,24 +294,40 @@ impl MemoryKind for CountedKind {
         })
     }
 
+    fn has_line(&self) -> bool {
+        matches!(self, CountedKind::Semaphore | CountedKind::Permits)
+    }
+
+    fn leave_line(&self, access: &mut Access<'_>, claim: &Claim) {
+        with_counted(*self, access, claim, |counted, _| {
+            counted.line.leave(claim.owner.client());
+            ((), WokenWaiters::Nobody)
+        });
+        tell_permits(*self, access, claim, false);
+    }
+
     fn attempt(&self, access: &mut Access<'_>, claim: &Claim, _count: u32) -> Answer<Attempt> {
-        with_counted(*self, access, claim, |counted, now| match self {
-            CountedKind::Semaphore => (counted.take(claim), WokenWaiters::Nobody),
+        let answer = with_counted(*self, access, claim, |counted, now| match self {
+            CountedKind::Semaphore => (counted.take(claim, now), WokenWaiters::Nobody),
             CountedKind::Permits => (counted.take_leased(claim, now), WokenWaiters::Nobody),
             CountedKind::Latch => (Ok(counted.pass()), WokenWaiters::Nobody),
             CountedKind::Signal => {
                 let (attempt, woken) = counted.notice(claim, now);
                 (Ok(attempt), woken)
             }
-        })
+        });
+        tell_permits(*self, access, claim, matches!(answer, Ok(Attempt::InWaitQueue { .. })));
+        answer
     }
 
     fn release(&self, access: &mut Access<'_>, claim: &Claim, _left: u32) -> Release {
-        with_counted(*self, access, claim, |counted, _| match self {
+        let release = with_counted(*self, access, claim, |counted, _| match self {
             CountedKind::Semaphore => counted.give_back_taken(claim),
             CountedKind::Permits => counted.give_back_leased(claim),
             CountedKind::Latch | CountedKind::Signal => (FREED, WokenWaiters::Nobody),
-        })
+        });
+        tell_permits(*self, access, claim, false);
+        release
     }
 
     fn clean_up(&self, access: &mut Access<'_>, claim: &Claim) -> Release {
@@ -280,6 +346,9 @@ impl MemoryKind for CountedKind {
     }
 
     fn count(&self, access: &mut Access<'_>, claim: &Claim, what: &Counting) -> Option<i64> {
-        with_counted(*self, access, claim, |counted, now| counted.change(*self, claim, what, now))
+        let result =
+            with_counted(*self, access, claim, |counted, now| counted.change(*self, claim, what, now));
+        tell_permits(*self, access, claim, false);
+        result
     }
 }

@@ -1,10 +1,11 @@
-//! The data of a store in this process, and one request's access to it by its kind of lock.
+//! The data of a store in this process, and a request's access to it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ident::{ClientId, FencingToken, LockName, Owner};
 use crate::inspect::Holder;
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::subscription::Channel;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, HoldNote, PLACE_LASTS, Release};
 use crate::shrink::CrowdMap;
@@ -20,15 +21,15 @@ pub(super) struct MemoryState {
     pub(super) locks: CrowdMap<Box<str>, HeldLock>,
     pub(super) read_writes: CrowdMap<Box<str>, Parties>,
     pub(super) counted: HashMap<(CountedKind, Box<str>), Counted>,
-    /// Waiters for a fair lock, and until when each counts as alive.
+    /// Waiters for fair locks, and until when each counts as alive.
     pub(super) queues: CrowdMap<Box<str>, VecDeque<(Owner, Moment)>>,
     pub(super) fences: HashMap<Box<str>, u64>,
-    /// The directory's entries, and until when each is valid.
+    /// Directory entries, and until when each is valid.
     pub(super) clients: CrowdMap<ClientId, (String, Moment)>,
 }
 
 impl MemoryState {
-    /// Forgets locks whose leases are over. Requests look at leases themselves; this only frees memory.
+    /// Frees memory only: requests check leases themselves.
     pub(super) fn sweep(&mut self, now: Moment) {
         self.clients.retain(|_, (_, until)| *until > now);
         self.locks.retain(|_, held| held.until > now);
@@ -38,7 +39,7 @@ impl MemoryState {
         });
     }
 
-    /// Drops dead waiters from the head of a fair lock's queue; returns the first living one.
+    /// Removes dead waiters from the head of a fair lock's queue; returns the first living one.
     pub(super) fn first(&mut self, key: &str, now: Moment) -> Option<Owner> {
         let queue = self.queues.get_mut(key)?;
         while queue.front().is_some_and(|(_, until)| *until <= now) {
@@ -57,7 +58,7 @@ impl MemoryState {
         }
     }
 
-    /// Queues a waiter for a fair lock, or keeps its place alive.
+    /// Queues a waiter for a fair lock, or renews its place.
     pub(super) fn join_queue(&mut self, key: &str, owner: Owner, now: Moment) {
         let until = now.plus(PLACE_LASTS);
         let queue = self.queues.entry(key.into()).or_default();
@@ -67,7 +68,7 @@ impl MemoryState {
         }
     }
 
-    /// Forgets everything under this key except fencing tokens; whether there was anything.
+    /// Deletes everything under this key except fencing tokens; returns whether there was anything.
     pub(super) fn forget(&mut self, key: &str) -> bool {
         let mut had = self.locks.remove(key).is_some();
         had |= self.read_writes.remove(key).is_some();
@@ -88,6 +89,15 @@ pub(super) fn rw_channel(key: &str) -> String {
     format!("{key}:rw")
 }
 
+pub(super) fn turn_channel(key: &str, client: ClientId) -> String {
+    format!("{key}:turn:{client}")
+}
+
+/// The channel of holders that hear of others who wait for their lock.
+pub(super) fn recall_channel(key: &str) -> String {
+    format!("{key}\0recall")
+}
+
 pub(super) struct Access<'a> {
     pub(super) state: &'a mut MemoryState,
     pub(super) now: Moment,
@@ -95,11 +105,22 @@ pub(super) struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// Under the state's mutex, as a script publishes.
+    /// Publishes under the state's mutex, as a script does.
     pub(super) fn notify(&self, channel: &str) {
         if let Some(channel) = self.channels.lock().get(channel) {
             channel.notify();
         }
+    }
+
+    /// A message for a client that stands in the line.
+    pub(super) fn tell(&self, key: &str, client: ClientId, word: &[u8]) {
+        if let Some(channel) = self.channels.lock().get(turn_channel(key, client).as_str()) {
+            channel.take(word);
+        }
+    }
+
+    pub(super) fn is_listened_to(&self, channel: &str) -> bool {
+        self.channels.lock().get(channel).is_some_and(|channel| channel.listeners() > 0)
     }
 
     pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
@@ -108,7 +129,6 @@ impl Access<'_> {
     }
 }
 
-/// A lock that is held, and what it says of itself.
 pub(super) struct HeldLock {
     pub(super) is_token: bool,
     pub(super) owner: Owner,
@@ -142,10 +162,17 @@ impl HeldLock {
     }
 }
 
-/// The answers are those of [`Store`](crate::seam::Store). Default methods fit most kinds.
+/// The answers are those of [`Store`](crate::seam::Store). The default methods fit most kinds.
 pub(super) trait MemoryKind: Sync {
     /// `None`: waiters of this kind get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
+
+    /// Whether its waiters stand in a line, and are notified of their turn.
+    fn has_line(&self) -> bool {
+        false
+    }
+
+    fn leave_line(&self, _access: &mut Access<'_>, _claim: &Claim) {}
 
     fn attempt(&self, access: &mut Access<'_>, claim: &Claim, count: u32) -> Answer<Attempt>;
 
@@ -157,17 +184,22 @@ pub(super) trait MemoryKind: Sync {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
+    /// Whether others wait for the lock of a hold; `Lost`, too, for a kind of which nobody hears that.
+    fn hear(&self, _access: &mut Access<'_>, _claim: &Claim) -> CachedCheck {
+        CachedCheck::Lost
+    }
+
     /// `Lost`, too, for a kind that is not handed off.
     fn hand_off(&self, _turn: &mut Access<'_>, _from: &Claim, _to: &Claim) -> Handoff {
         Handoff::Lost
     }
 
-    /// `false`, too, for a kind whose end cannot be set.
+    /// `false` also for a kind whose end cannot be set.
     fn expire_at(&self, _turn: &mut Access<'_>, _claim: &Claim, _end: Moment) -> bool {
         false
     }
 
-    /// `None`, too, for a kind that counts nothing.
+    /// `None` also for a kind without a count.
     fn count(&self, _turn: &mut Access<'_>, _claim: &Claim, _what: &Counting) -> Option<i64> {
         None
     }

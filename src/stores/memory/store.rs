@@ -1,4 +1,4 @@
-//! A store in this process, which several clients may share, and whose requests a test makes fail: refused, lost,
+//! A store in this process that several clients may share. A test can make its requests fail: refused, lost,
 //! or answered late.
 
 use std::fmt;
@@ -14,8 +14,8 @@ use crate::time::{Clock, ManualClock};
 
 /// Locks kept in this process, in place of a server.
 ///
-/// Clients made on clones of one store share its locks, as several processes share a Redis; each has its own
-/// watchdog. With a [`ManualClock`] a test decides when leases end.
+/// Clients on clones of one store share its locks, as processes share a Redis; each has its own watchdog.
+/// With a [`ManualClock`] a test decides when leases end.
 ///
 /// # Examples
 /// ```
@@ -48,13 +48,13 @@ impl MemoryStore {
         format!("memory {:p}", Arc::as_ptr(&self.shared))
     }
 
-    /// Makes an empty store that goes by the system's clock.
+    /// Makes an empty store with the system's clock.
     #[must_use]
     pub fn new() -> MemoryStore {
         MemoryStore::default()
     }
 
-    /// Makes an empty store that goes by `clock`, as will the clients on it.
+    /// Makes an empty store on which `clock` counts, also for its clients.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> MemoryStore {
         let shared = MemoryShared { clock: Clock::Manual(clock), ..MemoryShared::default() };
@@ -65,13 +65,12 @@ impl MemoryStore {
         &self.shared.clock
     }
 
-    /// Makes every request of every client fail like this until [`heal`](Self::heal).
+    /// Makes every request of every client fail in this way until [`heal`](Self::heal).
     ///
-    /// Calls that wait try again for the client's `retry_timeout`, which a
-    /// [`ManualClock`] that stands still does not end: in tests with one thread, make the
-    /// client by [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
-    /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) of zero, or use calls that do not wait.
-    /// Messages to waiters are not affected.
+    /// Calls that wait retry for the client's `retry_timeout`, which never ends on a [`ManualClock`] that
+    /// stands still. A test with one thread sets [`retry_timeout`](crate::ClientBuilder::retry_timeout) to
+    /// zero and makes the client by [`build_in_memory`](crate::ClientBuilder::build_in_memory), or uses
+    /// calls that do not wait. Messages to waiters are not affected.
     ///
     /// # Examples
     /// ```
@@ -89,24 +88,23 @@ impl MemoryStore {
         self.shared.faults.lock().of_all = Some(fault);
     }
 
-    /// Delays every answer by this much until [`heal`](Self::heal). An answer that would come after the
-    /// client's command time-out is lost: the store carries out the request, and its outcome is unknown.
+    /// Delays every answer until [`heal`](Self::heal). An answer later than the client's command time-out is
+    /// lost: the store carries out the request, and its outcome is unknown.
     ///
-    /// With a [`ManualClock`] each call moves the clock on by the delay, so that tests
-    /// with one thread do not wait. The watchdog's requests move no clock.
+    /// Each call moves a [`ManualClock`] on by the delay, so that tests with one thread do not wait. The
+    /// watchdog's requests do not.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;
     }
 
-    /// Ends what [`fail`](Self::fail), [`fail_client`](Self::fail_client) and [`slow_down`](Self::slow_down)
-    /// began.
+    /// Ends [`fail`](Self::fail), [`fail_client`](Self::fail_client) and [`slow_down`](Self::slow_down).
     pub fn heal(&self) {
         *self.shared.faults.lock() = Faults::default();
     }
 
-    /// Forgets everything under this key, as a server that lost its data does, and returns whether there was
-    /// anything. No client is notified: a holder finds out when it renews or releases. Fencing tokens go on
-    /// from where they were.
+    /// Deletes everything under this key, as a server that lost its data does, and returns whether there was
+    /// anything. No client is notified: a holder finds out when it renews or releases. Fencing tokens
+    /// continue.
     ///
     /// The key is the lock's name after prefix and mapping.
     ///
@@ -145,7 +143,7 @@ impl ChannelSource for MemoryShared {
     }
 }
 
-/// A way for requests to a [`MemoryStore`] to fail in a program's unit tests; see
+/// A way in which requests to a [`MemoryStore`] fail, for unit tests; see
 /// [`MemoryStore::fail`](crate::MemoryStore::fail).
 ///
 /// # Examples
@@ -161,14 +159,13 @@ impl ChannelSource for MemoryShared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The store cannot be reached, and the client knows that no request is carried out. Errors are of kind
+    /// The store cannot be reached and the client knows that nothing is carried out: errors are of kind
     /// [`Unreachable`](ErrorKind::Unreachable).
     Refused,
-    /// Requests do not arrive, which the client cannot know: errors have an
-    /// [unknown outcome](Error::outcome_unknown).
+    /// Requests are lost, unknown to the client: errors have an [unknown outcome](Error::outcome_unknown).
     RequestLost,
-    /// Requests are carried out, and their answers are lost: errors have an
-    /// [unknown outcome](Error::outcome_unknown).
+    /// Requests are carried out and their answers are lost: errors have an [unknown
+    /// outcome](Error::outcome_unknown).
     AnswerLost,
 }
 
@@ -191,7 +188,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) of_all: Option<Fault>,
-    /// Faults of single clients, by the id of their access.
+    /// By the id of the client's access.
     pub(super) of_some: Vec<(Arc<()>, Fault)>,
     pub(super) delay: Duration,
 }

@@ -73,6 +73,7 @@ impl RedisAddress {
                 client_name: options.client_name.clone(),
                 write_timeout: options.command_timeout,
                 role: Role::Primary,
+                is_durable: options.durable.is_some(),
                 hosts: Arc::clone(&options.hosts),
             },
             connect_timeout: options.connect_timeout,

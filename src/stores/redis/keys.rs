@@ -148,6 +148,14 @@ mod tests {
             (include_str!("lua/acquire.lua"), &[Part::LockLine, Part::LockNext]),
             (include_str!("lua/leave_line.lua"), &[Part::LockLine, Part::LockNext]),
             (include_str!("lua/show.lua"), &[Part::LockLine]),
+            (include_str!("lua/stand.lua"), &[Part::LockLine]),
+            (include_str!("lua/readers.lua"), &[Part::LockLine, Part::LockWake, Part::RwReaders]),
+            (include_str!("lua/rw_acquire.lua"), &[Part::LockLine, Part::LockNext, Part::RwReaders]),
+            (include_str!("lua/rw_release.lua"), &[Part::LockLine, Part::RwReaders]),
+            (include_str!("lua/rw_leave.lua"), &[Part::LockLine, Part::LockNext, Part::RwReaders]),
+            (include_str!("lua/permits_line.lua"), &[Part::LockLine, Part::LockNext, Part::LockWake]),
+            (include_str!("lua/permits_leave.lua"), &[Part::LockLine, Part::LockNext]),
+            (include_str!("lua/permits_stand.lua"), &[Part::LockLine, Part::LockNext]),
         ];
         for (script, parts) in scripts {
             for part in parts {

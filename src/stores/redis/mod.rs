@@ -7,6 +7,7 @@
 //! notices when it changes.
 
 mod about;
+mod acks;
 mod address;
 mod cluster;
 mod conn;

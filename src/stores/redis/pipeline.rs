@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::ident::{FencingToken, LockName};
 use crate::seam::capabilities::Batches;
 use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store, named};
-use crate::stores::redis::kinds::kind::{Deferrable, deferrable, expected};
+use crate::stores::redis::acks::Grant;
+use crate::stores::redis::kinds::kind::{Deferrable, deferrable, expected, needs_copies};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, tagged};
 use crate::stores::redis::script::Command;
@@ -38,12 +39,20 @@ impl RedisStore {
 impl Batches for RedisStore {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
         let kind = kinds::of(claim.kind);
-        let is_alone = self.server.replicas.is_some() || self.server.connections.is_asking();
+        let is_alone = self.server.connections.is_asking();
         if deferrable(claim.kind) != Deferrable::AttemptsAndReleases || is_alone {
             return Box::new(Answered(self.attempt(claim, count, deadline)));
         }
         let (expected, wants_fence) = (expected(claim.kind), claim.wants_fence);
-        let read = move |reply| replies::attempted(&tagged(reply, expected)?, wants_fence);
+        let acks = self.server.acks.clone().filter(|_| needs_copies(claim, count));
+        let asked = claim.clone();
+        let read = move |reply| {
+            let attempt = replies::attempted(&tagged(reply, expected)?, wants_fence)?;
+            if let (Some(acks), Attempt::Granted { .. }) = (acks, &attempt) {
+                acks.confirm(&kind.grant(&asked), deadline)?;
+            }
+            Ok(attempt)
+        };
         let command = kind.acquisition(claim, count, self.server.connections.link());
         self.begin("lock", claim, command, deadline, read)
     }
@@ -62,7 +71,7 @@ impl Batches for RedisStore {
     fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
         // One server: the slot does not matter.
         let server = &self.server;
-        (several::is_batched(kind) && server.scripts && server.replicas.is_none()).then_some(0)
+        (several::is_batched(kind) && server.scripts).then_some(0)
     }
 
     fn begin_attempts(
@@ -72,7 +81,18 @@ impl Batches for RedisStore {
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
         let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
-        let read = |reply| several::acquired(&tagged(reply, Expected::Hash)?);
+        let (acks, undo) = (self.server.acks.clone(), several::removals(claims));
+        let grant = kinds::of(first.kind).grant(first);
+        let read = move |reply| {
+            let fences = several::acquired(&tagged(reply, Expected::Hash)?)?;
+            match acks {
+                Some(acks) if !fences.is_empty() => {
+                    // The server made all of them at once: all are where the first is.
+                    acks.confirm(&Grant { undo, ..grant }, deadline).map(|()| fences)
+                }
+                _ => Ok(fences),
+            }
+        };
         self.begin("lock", first, several::acquisitions(claims, or_none), deadline, read)
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Login {
     /// How long one write may block.
     pub(crate) write_timeout: Duration,
     pub(crate) role: Role,
+    /// Grants wait for append-only files: the server must know WAITAOF.
+    pub(crate) is_durable: bool,
     pub(crate) hosts: Arc<Hosts>,
 }
 

@@ -62,10 +62,12 @@ impl RingMember for RedisStore {
         };
         let command = kind.acquisition(claim, 1, self.server.connections.link());
         let command = command.under(guarded, mark, fence);
-        let undo = Some(kind.removal(claim, 0));
-        let reply = self.until(deadline).ask_for_hold(command, undo, expected(claim.kind));
-        let outcome =
-            reply.and_then(|reply| marked(&reply, |reply| replies::attempted(reply, claim.wants_fence)));
+        let call = self.until(deadline);
+        let outcome = call.ask(&command, expected(claim.kind)).and_then(|reply| {
+            marked(&reply, |reply| {
+                call.confirmed(|| kind.grant(claim), replies::attempted(reply, claim.wants_fence)?)
+            })
+        });
         named(outcome, "lock", claim.name.given())
     }
 

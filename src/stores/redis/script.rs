@@ -62,7 +62,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "acquire.lua";
+    ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "recall.lua", "acquire.lua";
     RELEASE = "line.lua", "release.lua";
     LEAVE_LINE = "line.lua", "leave_line.lua";
     ACQUIRE_ALL = "kept.lua", "acquire_all.lua";
@@ -70,22 +70,27 @@ scripts! {
     HAND_OFF = "fence.lua", "hand_off.lua";
     RENEW = "prolong.lua", "renew.lua";
     LOOK_KEPT = "look_kept.lua";
+    HEAR = "join.lua", "hear.lua";
+    FAIR_HEAR = "fair_hear.lua";
+    RW_HEAR = "rw_hear.lua";
     EXPIRE_IN = "expire_in.lua";
-    FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
+    FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
     FAIR_RELEASE = "owners.lua", "fair_release.lua";
-    RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
-    RW_RELEASE = "rw_release.lua";
+    RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
+    RW_RELEASE = "line.lua", "readers.lua", "rw_release.lua";
+    RW_LEAVE = "line.lua", "rw_leave.lua";
     RW_RENEW = "rw_renew.lua";
     RW_INSPECT = "rw_inspect.lua";
-    RW_FORCE = "owners.lua", "rw_force.lua";
-    SEMAPHORE_ACQUIRE = "semaphore_acquire.lua";
-    SEMAPHORE_RELEASE = "semaphore_release.lua";
-    COUNTER = "counter.lua";
-    PERMITS_ACQUIRE = "permits_acquire.lua";
-    PERMITS_RELEASE = "permits_release.lua";
+    RW_FORCE = "owners.lua", "line.lua", "rw_force.lua";
+    SEMAPHORE_ACQUIRE = "join.lua", "stand.lua", "permits_line.lua", "permits_stand.lua", "semaphore_acquire.lua";
+    SEMAPHORE_RELEASE = "permits_line.lua", "semaphore_release.lua";
+    COUNTER = "permits_line.lua", "counter.lua";
+    PERMITS_ACQUIRE = "join.lua", "stand.lua", "permits_line.lua", "permits_stand.lua", "permits_acquire.lua";
+    PERMITS_RELEASE = "permits_line.lua", "permits_release.lua";
+    PERMITS_LEAVE = "permits_line.lua", "permits_leave.lua";
     PERMITS_RENEW = "permits_renew.lua";
-    PERMITS_COUNT = "permits_count.lua";
-    PERMITS_BY_ID = "permits_by_id.lua";
+    PERMITS_COUNT = "permits_line.lua", "permits_count.lua";
+    PERMITS_BY_ID = "permits_line.lua", "permits_by_id.lua";
     LATCH_ATTEMPT = "latch_attempt.lua";
     SIGNAL_ATTEMPT = "signal_attempt.lua";
     SIGNAL_CHANGE = "signal_change.lua";
@@ -93,12 +98,13 @@ scripts! {
     SHOW = "show.lua";
     LIST = "list.lua";
     ENTRIES = "entries.lua";
-    FORCE = "owners.lua", "line.lua", "force.lua";
+    FORCE = "owners.lua", "line.lua", "recall.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";
     TOKEN_RENEW = "token_renew.lua";
     TOKEN_ACQUIRE = "token_acquire.lua";
     LOOK = "look.lua";
     RING_MARK = "ring_mark.lua";
+    TOUCH = "touch.lua";
 }
 
 /// Scripts behind the guard, which runs them only under a ring's mark.
@@ -111,9 +117,9 @@ macro_rules! guarded {
 }
 
 guarded! {
-    RING_ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "acquire.lua";
-    RING_FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
-    RING_RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
+    RING_ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "recall.lua", "acquire.lua";
+    RING_FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
+    RING_RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";
     RING_LOOK = "look.lua";
 }

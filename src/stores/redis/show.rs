@@ -198,7 +198,8 @@ impl<'a> Shown<'a> {
         if let Some(about) = about {
             self.add_location(&about.value, seen);
         }
-        seen.writers_wait = self.writers_wait > 0;
+        seen.writers_wait = self.writers_wait % 2 == 1;
+        seen.a_writer_waits_long = self.writers_wait >= 2;
         Ok(match mode {
             Some(mode) => ObjectKind::ReadWriteLock { mode },
             None => self.lock(seen).unwrap_or(ObjectKind::Lock),

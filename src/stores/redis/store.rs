@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::config::{Replicas, ServerOptions};
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
@@ -17,8 +17,10 @@ use crate::seam::{
     Release, Sink, Snapshot, Store, named,
 };
 use crate::stores::redis::about::{About, agree_on_format, probe, scripts_refused};
+use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
+use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, deferrable, expected};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::{self, Subscriber};
@@ -65,18 +67,26 @@ impl RedisStore {
             Target::Place(_) => None,
             Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
         };
-        let subscriber =
-            Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, &[pubsub::PLAIN]);
-        let (scripts, replicas, rights) = (options.scripts, options.replicas, QueueRights::default());
-        let store = RedisStore::new(connections, subscriber, scripts, replicas, rights);
+        let (place, silence) = (address.target.to_string(), pubsub::SILENCE);
+        let subscriber = Subscriber::of(
+            address,
+            Arc::clone(&reporter),
+            options.unsubscribe_delay,
+            silence,
+            &[pubsub::PLAIN],
+        );
+        let connections = Arc::new(connections);
+        let copies = options.copies(monitor.is_some());
+        let acks = copies.map(|wanted| Acks::new(&connections, options.scripts, wanted, &reporter, &place));
+        let store = RedisStore::new(connections, subscriber, options.scripts, acks, QueueRights::default());
         Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
     }
 
     pub(super) fn new(
-        connections: Connections,
+        connections: Arc<Connections>,
         subscriber: Arc<Subscriber>,
         scripts: bool,
-        replicas: Option<Replicas>,
+        acks: Option<Arc<Acks>>,
         queue_rights: QueueRights,
     ) -> RedisStore {
         // No thread waits for the messages of a demoted server.
@@ -86,7 +96,7 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server = RedisServer { connections, subscriber, scripts, replicas, queue_rights };
+        let server = RedisServer { connections, subscriber, scripts, acks, queue_rights };
         RedisStore {
             server,
             monitor: None,
@@ -131,7 +141,9 @@ impl RedisStore {
         let command = kinds::of(from.kind).hand_off(from, to);
         let reply = command.ok_or_else(no_request);
         let reply = reply.and_then(|command| self.server.connections.call(&command, deadline));
-        named(reply.and_then(|reply| handed(reply, to.wants_fence)), "lock", to.name.given())
+        let handed = reply.and_then(|reply| handed(reply, to.wants_fence));
+        let acks = self.server.acks.as_deref();
+        named(handed.and_then(|handed| confirmed(handed, acks, to, deadline)), "lock", to.name.given())
     }
 
     pub(super) fn close_by(&self, deadline: Moment) {
@@ -189,6 +201,15 @@ fn handed(reply: redis::Value, wants_fence: bool) -> Answer<Handoff> {
     replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)
 }
 
+/// A hand-off counts once it has its copies. If it lacks them, its outcome is unknown to both threads: each
+/// gives its number up, and what is left of either is cleaned up.
+fn confirmed(handoff: Handoff, acks: Option<&Acks>, to: &Claim, deadline: Moment) -> Answer<Handoff> {
+    if let (Handoff::Granted { .. }, Some(acks)) = (&handoff, acks) {
+        acks.reach(&kinds::of(to.kind).grant(to), deadline).map_err(Failure::Unknown)?;
+    }
+    Ok(handoff)
+}
+
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
@@ -229,8 +250,7 @@ impl Store for RedisStore {
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         let (server, kind) = (&self.server, kinds::of(claim.kind));
-        // Attempts that wait for replicas use other connections, and could overtake it.
-        let is_sent = deferrable(claim.kind) != Deferrable::Neither && server.replicas.is_none();
+        let is_sent = deferrable(claim.kind) != Deferrable::Neither;
         if !is_sent || claim.waits && !server.scripts {
             return done.answer(self.release_or_leave(claim, deadline));
         }
@@ -252,15 +272,13 @@ impl Store for RedisStore {
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
-        if self.server.replicas.is_some() {
-            return None;
-        }
         let command = kinds::of(from.kind).hand_off(from, to)?;
         // A lock whose hand-off cannot be sent is released instead, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
-        let wants_fence = to.wants_fence;
-        let read = move |reply| handed(reply, wants_fence);
-        Some(Box::new(Underway { started, read, action: "lock", name: Arc::clone(&to.name) }))
+        let (acks, to) = (self.server.acks.clone(), to.clone());
+        let name = Arc::clone(&to.name);
+        let read = move |reply| confirmed(handed(reply, to.wants_fence)?, acks.as_deref(), &to, deadline);
+        Some(Box::new(Underway { started, read, action: "lock", name }))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
@@ -357,14 +375,8 @@ impl WaitQueues for RedisStore {
                     channel.iter().for_each(|channel| subscriber.end_soon(channel));
                 }
             };
-            if self.server.replicas.is_some() {
-                // Attempts that wait for replicas use other connections, and could overtake it.
-                take(connections.call(&command, deadline));
-            } else {
-                // Not repeated to a server that did not know the script: the place may be wanted again by
-                // then.
-                connections.post(command, deadline, None, take);
-            }
+            // Not repeated to a server that did not know the script: the place may be wanted again by then.
+            connections.post(command, deadline, None, take);
         }
     }
 
@@ -383,7 +395,8 @@ impl ConnectionWatch for RedisStore {
 
 impl HoldCaching for RedisStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.listen(&claim.by_own_turn(), waker)
+        let channel = keys::turn_channel(claim.name.key(), claim.owner.client());
+        self.server.subscriber.listen(&channel, waker)
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {

@@ -1,4 +1,4 @@
-//! A database: how it is connected to, and what a request showed of its connection.
+//! A database: how to connect, and what a request showed about its connection.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -11,33 +11,33 @@ use crate::sync::Waker;
 use crate::time::Moment;
 
 pub(super) trait Link: Send + 'static {
-    /// The end of each request over it, until another is set.
+    /// Deadline of the next requests.
     fn deadline(&mut self) -> &mut Moment;
 
-    /// Runs a statement, and reads its rows. One that can return none returns a row with its insert id or zero
-    /// if it changed any.
+    /// Runs a statement and reads its rows. A statement that cannot return rows yields one row if it changed
+    /// any: its insert id, or zero.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>>;
 }
 
 pub(super) trait Database: Send + Sync + 'static {
     type Link: Link;
 
-    /// Whether a new connection may lead to another server.
+    /// Whether a new connection may reach another server.
     const HAS_SERVERS: bool = true;
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether a request ends within `span` by its deadline or the driver's time-outs.
+    /// Whether a request ends within `span`, by its deadline or the driver's time-outs.
     fn ends_within(&self, _span: Duration) -> bool {
         true
     }
 
-    /// A connection for requests that have as little time as this one, which ends by `deadline`.
+    /// Opens a connection, by `deadline`, for requests with little time.
     fn connect_briefly(&self, deadline: Moment) -> Result<Self::Link> {
         self.connect(deadline)
     }
 
-    /// Whether a question and a request over such a connection end within `span`.
+    /// Whether a ping and a request over such a connection end within `span`.
     fn is_brief(&self, _link: &Self::Link, _span: Duration) -> bool {
         true
     }
@@ -45,17 +45,17 @@ pub(super) trait Database: Send + Sync + 'static {
     /// Whether an idle connection still stands, as far as is known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
-    /// Whether an answer over the connection did not come in time. The connection is not used again then.
+    /// Whether an answer did not arrive in time; the connection is not used again then.
     fn is_silent(&self, _link: &Self::Link) -> bool {
         false
     }
 
-    /// Ends a connection over which a request is in doubt. The server may go on with that request for long.
+    /// Gives up a connection with a request in doubt, on which the server may work for long.
     fn give_up(&self, link: Self::Link) {
         drop(link);
     }
 
-    /// The server was found to take no writes any more: connections outside the pool are to look too.
+    /// The server takes no more writes: connections outside the pool must check, too.
     fn note_read_only(&self) {}
 
     fn listen(&self, _claim: &Claim, _waker: &Waker) -> Option<Subscription> {
@@ -69,10 +69,9 @@ pub(super) trait Database: Send + Sync + 'static {
     fn close(&self) {}
 }
 
-/// A connection, and since when it is there.
 pub(super) struct PooledLink<L> {
     pub(super) link: L,
-    /// When its making began: what it leads to was looked up after that.
+    /// When connecting began; the server's address was looked up after that.
     pub(super) made: Moment,
     pub(super) replace_at: Moment,
     pub(super) used: Moment,
@@ -92,12 +91,12 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// The state of its connection that a request showed; of several requests the last of these counts.
+/// The state of its connection that a request showed; the last request counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
     Sound,
     ReadOnly,
-    /// A failed request may still be on its way: the connection is dropped, never reused.
+    /// A request may still be under way: the connection is dropped, never reused.
     InDoubt,
 }
 

@@ -1,7 +1,6 @@
-//! The list of the locks in a table, a page of rows at a time, and the directory of clients in a table of its
-//! own.
+//! The list of the locks in a table, page by page, and the directory of clients, in its own table.
 //!
-//! Without the directory's table, a lock's own row is all that is known of its holder.
+//! Without the directory's table, a lock's row is all that is known about its holder.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// The entry with other characters escaped: a database may have no place for them.
+/// Escapes other characters, which a database may be unable to store.
 fn in_ascii(entry: &str) -> Cow<'_, str> {
     if entry.is_ascii() {
         return entry.into();
@@ -59,7 +58,7 @@ impl<D: Rows> RowStore<D> {
     }
 }
 
-/// `None`: another program made the client.
+/// `None`: another program's entry.
 fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
     let posted = Posted { text: record.text(1)?, remaining: milliseconds(record.int(2)?) };
     Ok(ClientId::read(&record.text(0)?).map(|client| (client, posted)))
@@ -119,7 +118,7 @@ impl<D: Rows> Listing for RowStore<D> {
     }
 }
 
-/// A page of what `read` makes of the records; `cursor` is where the next begins.
+/// A page; `cursor` is where the next one begins.
 fn page<T>(
     records: &[Record],
     cursor: Option<String>,

@@ -1,14 +1,13 @@
-//! Databases that keep locks: a row for each lock, with the owner, the hold count, the end by the server's
-//! clock and the last fence.
+//! Stores locks in databases: a row for each lock, with owner, hold count, end by the server's clock, and
+//! last fence.
 //!
-//! `rows` is what is the same for all of them; `postgres`, `mysql` and `sqlite` say in which statements. All
-//! carry requests over the connections of a `pool`, whose last one is for renewals alone. `sessions` keeps
-//! locks without a table: each is a connection's, and ends with it.
+//! `rows` has what all databases share; `postgres`, `mysql` and `sqlite` have the statements. Requests go
+//! over the connections of a `pool`, one of which is for renewals alone. `sessions` keeps locks without a
+//! table: each belongs to a connection, and ends with it.
 
 #[macro_use]
 mod statement;
 
-/// The questions of `Store` that the pool answers for each of its stores.
 macro_rules! answered_by_pool {
     () => {
         fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -19,7 +18,7 @@ macro_rules! answered_by_pool {
             self.pool.database().message_count(claim)
         }
 
-        /// No answer is ever left to be read.
+        /// Answers are always read by the caller.
         fn poll_completions(&self) -> bool {
             self.pool.tidy();
             false
@@ -52,11 +51,11 @@ use std::time::Duration;
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 
-/// The table's name in the queries; the configured one is put in its place.
+/// The table's name in the queries, which the configured one replaces.
 const TABLE: &str = "leasehold_locks";
 
-/// A query with the name of the table in use: a plain identifier, as `ServerOptions::checked_for_database`
-/// has found, or a database's own with its quotes.
+/// The query on the table in use. `table` is a plain identifier, by `ServerOptions::checked_for_database`,
+/// or was quoted by the database.
 fn query(text: &str, table: &str) -> String {
     let mut parts = text.split(TABLE);
     let mut query = parts.next().unwrap_or_default().to_owned();
@@ -69,7 +68,7 @@ fn query(text: &str, table: &str) -> String {
     query
 }
 
-/// The name of a table beside another: a suffix goes within the quotes.
+/// The name of a table beside another: the suffix goes inside the quotes.
 fn beside(table: &str, suffix: &str) -> String {
     match table.strip_suffix('"') {
         Some(open) => format!("{open}{suffix}\""),
@@ -88,7 +87,7 @@ fn timed_out(detail: &str) -> Error {
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
-/// Refusals that servers have in common: the kind, and the words.
+/// Refusals that servers have in common.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod refused {
     use crate::error::ErrorKind::{

@@ -1,4 +1,4 @@
-//! The words of a lock's row that are only for people: where its holder is. They never cost anybody a lock.
+//! The columns of a lock's row that only people read: where its holder is. No failure here costs a lock.
 
 use crate::error::{Error, ErrorKind};
 use crate::inspect::Location;
@@ -7,8 +7,8 @@ use crate::seam::{Answer, Failure};
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::time::Clock;
 
-/// How much a row says: a database may have no place for a character, or for a text of that length. After a
-/// while the client tries again to say all.
+/// How much a row says: a database may be unable to store a character, or a text of that length. After a
+/// while the client tries the full text again.
 #[derive(Default)]
 pub(super) struct Notes {
     level: AtomicU8,
@@ -16,12 +16,12 @@ pub(super) struct Notes {
 }
 
 const FULL: u8 = 0;
-/// Other characters than ASCII are a question mark each.
+/// Replaces non-ASCII characters by question marks.
 const PLAIN: u8 = 1;
 const NOTHING: u8 = 2;
 
 impl Notes {
-    /// The location of the calling thread, as the row is to say them.
+    /// Location of the calling thread, as the row is to show it.
     pub(super) fn here(&self) -> Location {
         let mut here = Location::here();
         match self.level() {
@@ -45,7 +45,7 @@ impl Notes {
         }
     }
 
-    /// Says nothing meanwhile. For a client that is being made, which nobody else uses.
+    /// Says nothing during `ask`; for a client under construction, which nobody else uses.
     pub(super) fn without<T>(&self, ask: impl FnOnce() -> T) -> T {
         self.say(NOTHING);
         let answer = ask();
@@ -53,8 +53,8 @@ impl Notes {
         answer
     }
 
-    /// Says less and less `here` while the server refuses for no known reason. A client keeps to the first
-    /// level that the server takes, for a while.
+    /// Says less and less while the server refuses for an unknown reason. The client keeps to the first
+    /// level that the server accepts, for a while.
     pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
         let known = self.level();
         let mut outcome = ask();

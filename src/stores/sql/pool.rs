@@ -1,10 +1,10 @@
-//! Connections to one database: a pool for requests, and one connection for renewals that no crowd can take.
+//! Connections to one database: a pool for requests, and a connection for renewals that no crowd can occupy.
 //!
-//! A connection ends with a request in doubt; when it has shown that its server takes no writes any more,
-//! with all that are as old; when its `Lifetime` is over. A session lock's connection is not in the pool, and
-//! has no age: the lock ends with it.
+//! A connection ends with a request in doubt; at the end of its `Lifetime`; and, once its server proves
+//! read-only, together with every connection of its age. The connections of session locks are outside the
+//! pool and have no age: their locks would end with them.
 //!
-//! If no new connection can be had, all share those that are open: a request waits for one of them, and a
+//! If no new connection can be had, everyone shares the open ones: a request waits for one of them, and a
 //! renewal gets the next that is free. Source: docs/decisions/0035.
 
 use std::fmt;
@@ -19,15 +19,15 @@ use crate::time::{Clock, Moment};
 
 struct PoolState<L> {
     is_closed: bool,
-    /// The last is the next to be used.
+    /// Used from the back.
     idle: Vec<PooledLink<L>>,
-    /// Requests that have a place, `size` at most.
+    /// Requests with a place; at most `size`.
     placed: u32,
-    /// Connections in use that come back, by requests and by renewals that had to borrow one.
+    /// Connections in use that will return, including those lent to renewals.
     busy: usize,
-    /// Renewals that wait for one of them. Requests leave them as many.
+    /// Renewals waiting for a connection. Requests leave that many to them.
     urgent: usize,
-    /// Connections that were made before lead to a server that takes no writes.
+    /// Connections made earlier lead to a server that takes no writes.
     stale_before: Moment,
 }
 
@@ -38,10 +38,10 @@ pub(super) struct Pool<D: Database> {
     size: u32,
     lifetime: Lifetime,
     state: Mutex<PoolState<D::Link>>,
-    /// There is a place, a connection is idle, or none in use is left.
+    /// A place is free, a connection is idle, or none is in use any more.
     changed: Condvar,
     renewals: Mutex<Option<PooledLink<D::Link>>>,
-    /// For requests that have less time than the driver would wait for an answer over the others.
+    /// For requests with less time than the driver would wait for an answer elsewhere.
     brief: Mutex<Option<PooledLink<D::Link>>>,
 }
 
@@ -73,7 +73,7 @@ impl<D: Database> Pool<D> {
         self.over(&mut place.link, link, deadline, talk)
     }
 
-    /// A connection for one request, which may keep it, and the place to which it goes back.
+    /// A connection for one request, and the place to which it returns.
     pub(super) fn lend(&self, deadline: Moment) -> Answer<(Place<'_, D>, PooledLink<D::Link>)> {
         let mut place = self.place(deadline)?;
         let mut link = place.standing(deadline)?;
@@ -92,11 +92,12 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk` use a connection that no request waits for: for the directory and the records of runs.
+    /// Runs `talk` over a connection that no request waits for; used for the directory and the records of
+    /// runs.
     ///
-    /// While there is none for renewals, an idle one of the requests' does, if the next request finds a place
-    /// all the same: a client that only waits needs no session more. Else the one for renewals, which this
-    /// may open; or, where renewals cannot wait as long as a request over it may take, one of its own.
+    /// Without a connection for renewals, takes an idle one if the next request still finds a place, so that
+    /// a client that only waits needs no further session. Otherwise takes the connection for renewals,
+    /// opening it if need be; or one of its own if renewals cannot wait that long.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
@@ -117,7 +118,7 @@ impl<D: Database> Pool<D> {
 
     fn with_brief<T>(&self, deadline: Moment, talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>) -> Answer<T> {
         let mut own = self.brief.try_lock_for(deadline.since(Clock::System.now())).ok_or_else(in_use)?;
-        let now = Clock::System.now(); // another thread may have used it until then
+        let now = Clock::System.now(); // another thread may have used it in between
         let left = deadline.since(now);
         let is_fit = |link: &PooledLink<_>| !self.is_old(link, now) && self.database.is_brief(link, left);
         let link = match own.take().filter(is_fit).and_then(|link| self.alive(link)) {
@@ -127,7 +128,7 @@ impl<D: Database> Pool<D> {
         self.over_own(own, link, deadline, talk)
     }
 
-    /// Has `talk` answer for each of `count` claims over the connection for renewals.
+    /// Runs `talk` for `count` claims over the connection for renewals.
     pub(super) fn with_renewals<T>(
         &self,
         count: usize,
@@ -138,9 +139,9 @@ impl<D: Database> Pool<D> {
             .unwrap_or_else(|failure| (0..count).map(|_| Err(failure.copy())).collect())
     }
 
-    /// Has `talk` use the connection for renewals. If it cannot be opened, then one of the requests', for
-    /// which this waits until `patience` is over, before all requests: that the server has no room for
-    /// another connection says nothing against the holds.
+    /// Runs `talk` over the connection for renewals. If that cannot be opened, waits until `patience` is
+    /// over for one of the requests', ahead of all requests: a server without room for a new connection may
+    /// still serve the holds.
     pub(super) fn over_renewals<T: Outcome>(
         &self,
         patience: Moment,
@@ -158,7 +159,7 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk` use the connection, which then goes to `place` if it is to be used again.
+    /// Runs `talk` over the connection, which then returns to `place` if it is usable.
     fn over<T: Outcome>(
         &self,
         place: &mut Option<PooledLink<D::Link>>,
@@ -172,8 +173,9 @@ impl<D: Database> Pool<D> {
         outcome
     }
 
-    /// The same with one beside the pool. Pairs with `close`, which closes first, and passes over what is in
-    /// use: here it is put back first, and looked whether the pool is closed second.
+    /// As [`over`](Self::over), with a connection outside the pool. Races with `close`, which marks the pool
+    /// closed first and skips connections in use; here the connection returns first and the mark is read
+    /// second.
     fn over_own<T: Outcome>(
         &self,
         mut own: OwnPlace<'_, D>,
@@ -211,7 +213,7 @@ impl<D: Database> Pool<D> {
         Ok(Place { pool: self, is_open: link.is_some(), link, is_counted: true })
     }
 
-    /// An idle connection that stands, and a place for its use, which is not the last.
+    /// An idle connection that stands, and a place for it that is not the last one.
     fn idle(&self) -> Option<(Place<'_, D>, PooledLink<D::Link>)> {
         let mut state = self.state.lock();
         if state.is_closed || state.placed.saturating_add(1) >= self.size {
@@ -232,8 +234,8 @@ impl<D: Database> Pool<D> {
         D::HAS_SERVERS && self.lifetime.is_over(link.replace_at, link.used, now)
     }
 
-    /// The connection, or a new one if it is not to be used any more. An old one is not asked whether it
-    /// stands while another can be had: where it was forgotten on the way, nobody answers.
+    /// The connection, or a new one if it should be replaced. An old connection is not pinged while a new
+    /// one can be had: where a middlebox forgot it, nobody answers.
     fn standing(
         &self,
         link: Option<PooledLink<D::Link>>,
@@ -247,7 +249,7 @@ impl<D: Database> Pool<D> {
         }
         match self.connect(Clock::System.halfway(deadline)) {
             Ok(new) => Ok(new),
-            // A password that was revoked is not used any more; but holds are not lost by it.
+            // A revoked password ends requests, but no holds.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::Authentication && !is_for_renewals => {
                 Err(Failure::Refused(error))
             }
@@ -258,7 +260,7 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// The connection, if it leads where it should and stands.
+    /// The connection, if it stands and leads where it should.
     fn alive(&self, mut link: PooledLink<D::Link>) -> Option<PooledLink<D::Link>> {
         let is_stale = link.made < self.state.lock().stale_before;
         (!is_stale && self.database.is_alive(&mut link)).then_some(link)
@@ -309,7 +311,7 @@ impl<D: Database> Pool<D> {
         self.end_own(is_over);
     }
 
-    /// Connections that are in use end with their requests.
+    /// Connections in use end with their requests.
     pub(super) fn close(&self) {
         self.database.close();
         let mut state = self.state.lock();
@@ -339,13 +341,13 @@ impl<L> PoolState<L> {
     }
 }
 
-/// The place in the pool of a request, or of a renewal that had to borrow a connection.
+/// The place in the pool of a request, or of a renewal that borrows.
 pub(super) struct Place<'a, D: Database> {
     pool: &'a Pool<D>,
-    /// Goes back to the pool with the place. It is taken out while in use: a panic ends it.
+    /// Returns to the pool with the place; taken out while in use, so that a panic ends it.
     link: Option<PooledLink<D::Link>>,
     is_counted: bool,
-    /// A connection that others may wait for is in use here.
+    /// Others may wait for the connection in use here.
     is_open: bool,
 }
 
@@ -369,7 +371,7 @@ impl<D: Database> Place<'_, D> {
         self.link = self.pool.kept(link, shown);
     }
 
-    /// A connection of another's, once it is free; `failure` if there is none.
+    /// Another's connection, once free; `failure` if there is none.
     fn borrow(&mut self, failure: Failure, deadline: Moment, is_urgent: bool) -> Answer<PooledLink<D::Link>> {
         self.set_open(false);
         let mut state = self.pool.state.lock();
@@ -385,7 +387,7 @@ impl<D: Database> Place<'_, D> {
                 continue;
             }
             let left = deadline.since(Clock::System.now());
-            // The last one that could come back has ended, or nobody has one.
+            // No connection can return any more.
             if state.busy == 0 && state.idle.is_empty() || left.is_zero() || state.is_closed {
                 return Err(failure);
             }
@@ -395,7 +397,7 @@ impl<D: Database> Place<'_, D> {
         }
     }
 
-    /// Pairs with `borrow`, which waits as long as connections are in use elsewhere.
+    /// Races with `borrow`, which waits while connections are in use elsewhere.
     fn set_open(&mut self, is_open: bool) {
         if std::mem::replace(&mut self.is_open, is_open) == is_open {
             return;
@@ -445,11 +447,11 @@ mod tests {
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
-    /// Numbers its connections, all of which stand.
+    /// Numbers its connections, which all stand.
     #[derive(Default)]
     struct Numbered {
         made: AtomicUsize,
-        /// Why there is no new one.
+        /// Why there is no new connection.
         refuses: Mutex<Option<ErrorKind>>,
         was_told: AtomicBool,
     }
@@ -498,7 +500,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(30))
     }
 
-    /// The number of the connection over which a request went that ended so.
+    /// The number of the connection over which a request went, which ended as `ended`.
     fn used(pool: &Pool<Numbered>, ended: Answer<()>) -> Option<usize> {
         let mut number = None;
         drop(pool.with(soon(), |_, link| {
@@ -524,7 +526,7 @@ mod tests {
         });
     }
 
-    /// It leads to a server that was the master once: so do those that are as old.
+    /// The connection leads to a former master, as does every connection of its age.
     #[test]
     fn a_read_only_answer_renews_all_connections() {
         let pool = pool(LASTING, 2);
@@ -535,7 +537,7 @@ mod tests {
         assert_eq!(used(&pool, read_only()), Some(0), "two are idle");
         assert!(pool.database.was_told.load(Ordering::SeqCst));
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(3), Some(4)));
-        // The next look comes no sooner: it would find the same.
+        // The next check comes no sooner, since it would find the same.
         assert_eq!((used(&pool, read_only()), used(&pool, Ok(()))), (Some(3), Some(3)));
     }
 
@@ -546,14 +548,14 @@ mod tests {
             assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{lifetime:?}");
             assert_eq!((renewed(&pool), renewed(&pool)), (Some(3), Some(4)), "{lifetime:?}");
         }
-        // Nobody has to come for it.
+        // No request is needed for that.
         let pool = pool(Lifetime { idle: NO_TIME, ..LASTING }, 1);
         renewed(&pool).unwrap();
         pool.tidy();
         assert!(pool.state.lock().idle.is_empty() && pool.renewals.lock().is_none());
     }
 
-    /// Age alone is no fault. But a password that was revoked is used for renewals alone.
+    /// Age alone is no fault. A revoked password serves renewals only.
     #[test]
     fn an_old_connection_serves_without_another() {
         let pool = pool(Lifetime { age: NO_TIME, ..LASTING }, 1);
@@ -596,7 +598,7 @@ mod tests {
                 assert_eq!(other.join().unwrap(), Some(0));
             }
         });
-        // The last one breaks: nobody waits for it.
+        // When the last one breaks, nobody waits for it.
         let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
         assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
     }
@@ -625,7 +627,7 @@ mod tests {
         assert_eq!((state.placed, state.busy, state.idle.len()), (0, 0, 1));
     }
 
-    /// Nobody is to wait behind what he does not know of.
+    /// Nobody may wait behind an unknown request.
     #[test]
     fn the_directory_takes_no_requests_place() {
         assert_eq!(of_directory(&pool(LASTING, 1), Ok(())), Some(1), "the only place is for requests");
@@ -644,7 +646,7 @@ mod tests {
         }
     }
 
-    /// The record of a run is written by the thread that ran it, while the watchdog may renew.
+    /// The thread that ran it writes the record of a run, while the watchdog may renew.
     #[test]
     fn requests_wait_for_the_renewals_connection() {
         let pool = pool(LASTING, 1);
@@ -665,10 +667,10 @@ mod tests {
         });
     }
 
-    /// A way of using a connection: the number of the one over which a request ended so.
+    /// Runs a request that ends so; returns the number of its connection.
     type Use<'a> = &'a dyn Fn(Answer<()>) -> usize;
 
-    /// The answer to the one request may be read as that to the next, or the next may stand behind it.
+    /// An answer could be read as the next request's, or the next request could queue behind this one.
     #[test]
     fn only_a_doubtful_connection_is_not_reused() {
         let pool = pool(LASTING, 1);

@@ -22,7 +22,7 @@ use crate::time::Moment;
 #[derive(Debug)]
 pub(super) struct RowStore<D: Rows> {
     pub(super) pool: Pool<D>,
-    /// The client has removed what clients that were killed have left in the directory.
+    /// Whether this client has removed directory entries of killed clients.
     pub(super) has_tidied: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ impl<D: Rows> Store for RowStore<D> {
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            // Renewals wait for this connection, so nothing here waits for a locked row.
+            // Renewals wait for this connection, so nothing here may wait for a locked row.
             let begun = database.wait_for_rows(link, true);
             let mut outcomes =
                 until_broken(link, claims, begun, |link, claim| Self::leave_one(database, link, claim, 0));
@@ -187,7 +187,7 @@ impl<D: Rows> WaitQueues for RowStore<D> {
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
-        // An entry that stays is passed over when its client has not asked for a while.
+        // An entry that stays is skipped once its client has not asked for a while.
         drop(self.pool.with(deadline, |database, link| database.leave_wait_queue(link, claim)));
     }
 }

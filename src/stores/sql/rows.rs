@@ -1,4 +1,4 @@
-//! Locks as rows: what a database's statements are for.
+//! Locks as rows, and the operations that a database's statements provide.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use std::sync::Arc;
@@ -23,9 +23,9 @@ pub(super) struct Row {
     pub(super) token: bool,
     pub(super) owner: String,
     pub(super) holds: i64,
-    /// Until the lease ends, rounded up; not above zero if the lock is free.
+    /// Time left of the lease, rounded up; at most zero if the lock is free.
     pub(super) remaining_ms: i64,
-    /// The channel on which a holder that keeps the lock can be asked for it, where the statement says that.
+    /// The channel for recalls of a cached lock, where the statement returns that.
     pub(super) keeper: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn milliseconds(value: i64) -> Duration {
     Duration::from_millis(u64::try_from(value).unwrap_or(0))
 }
 
-/// A lock as users see it, from the columns of `show.sql`; a fence of zero is none.
+/// A lock for `inspect`, from the columns of `show.sql`; a fence of zero means none.
 pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> {
     let row = Row::read(record, 0)?;
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
@@ -89,7 +89,7 @@ pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> 
 #[derive(Debug)]
 pub(super) enum Change<T> {
     Made(T),
-    /// The condition did not hold. The row as it was about then, if there is one.
+    /// The condition failed. The row at about that time, if there was one.
     None(Option<Row>),
 }
 
@@ -102,7 +102,7 @@ impl<T> Change<T> {
     }
 }
 
-/// `None`: the statement says nothing of a lock that it did not change.
+/// `None`: the statement says nothing about an unchanged lock.
 pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     let Some(record) = records.first() else { return Ok(None) };
     if let Some(made) = record.maybe(0, Record::int)? {
@@ -115,12 +115,12 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     Ok(Some(Change::None(Some(Row { keeper, ..Row::read(record, 1)? }))))
 }
 
-/// A database's operations. Each statement but that of `renew` is on the row of one lock.
+/// A database's operations. Each statement except that of `renew` is about one lock's row.
 pub(super) trait Rows: Database {
-    /// How long a waiter may sleep without being woken: at least, at most.
+    /// Shortest and longest sleep of a waiter that is not woken.
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether clients that wait for a lock may stand in a wait queue, and ask who keeps it for it.
+    /// Whether clients can queue for a lock, and recall a cached one.
     const HAS_QUEUE: bool = false;
 
     fn statements(&self) -> &Statements;
@@ -129,26 +129,26 @@ pub(super) trait Rows: Database {
         Location::here()
     }
 
-    /// Refuses if the server takes no writes, where a user may write all the same.
+    /// Refuses if the server takes no writes although a user may write.
     fn refuse_read_only(&self, _link: &mut Self::Link) -> Answer<()> {
         Ok(())
     }
 
-    /// Looks at the lock before it is taken: how an attempt ends that need not write.
+    /// Reads the lock first; returns the result of an attempt that need not write.
     fn look_before(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<Option<Change<u64>>> {
         Ok(None)
     }
 
-    /// Why changes over the connection are not what other clients see.
+    /// Why other clients do not see changes made over this connection.
     fn displaced(&self, _link: &Self::Link) -> Option<Error> {
         None
     }
 
-    /// Runs a statement that changes the row or does not; then what the row shows.
+    /// Runs a statement that may change the row; if it did not, reads the row.
     fn change(&self, link: &mut Self::Link, statement: &Statement, args: &Args) -> Answer<Change<u64>> {
         match change_of(&link.run(statement, args)?)? {
             Some(change) => Ok(change),
-            // Nothing was changed: what goes wrong from here on is a failure to read.
+            // Nothing was changed: from here on a failure is one of reading.
             None => self.look(link, args).map(Change::None).map_err(Failure::of_reading),
         }
     }
@@ -162,18 +162,18 @@ pub(super) trait Rows: Database {
         self.acquire_by_row(link, claim)
     }
 
-    /// Asks once for the lock, without a wait queue.
+    /// One attempt, without a wait queue.
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
-            // None: another was quicker, and gone again from what this statement saw.
+            // `None`: another was quicker, and is gone from this statement's snapshot.
             Change::None(row) => Ok(Attempt::Busy {
                 retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
             }),
         }
     }
 
-    /// Takes the lock with count one if it is free or the owner's; the fence then.
+    /// Takes the lock with count one if it is free or the owner's; returns the fence.
     fn take(&self, link: &mut Self::Link, claim: &Claim, fenced: bool) -> Answer<Change<u64>> {
         if let Some(seen) = self.look_before(link, claim)? {
             return Ok(seen);
@@ -183,7 +183,7 @@ pub(super) trait Rows: Database {
         self.in_place(link, taken)
     }
 
-    /// A grant in a file that was taken away meanwhile keeps nobody out.
+    /// A grant in a file that was moved away excludes nobody.
     fn in_place(&self, link: &Self::Link, taken: Change<u64>) -> Answer<Change<u64>> {
         match self.displaced(link) {
             Some(error) if matches!(taken, Change::Made(_)) => Err(Failure::Unknown(error)),
@@ -199,26 +199,26 @@ pub(super) trait Rows: Database {
 
     fn see_taken(&self, _link: &mut Self::Link, _claim: &Claim, _taken: &Change<u64>) {}
 
-    /// The channel on which this client is asked for a lock that it keeps until others ask for it.
+    /// The channel for recalls of this client's cached locks.
     fn keeper(&self, _claim: &Claim) -> Option<String> {
         None
     }
 
-    /// Leaves `left` holds of a lock that is the owner's; none frees it and notifies waiters.
+    /// Leaves `left` levels of the owner's lock; zero frees it and notifies waiters.
     fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32) -> Answer<Change<()>> {
         let args = Args::of(claim).and("left", left);
         let left = self.change(link, &self.statements().leave, &args)?.map(drop);
-        // The hold ended with the file that it was in.
+        // The hold ended with its file.
         let is_lost = matches!(left, Change::Made(())) && self.displaced(link).is_some();
         Ok(if is_lost { Change::None(None) } else { left })
     }
 
-    /// Frees a lock that is the owner's; which other clients were notified, as far as is known.
+    /// Frees the owner's lock; returns which clients were notified, as far as is known.
     fn free(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Change<Others>> {
         Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
     }
 
-    /// Whether releases of this client's tell no wait queue, although there may be one.
+    /// Whether this client's releases skip a wait queue that may exist.
     fn is_queue_refused(&self) -> bool {
         false
     }
@@ -227,10 +227,10 @@ pub(super) trait Rows: Database {
         Ok(())
     }
 
-    /// Has each claim's lock run for its lease from now on if it is its owner's.
+    /// Renews each claim's lock that is its owner's.
     fn renew(&self, link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<bool>> {
-        // A user who may write all the same would keep the hold at a server that others have left. A locked
-        // row must not cost the holds behind it: the engine soon asks again.
+        // A server that others have left must not renew, even if this user may write there. A locked row
+        // must not delay the holds behind it: the engine soon asks again.
         let begun = self.refuse_read_only(link).and_then(|()| self.wait_for_rows(link, true));
         let renewed = until_broken(link, claims, begun, |link, claim| {
             let renewed = link.run(&self.statements().renew, &Args::of(claim))?;
@@ -243,18 +243,17 @@ pub(super) trait Rows: Database {
         }
     }
 
-    /// Sets whether statements wait hardly at all for a row that another transaction has locked, or as long as
-    /// a request may.
+    /// Sets how long statements wait for a locked row: hardly at all, or as long as a request may.
     fn wait_for_rows(&self, _link: &mut Self::Link, _briefly: bool) -> Answer<()> {
         Ok(())
     }
 
-    /// Whether others want locks that their client keeps until they ask. A lock that cannot be seen counts as wanted.
+    /// Whether others want locks that their client caches. A lock that cannot be read counts as wanted.
     fn check_cached(&self, _link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
         claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect()
     }
 
-    /// Frees the lock, for any holder, if it is of this kind.
+    /// Frees a lock of this kind, whoever holds it.
     fn force(&self, link: &mut Self::Link, name: &LockName, token: bool) -> Answer<Change<()>> {
         let args = Args::one("name", name).and("token", token);
         Ok(self.change(link, &self.statements().force, &args)?.map(drop))
@@ -262,14 +261,14 @@ pub(super) trait Rows: Database {
 
     fn sweep(&self, link: &mut Self::Link, age: Duration) -> Answer<u64>;
 
-    /// The causes for which old versions of rows are kept, in words, as far as this user may see them.
+    /// Why old versions of rows are kept, in words, as far as this user may know.
     fn old_versions(&self, link: &mut Self::Link, age: Duration) -> Answer<Vec<String>>;
 
     fn table(&self) -> Option<&TableInUse> {
         None
     }
 
-    /// Whether what kept the locks is there no more, with all that were held.
+    /// Whether the place of the locks is gone, with all holds.
     fn is_gone(&self) -> bool {
         false
     }
@@ -279,7 +278,7 @@ pub(super) trait Rows: Database {
     }
 }
 
-/// Asks for each claim. Behind a request whose outcome is unknown, and after the deadline, nothing is asked.
+/// Asks for each claim, until a request's outcome is unknown or the deadline has passed.
 pub(super) fn until_broken<L: Link, T>(
     link: &mut L,
     claims: &[Claim],
@@ -318,9 +317,8 @@ pub(super) fn of_kind(row: Option<Row>, kind: Kind) -> Answer<Option<Row>> {
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-/// Takes a lock and frees it, in a transaction that is rolled back afterwards: so settings, triggers and
-/// columns by which each lock would fail are found when the client connects. A user who may only read is let
-/// in.
+/// Takes and frees a lock in a transaction that is rolled back, so that settings, triggers and columns that
+/// would fail every lock are found on connecting. A user who may only read is accepted.
 pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link) -> Answer<()> {
     let key = format!("leasehold-try:{}", ClientId::random());
     let name = LockName::new(&Arc::from(&*key), key).map_err(Failure::Refused)?;

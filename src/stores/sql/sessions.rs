@@ -1,11 +1,11 @@
-//! Locks that are a connection's: the server frees them when the session ends.
+//! Locks that belong to a connection: the server frees them when the session ends.
 //!
-//! Each hold has a connection of its own. The session is set to end when it has been idle for the lease;
-//! renewing is talking over it. So the server frees the lock of a client that died, stands still or is cut
-//! off, and a client that still runs is notified.
+//! Each hold has a connection of its own, whose session ends when it has idled for the lease; renewing is a
+//! request over it. So the server frees the lock of a client that died, stalls or is cut off, and a running
+//! client is notified.
 //!
-//! A server that turned read-only keeps such a lock, since to have one is no write, while other clients
-//! acquire it from its successor. So each attempt and each renewal asks for the server's role too.
+//! A server that turned read-only keeps such a lock, since holding it writes nothing, while other clients
+//! acquire it from its successor. So each attempt and each renewal checks the server's role.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,44 +28,41 @@ use crate::stores::sql::timed_out;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
-/// A server's operations on session locks.
 pub(super) trait SessionDatabase: Database {
-    /// How long a waiter may sleep without being woken: at least, at most.
+    /// Shortest and longest sleep of a waiter that is not woken.
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether `is_alive` sees that the server has hung up, without asking it.
+    /// Whether `is_alive` notices that the server hung up, without asking it.
     const SEES_ENDS: bool = false;
 
-    /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has
-    /// it. A server that takes no writes refuses, and the session has nothing then.
+    /// Takes the lock and makes the session end when idle for the lease; `false` if another has it. A server
+    /// that takes no writes refuses, and the session holds nothing.
     fn try_lock(&self, link: &mut Self::Link, claim: &Claim) -> Answer<bool>;
 
-    /// Has the session end when idle for the lease, from now on. `false`: the server takes no writes any
-    /// more.
+    /// Makes the session end when idle for the lease from now on. `false`: the server takes no more writes.
     fn prolong(&self, link: &mut Self::Link, lease: Duration) -> Answer<bool>;
 
-    /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have
-    /// it, or had it of a server that takes no writes any more.
+    /// Frees the lock, notifies waiters, and lets the session idle. `false` if the session did not hold it,
+    /// or the server takes no more writes.
     fn unlock(&self, link: &mut Self::Link, name: &LockName) -> Answer<bool>;
 
     fn holder(&self, link: &mut Self::Link, name: &LockName) -> Answer<Option<String>>;
 
-    /// Ends the session that has the lock; `false` if none has.
+    /// Ends the session that holds the lock; `false` if none does.
     fn end(&self, link: &mut Self::Link, name: &LockName) -> Answer<bool>;
 
-    /// The server's number for the session of a connection.
+    /// The server's number of a connection's session.
     fn session(&self, link: &Self::Link) -> u32;
 
-    /// Ends the claim's session over another's connection; `false` if it does not have the lock.
+    /// Ends the claim's session over another connection; `false` if it does not hold the lock.
     fn end_left(&self, link: &mut Self::Link, claim: &Claim, left: &LeftSession) -> Answer<bool>;
 
-    /// Whether the server has ended the session, whatever its connection is still good for.
+    /// Whether the server ended the session, even if the connection still works.
     fn is_over(&self, link: &mut Self::Link) -> bool {
         !self.is_alive(link)
     }
 
-    /// Finds out whether the server answers, where a session's connection is of no use any more once an
-    /// answer did not come in time.
+    /// Checks that the server answers, where one late answer makes a session's connection unusable.
     fn sound_out(&self, _pool: &Pool<Self>, _deadline: Moment) -> Answer<()>
     where
         Self: Sized,
@@ -80,26 +77,26 @@ struct HeldSession<L> {
     link: PooledLink<L>,
     count: u32,
     lease: Duration,
-    /// When the last request about its end that was answered began.
+    /// Sending time of the last answered request that moved the end.
     asked: Moment,
-    /// The server has ended the session by then if it was not talked to.
+    /// The server ends the session by then unless there is another request.
     until: Moment,
 }
 
-/// A hold's place; empty while it is taken and after it was freed.
+/// A hold's session; empty while in use, and after it was freed.
 type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
-/// A session whose connection was given up: the server may not have noticed, and keep a lock for it.
+/// A session whose connection was given up: the server may not have noticed, and keep its lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeftSession {
     pub(super) session: u32,
-    /// When the last request that was answered over it began.
+    /// Sending time of the last answered request.
     #[cfg_attr(
         not(feature = "mysql"),
         allow(dead_code, reason = "MySQL alone gives a session's number again")
     )]
     pub(super) asked: Moment,
-    /// The server has ended it by then, for its idleness.
+    /// The server ends the idle session by then.
     until: Moment,
 }
 
@@ -137,7 +134,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.left.lock().insert(key(claim), LeftSession { session, asked, until });
     }
 
-    /// Has `talk` use the claim's session; `None` if there is none, or it has ended.
+    /// Runs `talk` over the claim's session; `None` if it has ended, or never was.
     fn with_session<T>(
         &self,
         claim: &Claim,
@@ -154,7 +151,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
-            // Silence is not the end: the session is still the holder.
+            // A late answer is not the end: the session still holds the lock.
             Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
             None if !database.is_over(&mut held.link) => {
                 let words = "the hold's connection was silent, and is of no use any more";
@@ -182,7 +179,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // Another client may have the lock of the server's successor. Hanging up frees it here.
+            // The server's successor may grant the lock to another client. Hanging up frees it here.
             drop(self.remove(claim));
         }
         Ok(outcome == Some(true))
@@ -190,7 +187,7 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.forget_ended();
-        // A lock left by an earlier attempt of unknown outcome is this owner's.
+        // An earlier attempt of this owner, with an unknown outcome, may have taken it.
         if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
             return Ok(Attempt::granted(None));
         }
@@ -203,7 +200,8 @@ impl<D: SessionDatabase> SessionStore<D> {
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
-            // Hanging up frees what may have been taken, once the server notices; the clean-up sees to it.
+            // Hanging up frees a lock that may have been taken, once the server notices; the clean-up makes
+            // sure.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
             Ok(false) | Err(_) => place.put(link, outcome.shown()),
         }
@@ -212,7 +210,7 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     fn leave(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
         if left > 0 {
-            // No word to the server: that would prolong a lease.
+            // No request to the server, which would prolong a lease.
             let outcome = self.with_session(claim, deadline, |_, held| {
                 held.count = left;
                 Ok(())
@@ -236,7 +234,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Ok(Some(false)) => self.not_held(claim, deadline),
             Ok(None) => self.leave_left(claim, deadline),
-            // Hanging up frees it too, once the server has noticed.
+            // Hanging up frees the lock too, once the server notices.
             Err(failure) => {
                 if let Some(held) = held {
                     self.note_left(claim, &held.link, held.asked, held.lease);
@@ -246,8 +244,8 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// Whether a refused release leaves the lock as it is, to be tried again. Over a connection that is
-    /// silent each try may be in vain, where hanging up frees the lock too.
+    /// Whether a refused release leaves the lock for another try. Over a silent connection each try may be
+    /// in vain, where hanging up frees the lock.
     fn can_ask_again(&self, claim: &Claim, error: &Error) -> bool {
         let place = self.place(claim);
         match place.as_ref().map(|place| place.try_lock()) {
@@ -260,7 +258,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// The release of a lock that no connection here has any more. Only the server can say that it is gone.
+    /// The release of a lock without a connection here. Only the server can say whether it is gone.
     fn leave_left(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         let Some(left) = self.left.lock().get(&key(claim)).copied() else {
             return self.not_held(claim, deadline);
@@ -288,7 +286,7 @@ fn key(claim: &Claim) -> SessionKey {
     (claim.name.key().into(), claim.owner)
 }
 
-/// An end for one of several requests: a quarter of the time, so that one that hangs leaves time for others.
+/// A quarter of the time left, so that a request that hangs leaves time for others.
 fn share(deadline: Moment) -> Moment {
     let now = Clock::System.now();
     now.plus(deadline.since(now) / 4)
@@ -372,7 +370,7 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// The lock of a session that has ended is free. A connection that is in use is not looked at.
+    /// A session that ended holds nothing. Connections in use are not checked.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;
@@ -399,22 +397,21 @@ mod tests {
     use crate::stores::sql::statement::{Args, Record, Statement};
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    /// A server that has one client, and does what the test says.
+    /// A simulated server with one client.
     #[derive(Default)]
     struct Server {
-        /// The session goes on, and the client's connection to it is of no use any more.
+        /// Sessions go on, but late answers make their connections unusable.
         is_silent: AtomicBool,
         is_over: AtomicBool,
-        /// How many requests it got over connections of holds.
+        /// Counts requests over connections of holds.
         asked: AtomicUsize,
-        /// How the next request to free a lock ends; by the lock's being freed, unless that is said.
+        /// The failure of the next request to free a lock; `None`: it succeeds.
         unlocks: Mutex<Option<Failure>>,
-        /// It takes no writes any more.
+        /// Whether it takes no writes.
         is_read_only: AtomicBool,
-        /// Its answers, the last first, about a session whose connection was given up; that it has no lock,
-        /// unless that is said.
+        /// Answers, the last first, about a session whose connection was given up; by default that it holds
+        /// nothing.
         left: Mutex<Vec<Answer<bool>>>,
-        /// Connections that were made, less those that were closed.
         open: AtomicUsize,
     }
 
@@ -511,7 +508,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(30))
     }
 
-    /// A store of the server's, and a claim that has been granted twice.
+    /// A store, and a claim that has been granted twice.
     fn held_twice() -> (Arc<Server>, SessionStore<Arc<Server>>, Claim) {
         let server = Arc::new(Server::default());
         let first = server.connect(soon()).unwrap();
@@ -524,7 +521,7 @@ mod tests {
         (server, store, claim)
     }
 
-    /// Nobody asks the server for that: the connection is looked at.
+    /// The client checks its connection, without asking the server.
     #[test]
     fn an_ended_sessions_inner_release_is_a_loss() {
         let (server, store, claim) = held_twice();
@@ -535,7 +532,7 @@ mod tests {
         assert!(matches!(store.attempt(&claim, 2, soon()), Ok(Attempt::Lost)));
     }
 
-    /// The answer that did not come in time may come yet, and be read as that to another question.
+    /// The late answer could be read as that to another request.
     #[test]
     fn a_silent_session_connection_keeps_its_hold() {
         let (server, store, claim) = held_twice();
@@ -549,9 +546,10 @@ mod tests {
         assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     }
 
-    /// Hanging up frees it, so it may be another's any moment: the release is neither refused nor forgotten.
+    /// Hanging up frees it, so another may have it at any moment: the release is neither refused nor
+    /// forgotten.
     #[test]
-    fn a_release_that_had_to_hang_up_is_of_unknown_outcome() {
+    fn a_release_by_hanging_up_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
         for (is_silent, failure) in [(false, in_doubt()), (true, None)] {
             let (server, store, claim) = held_twice();
@@ -563,13 +561,12 @@ mod tests {
             assert!(error.outcome_unknown(), "{error}");
             assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
             server.is_silent.store(false, Ordering::SeqCst);
-            // Its clean-up finds nothing that is held.
             let cleaned = store.clean_up(std::slice::from_ref(&claim), soon()).pop();
             assert!(matches!(cleaned, Some(Ok(Release::NotHeld { .. }))), "{cleaned:?}");
         }
     }
 
-    /// Nothing was changed, and the session has the lock.
+    /// Nothing was changed, and the session holds the lock.
     #[test]
     fn a_release_that_the_server_refuses_can_be_made_again() {
         let (server, store, claim) = held_twice();
@@ -580,7 +577,7 @@ mod tests {
         assert!(matches!(freed, Ok(Release::Freed { others: Others::Nobody })), "{freed:?}");
     }
 
-    /// Nobody has told the server to free it, and it may not have noticed the end of the connection.
+    /// Nothing has freed it, and the server may not have noticed the end of the connection.
     #[test]
     fn a_broken_sessions_release_needs_confirmation() {
         for breaks_first in [false, true] {
@@ -591,7 +588,7 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 assert!(matches!(store.release(&claim, 0, soon()), Err(Failure::Unknown(_))));
             }
-            // The last comes first: the server cannot be asked, then the session has the lock, then it is
+            // Used from the back: the server cannot be asked, then the session holds the lock, then it is
             // gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
@@ -603,8 +600,8 @@ mod tests {
         }
     }
 
-    /// Its successor may give the lock to another, and to have it is no write that the old server would
-    /// refuse.
+    /// The server's successor may grant the lock to another, and the old server refuses no request that
+    /// writes nothing.
     #[test]
     fn a_demoted_servers_session_lock_is_lost() {
         let (server, store, claim) = held_twice();
@@ -616,7 +613,7 @@ mod tests {
         assert!(matches!(store.attempt(&claim, 3, soon()), Ok(Attempt::Lost)));
     }
 
-    /// Each attempt has what has ended forgotten.
+    /// Each attempt forgets holds that have ended.
     #[test]
     fn a_claim_does_not_touch_others_sessions() {
         let (server, store, first) = held_twice();
@@ -630,14 +627,14 @@ mod tests {
         server.left.lock().push(Ok(true));
         let released = store.release(&second, 0, soon());
         assert!(matches!(released, Err(Failure::Unknown(_))), "its session has the lock: {released:?}");
-        // Once the server has said that it has not, nobody asks about that session any more.
+        // Once the server has said that the session holds nothing, nobody asks about it again.
         assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));
         server.left.lock().push(Ok(true));
         assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));
     }
 
     #[test]
-    fn a_hold_that_was_renewed_is_known_beyond_its_first_lease() {
+    fn a_renewed_hold_is_known_beyond_its_first_lease() {
         let server = Arc::new(Server::default());
         let first = server.connect(soon()).unwrap();
         let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first));

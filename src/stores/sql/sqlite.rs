@@ -1,5 +1,5 @@
-//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; who waits for
-//! a lock only reads.
+//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; waiters for
+//! a lock only read.
 
 use std::io;
 use std::path::Path;
@@ -40,7 +40,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // No later connection checks this: a name that a running client's file gets costs no hold.
+    // Not checked by later connections: a new name for a running client's file costs no hold.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -50,7 +50,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         if options.table.create {
             let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
             make(include_str!("query/sqlite/schema.sql")).map_err(failed)?;
-            // Without it there is no directory, which is not worth a client.
+            // Failure only costs the directory, so it does not fail the client.
             drop(make(include_str!("query/sqlite/clients.sql")));
         }
         if is_there { Ok(true) } else { has_table() }
@@ -59,7 +59,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
+    // A pool of one: SQLite would queue the writers of a process by sleeping and polling.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 
@@ -69,28 +69,28 @@ struct Sqlite {
     path: Arc<Path>,
     table: String,
     queries: Queries,
-    /// The files that the path led to when that was last looked at.
+    /// The files at the path when last checked.
     seen: Mutex<Option<Files>>,
 }
 
 impl Sqlite {
-    /// Opens the file. Only a client that is being made may create it: a process that took it away since then
-    /// may be about to put another in its place.
+    /// Opens the file. Only a new client may create it: whoever moved it away since may be about to put
+    /// another in its place.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
             let conn = Connection::open_with_flags(&self.path, flags)?;
-            // SQLite tries first to open a file for writing, then only for reading. If it is made between the
-            // two, the connection would refuse every change from then on; and if the user may only read, its
-            // first look would leave a log and an index that keep everybody else out.
+            // SQLite tries to open a file for writing, then for reading. If the file appears between the
+            // two, the connection would refuse every change; and for a user who may only read, its first
+            // read would leave a log and an index that lock everybody else out.
             if conn.is_readonly("main")? {
                 return Ok(None);
             }
             limit(&conn, deadline)?;
-            // Readers and the writer do not wait for each other. Without a sync for each grant: what a power
-            // cut loses are locks of processes that it has ended too; and fences go by the clock besides.
-            // A reader that others leave open keeps the log growing: 16 MiB of it stay when it starts anew.
+            // WAL: readers and the writer do not wait for each other. No sync for each grant: a power cut
+            // loses only locks of processes that it ended too, and fences also follow the clock. While other
+            // programs read, the log grows; 16 MiB of it stay when it restarts.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
             // Keeps the `-wal` and `-shm` files in existence.
             made_by(&conn, &self.table)?;
@@ -104,8 +104,8 @@ impl Sqlite {
                 return Err(error);
             }
             match open() {
-                // Of several that make the file at once one changes its journal, and the others are refused
-                // without having waited.
+                // Of several processes that create the file at once, one changes its journal mode, and
+                // SQLite refuses the others without waiting.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
                 Err(error) => {
                     let is_hindered = create || before.is_some();
@@ -136,7 +136,7 @@ impl Database for Sqlite {
 
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
-        // It was there when the client was made. Another program may be about to make it.
+        // The table existed when the client was made. In a new file, another program may be about to create it.
         let has_table = link.on(|conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
@@ -162,7 +162,7 @@ impl Rows for Sqlite {
         &self.queries.all
     }
 
-    /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
+    /// Reads first, so that waiters for a held lock never delay a writer.
     fn look_before(&self, link: &mut SqliteConnection, claim: &Claim) -> Answer<Option<Change<u64>>> {
         let seen = self.look(link, &Args::one("name", &*claim.name)).map_err(Failure::of_reading)?;
         Ok(seen.filter(|row| row.is_of_another(claim)).map(|row| Change::None(Some(row))))
@@ -177,12 +177,12 @@ impl Rows for Sqlite {
         Ok(u64::try_from(removed.len()).unwrap_or(0))
     }
 
-    /// The reader is not known here; only that the log could not begin anew.
+    /// SQLite does not name the reader; only the length of the log shows it.
     fn old_versions(&self, _: &mut SqliteConnection, _: Duration) -> Answer<Vec<String>> {
         Ok(long_log(&self.path).into_iter().collect())
     }
 
-    /// There is no connection to a server; what can go away is the file.
+    /// There is no server; only the file can disappear.
     fn hung_up(&self) -> Option<bool> {
         let files = Files::at(&self.path);
         Some(std::mem::replace(&mut *self.seen.lock(), files) != files)
@@ -198,13 +198,13 @@ fn made_by(conn: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
     conn.query_row(made, [table], |row| row.get(0)).optional()
 }
 
-/// Whether the table is there. Refuses one of another format, which the statement that made it says, and one
-/// of which the statement `take` cannot be made.
+/// Whether the table exists. Refuses one of another format, according to its CREATE statement, and one that
+/// `take` cannot be prepared for.
 fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     let Some(made) = made_by(conn, table).map_err(failed)? else { return Ok(false) };
     check_format(&made, &format!("the table {table}")).map_err(Failure::Refused)?;
     match conn.prepare(take) {
-        // SQLite has no code for columns that are not there.
+        // SQLite has no code for a missing column.
         Err(error) if error.to_string().contains("column") => {
             let error = Error::new(ErrorKind::Unsupported, "connect", other_table(table)).with_source(error);
             Err(Failure::Refused(error))
@@ -213,7 +213,7 @@ fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     }
 }
 
-// Windows lets nobody move or delete a database that is open.
+// Windows lets nobody move or delete an open database.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -233,7 +233,7 @@ mod tests {
             seen: Mutex::default(),
         };
         let deadline = || Clock::System.after(Duration::from_secs(60));
-        // It has the log and its index be there.
+        // Keeps the `-wal` and `-shm` files in existence.
         let first = database.open(true, deadline()).unwrap();
         first.get().as_ref().unwrap().execute_batch("CREATE TABLE some (a)").unwrap();
         let is_over = AtomicBool::new(false);
@@ -245,7 +245,7 @@ mod tests {
                     std::fs::rename(&away, &path).unwrap();
                 }
             });
-            // Most find the file away. By their number, not by time: a busy machine opens it less often.
+            // Most find the file away. Counted rather than timed: a busy machine opens it less often.
             let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
                 opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();

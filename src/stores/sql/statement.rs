@@ -1,4 +1,4 @@
-//! Statements, their parameters by name, and the rows that they return, for every database.
+//! Statements, their named parameters, and the rows that they return, for every database.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::ident::LockName;
 use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::query;
 
-/// A statement of a file in `query/`, with the name of the table in use.
+/// A statement from `query/`, with the table in use filled in.
 #[derive(Clone)]
 pub(super) struct Statement {
     pub(super) text: String,
-    /// The parameters, in the order of their numbers.
+    /// By number.
     pub(super) names: Vec<&'static str>,
 }
 
@@ -21,8 +21,7 @@ impl Statement {
     }
 }
 
-/// A statement with each part of the database's `parts.sql` in the place of its name in braces. A part may
-/// name those that follow.
+/// Replaces each name in braces by that part of the database's `parts.sql`. A part may name later ones.
 fn filled(text: &str, parts: &str) -> String {
     let mut filled = text.to_owned();
     for (name, part) in parts.split("\n-- {").skip(1).filter_map(|part| part.split_once("}\n")) {
@@ -55,7 +54,7 @@ macro_rules! statements {
 
 statements!(take, retake, leave, renew, expire, look, show, list, force, post, unpost, tidy, entry, entries);
 
-/// A database's statements: those that each has, and its own.
+/// A database's statements: the common ones, and its own.
 macro_rules! queries {
     ($folder:literal: $($own:ident),* $(,)?) => {
         queries!(@ $folder: take, retake, leave, renew, expire, look, show, list, force, post, unpost, tidy, entry, entries; $($own),*);
@@ -77,7 +76,7 @@ macro_rules! queries {
     };
 }
 
-/// The names that the head of a statement gives to its parameters: `$1 name`, `?1 name` or `:name`.
+/// The parameters named in the head of a statement: `$1 name`, `?1 name` or `:name`.
 fn names(text: &'static str) -> Vec<&'static str> {
     let is_number =
         |word: &str| word.strip_prefix(['$', '?']).is_some_and(|number| number.parse::<u8>().is_ok());
@@ -122,7 +121,7 @@ value_from!(
     Option<String> => |value| value.map_or(Value::Null, Value::Text),
 );
 
-/// Parameters by their names; times are in milliseconds.
+/// Parameters by name; times are in milliseconds.
 pub(super) struct Args(Vec<(&'static str, Value)>);
 
 impl Args {
@@ -150,8 +149,8 @@ impl Args {
         self.0.push((name, value.into()));
     }
 
-    /// The last that was given for the name. A statement's head names no parameter that its caller leaves
-    /// out: else a condition would be NULL, and never hold.
+    /// The last value given for the name. A caller must give every parameter in the statement's head: a
+    /// missing one would be NULL, and its condition never hold.
     pub(super) fn get(&self, name: &str) -> &Value {
         let found = self.0.iter().rev().find(|(known, _)| *known == name);
         debug_assert!(found.is_some(), "no argument {name}");
@@ -179,7 +178,7 @@ impl Record {
         match self.value(at) {
             Value::Int(value) => Some(*value),
             Value::Bool(value) => Some((*value).into()),
-            // Statements that MySQL gets as text return texts.
+            // MySQL returns texts for statements sent as text.
             Value::Bytes(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
             Value::Null | Value::Text(_) => None,
         }
@@ -203,7 +202,6 @@ impl Record {
     }
 }
 
-/// The only row that a statement returns.
 #[cfg(feature = "postgres")]
 pub(super) fn first(records: Vec<Record>) -> Answer<Record> {
     records.into_iter().next().ok_or_else(unexpected)

@@ -1,25 +1,24 @@
-//! TLS in the URLs of database servers.
+//! TLS in database URLs.
 
 use std::net::IpAddr;
 
 use crate::config::TlsOptions;
 use crate::error::{Error, Result};
 
-/// How much TLS a URL asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TlsMode {
     Disable,
     /// TLS if the server has it; any server.
     Prefer,
-    /// TLS, any server; if authorities are named, one that these know.
+    /// TLS, any server; but one certified by the authorities, if any are named.
     Require,
     VerifyCa,
     VerifyFull,
 }
 
 impl TlsMode {
-    /// The mode that the parameter asks for. Each mode has a word, or none where it is not to be had; the
-    /// case makes a difference only if these are lower-case.
+    /// The mode that a parameter names. `words` has a word for each mode, or `None`; case matters unless all
+    /// are lower-case.
     pub(super) fn named(parameter: &str, words: [Option<&str>; 5], word: &str) -> Result<TlsMode> {
         use TlsMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
         let modes = words.iter().zip([Disable, Prefer, Require, VerifyCa, VerifyFull]);
@@ -32,8 +31,8 @@ impl TlsMode {
         Err(Error::invalid("connect", format!("{parameter} is one of {} and {last}", words.join(", "))))
     }
 
-    /// The mode, if the URL says none: nothing leaves this machine, so nobody can listen or answer in the
-    /// server's place. Refuses options for TLS where there is none; `why` says why.
+    /// The mode of a URL that names none. Plain for a local server, since nothing leaves this machine;
+    /// options for TLS are refused then, with `why`.
     pub(super) fn or_default(
         said: Option<TlsMode>,
         is_here: bool,
@@ -52,7 +51,7 @@ impl TlsMode {
     }
 }
 
-/// Whether the host is this machine. An IPv6 address may be in brackets.
+/// Whether the host is this machine; an IPv6 address may be in brackets.
 pub(super) fn is_here(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
@@ -76,7 +75,7 @@ pub(super) fn taken_out<'a, const N: usize>(
     (url, values)
 }
 
-/// The error of a build that cannot speak TLS to a server, which is not spoken to in the clear by accident.
+/// Fails a build without TLS, instead of connecting unencrypted.
 #[cfg(not(feature = "tls"))]
 pub(super) fn no_tls(without: &str) -> Error {
     let words = format!(

@@ -1,4 +1,4 @@
-//! The servers' addresses and our user there.
+//! The servers' addresses, and our user there.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::hosts::{Host, HostList, Hosts, check_url, no_parameters, unescaped};
 use crate::stores::zookeeper::path;
 
 const PORT: u16 = 2181;
-/// As in ZooKeeper's documentation of `secureClientPort`.
+/// From ZooKeeper's documentation of `secureClientPort`.
 const TLS_PORT: u16 = 2281;
 
 /// Not `Debug`: it holds the password.
@@ -25,14 +25,14 @@ pub(super) struct ZooKeeperAddress {
 }
 
 impl ZooKeeperAddress {
-    /// Chosen at random, so that clients spread over the servers.
+    /// Random, so that clients spread over the servers.
     pub(super) fn any_host(&self) -> usize {
         let random = RandomState::new().hash_one(0_u8);
         usize::try_from(random).unwrap_or(0).checked_rem(self.hosts.len()).unwrap_or(0)
     }
 
-    /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`. The options' user and
-    /// password come before the URL's. No message repeats the URL: it may hold a password.
+    /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`. The fields of `options`
+    /// take precedence over the URL. No message repeats the URL, since it may hold a password.
     pub(super) fn new(options: &ServerOptions) -> Result<ZooKeeperAddress> {
         let refuse = || {
             let form = "zk://[user:password@]host[:port][,host[:port]…][/path]";
@@ -45,7 +45,7 @@ impl ZooKeeperAddress {
         let rest = rest.trim_end_matches('?');
         let HostList { login, places: hosts, path } =
             HostList::read(rest, if is_tls { TLS_PORT } else { PORT }).ok_or_else(refuse)?;
-        // `@` alone cannot stand for itself.
+        // Only `@` needs an escape.
         let chroot = format!("/{path}").trim_end_matches('/').replace("%40", "@");
         if !chroot.is_empty() {
             path::check(&chroot).map_err(|_said_below| refuse())?;

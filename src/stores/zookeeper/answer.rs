@@ -10,7 +10,7 @@ use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::millis;
 
-/// `None`: the node is not there.
+/// `None`: there is no such node.
 pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {
     match outcome {
         Ok(found) => Ok(Some(found)),
@@ -19,15 +19,15 @@ pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {
     }
 }
 
-/// A node's text for people: the owner first.
+/// A node's text, for people; the owner comes first.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     let Location { host, pid, thread, .. } = Location::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
 
-/// The owner and the lease that a node's data says. For another program's node: its data (Curator: its
-/// address), or its name.
+/// Owner and lease, read from a node's data. For another program's node: its data (Curator writes its
+/// address), or else its name.
 pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();
@@ -69,7 +69,7 @@ fn refusal(code: i32, action: &'static str) -> Error {
             ErrorKind::Refused,
             "the server's list of nodes is longer than 8 MiB: spread the names over several prefixes",
         ),
-        // The container above has gone with its last lock.
+        // The container was deleted with its last lock.
         code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
     };

@@ -1,7 +1,7 @@
-//! The directory of clients, and the list of locks: the children of a node, some at a time.
+//! The directory of clients, and the list of locks, both read page by page.
 //!
-//! A client's entry is an ephemeral node below `/leasehold/%clients`; no lock has that path, since `%`
-//! precedes two digits there. The servers tell no time, so the age of an entry is unknown.
+//! A client's entry is an ephemeral node below `/leasehold/%clients`; no lock has that path, since in a
+//! lock's path two digits follow each `%`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::time::{Clock, Moment};
 
 const PAGE: usize = 250;
 
-/// The age of an entry is unknown: it counts as new.
+/// The servers tell no time, so each entry counts as new.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl ZooKeeperStore {
@@ -26,7 +26,7 @@ impl ZooKeeperStore {
         format!("{}/{client}", path::of_clients(&self.session.address.chroot))
     }
 
-    /// One request, except the first time and after a new session. The watchdog calls this.
+    /// One request, or two for a new node. The watchdog calls this.
     fn put_entry(&self, client: ClientId, text: &str, deadline: Moment) -> Found<()> {
         let path = self.entry(client);
         let data = text.as_bytes();
@@ -45,14 +45,14 @@ impl ZooKeeperStore {
                 let text = String::from_utf8(jute::data(&reply.body)?).ok();
                 Ok(text.map(|text| Posted { text, remaining: UNKNOWN }))
             }
-            // The node has gone, or this login may not read it.
+            // Gone, or unreadable for this login.
             Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => Ok(None),
             Err(failure) => Err(failure),
         };
         self.session.call_all(&looks, deadline).into_iter().map(read).collect()
     }
 
-    /// Children by name after `from`, and whether there are more; none if there is no such node.
+    /// Children whose names follow `from`, and whether more exist; empty if there is no such node.
     fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
         let reply = if_there(self.session.call(&Operation::Children { path: folder }, deadline))?;
         let mut names = reply.map_or(Ok(Vec::new()), |reply| jute::children(&reply.body))?;
@@ -90,15 +90,14 @@ impl ZooKeeperStore {
         for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
             let line = match reply {
                 Ok(reply) => self.line_of(lock, jute::children(&reply.body)?, Clock::System.after(each))?,
-                // The node has gone, or this login may not read it.
+                // Gone, or unreadable for this login.
                 Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
                 Err(failure) => return Err(failure),
             };
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // On a slow link the locks of a page would not be done within one deadline, so each has its
-                // own.
+                // Each lock has its own deadline: on a slow link a page of them would not fit into one.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}

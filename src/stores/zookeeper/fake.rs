@@ -1,4 +1,4 @@
-//! A server for unit tests: it welcomes its client, each time anew, and a test says how requests end.
+//! A simulated server: it grants each connection a session, and a test decides how requests end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,24 +9,22 @@ use crossbeam_channel::{Receiver, unbounded};
 use crate::config::ServerOptions;
 use crate::sync::thread;
 
-/// Of the session that it grants.
+/// The id of the granted session.
 pub(super) const ID: i64 = 1;
-/// The only request without a path.
+/// This request alone has no path.
 const CLOSE: i32 = -11;
 
-/// How a request ends.
 pub(super) enum Reply {
-    /// With this behind the header.
+    /// Success, with these bytes behind the header.
     Done(Vec<u8>),
     /// The same, behind the event that the watched node of this path has changed.
     DoneAfterEvent(&'static str, Vec<u8>),
     Code(i32),
-    /// With the end of the connection.
     HangsUp,
     Never,
 }
 
-/// A request, by its number in the protocol, and its path.
+/// Request type, by its number in the protocol, and path.
 pub(super) struct Request {
     pub(super) operation: i32,
     pub(super) path: String,
@@ -41,8 +39,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server of sessions that last for `session`, on connections one after the other. It ends with the
-    /// process.
+    /// Starts a server that takes one connection after the other, until the process ends.
     pub(super) fn start(
         session: Duration,
         mut reply: impl FnMut(&Request) -> Reply + Send + 'static,
@@ -64,7 +61,6 @@ impl Server {
     }
 }
 
-/// Until the connection ends.
 fn serve_client(client: &mut TcpStream, reply: &mut impl FnMut(&Request) -> Reply) {
     while let Some(request) = frame(client) {
         let (number, rest) = request.split_first_chunk::<4>().unwrap();
@@ -95,7 +91,7 @@ fn serve_client(client: &mut TcpStream, reply: &mut impl FnMut(&Request) -> Repl
             break;
         }
     }
-    drop(client.shutdown(Shutdown::Both)); // an error says that it is down already
+    drop(client.shutdown(Shutdown::Both)); // an error means it is down already
 }
 
 pub(super) fn welcome(session: Duration) -> Vec<u8> {
@@ -103,7 +99,7 @@ pub(super) fn welcome(session: Duration) -> Vec<u8> {
     [&[0, 0, 0, 36, 0, 0, 0, 0], timeout.as_slice(), &ID.to_be_bytes(), &[0, 0, 0, 16], &[7; 16]].concat()
 }
 
-/// The next message; `None`: the connection has ended.
+/// The next message; `None`: the connection ended.
 pub(super) fn frame(client: &mut TcpStream) -> Option<Vec<u8>> {
     let mut length = [0; 4];
     client.read_exact(&mut length).ok()?;
@@ -112,7 +108,6 @@ pub(super) fn frame(client: &mut TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A text as it is sent.
 pub(super) fn text(text: &str) -> Vec<u8> {
     [&i32::try_from(text.len()).unwrap().to_be_bytes(), text.as_bytes()].concat()
 }

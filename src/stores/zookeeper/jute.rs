@@ -1,11 +1,11 @@
-//! The data on the connection: ZooKeeper's requests and replies, in its encoding (jute).
+//! ZooKeeper's requests and replies, in its encoding (jute).
 //!
-//! Every message is a frame: its length as four bytes, then fields, all big-endian. A reply begins with the
-//! number of its request, the last transaction, and an error code.
+//! A frame is a length of four bytes, then fields, all big-endian. A reply begins with the number of its
+//! request, the last transaction, and an error code.
 
 use crate::error::{Error, ErrorKind};
 
-/// Longer messages are lists of very many nodes.
+/// Only lists of very many nodes are longer.
 pub(super) const LONGEST_FRAME: usize = 8 * 1024 * 1024;
 
 pub(super) const WATCH_EVENT: i32 = -1;
@@ -24,26 +24,25 @@ pub(super) mod code {
     pub(crate) const SESSION_MOVED: i32 = -118;
     pub(crate) const NOT_READ_ONLY: i32 = -119;
     pub(crate) const QUOTA_EXCEEDED: i32 = -125;
-    /// Of this crate alone: the reply is longer than `LONGEST_FRAME`.
+    /// Not ZooKeeper's: this crate's own code for a reply longer than `LONGEST_FRAME`.
     pub(crate) const TOO_LONG: i32 = i32::MIN;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Goes with its session; its name ends in a number that goes up.
+    /// Ends with its session; the server appends a growing number to the name.
     EphemeralSequential,
-    /// Goes with its session; named as asked.
+    /// Ends with its session.
     Ephemeral,
-    /// Goes some time after its last child.
+    /// The server deletes it some time after its last child.
     Container,
-    /// Stays.
     Persistent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Everyone,
-    /// Clients with the same user and password.
+    /// Clients with the creator's user and password.
     Creator,
 }
 
@@ -65,7 +64,6 @@ pub(super) enum Operation<'a> {
     Exists {
         path: &'a str,
     },
-    /// Reads a node's data and watches it.
     Watch {
         path: &'a str,
     },
@@ -75,11 +73,10 @@ pub(super) enum Operation<'a> {
     Children {
         path: &'a str,
     },
-    /// Reads a node's children and watches them.
     WatchChildren {
         path: &'a str,
     },
-    /// Makes the next read no older than the leader's state now.
+    /// Makes the next read at least as new as the leader's state now.
     Sync {
         path: &'a str,
     },
@@ -87,13 +84,13 @@ pub(super) enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Whether a missing answer leaves an unknown outcome.
+    /// Whether a missing answer leaves the outcome unknown.
     pub(super) fn is_write(&self) -> bool {
         matches!(self, Operation::Create { .. } | Operation::SetData { .. } | Operation::Delete { .. })
     }
 
-    /// Whether the leader answers, which knows whether the session lives. Any other server answers reads by
-    /// itself, even while it is cut off from the leader.
+    /// Whether the leader answers, which alone knows whether the session lives. Any other server answers
+    /// reads itself, even while it is cut off.
     pub(super) fn asks_the_leader(&self) -> bool {
         self.is_write() || matches!(self, Operation::Sync { .. })
     }
@@ -170,7 +167,7 @@ impl Greeting<'_> {
 
 #[derive(Debug)]
 pub(super) struct Welcome {
-    /// Zero: the session has expired.
+    /// Zero if the session has expired.
     pub(super) timeout_ms: i32,
     pub(super) session: i64,
     pub(super) password: Vec<u8>,
@@ -184,7 +181,7 @@ impl Welcome {
     }
 }
 
-/// Says who we are, for what is made for [`Access::Creator`].
+/// Authenticates us, as [`Access::Creator`] needs.
 pub(super) fn authentication(user_and_password: &str) -> Vec<u8> {
     let mut to = Writer::new();
     to.int(AUTH);
@@ -195,7 +192,7 @@ pub(super) fn authentication(user_and_password: &str) -> Vec<u8> {
     to.frame()
 }
 
-/// The beginning of every message but the first.
+/// Begins every reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) number: i32,
@@ -206,7 +203,7 @@ pub(super) struct Header {
 impl Header {
     pub(super) const BYTES: usize = 16;
 
-    /// The header, and what follows it.
+    /// The header, and the bytes behind it.
     pub(super) fn read(frame: &[u8]) -> Result<(Header, &[u8]), Error> {
         let mut from = JuteReader(frame);
         let header = Header { number: from.int()?, transaction: from.long()?, error: from.int()? };
@@ -214,7 +211,7 @@ impl Header {
     }
 }
 
-/// The path that a watch event is about; empty if it is about the session.
+/// The path of a watch event; empty for an event of the session.
 pub(super) fn watched_path(body: &[u8]) -> Result<String, Error> {
     let mut from = JuteReader(body);
     from.int()?;
@@ -222,7 +219,7 @@ pub(super) fn watched_path(body: &[u8]) -> Result<String, Error> {
     from.text()
 }
 
-/// The result of a create: the path, and the transaction that made it.
+/// Path and transaction of a create.
 pub(super) fn created(body: &[u8]) -> Result<(String, u64), Error> {
     let mut from = JuteReader(body);
     let path = from.text()?;
@@ -234,7 +231,7 @@ pub(super) fn data(body: &[u8]) -> Result<Vec<u8>, Error> {
     JuteReader(body).buffer().map(<[u8]>::to_vec)
 }
 
-/// The transaction that made the node whose data a reply has: it is the first of what follows the data.
+/// The transaction that made the node; it stands first behind the data.
 pub(super) fn maker(body: &[u8]) -> Result<u64, Error> {
     let mut from = JuteReader(body);
     from.buffer()?;
@@ -247,8 +244,8 @@ pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Error> {
     (0..count).map(|_| from.text()).collect()
 }
 
-/// Whether the node that a look at its existence found goes with a session. The servers put other marks in
-/// the session's place for containers, and for nodes that end by themselves.
+/// Whether the node belongs to a session. For containers and nodes with a time to live the servers put other
+/// values into that field.
 pub(super) fn is_ephemeral(body: &[u8]) -> Result<bool, Error> {
     let mut from = JuteReader(body);
     from.take(4 * 8 + 3 * 4)?; // two transactions, two times, three versions
@@ -315,7 +312,7 @@ impl<'a> JuteReader<'a> {
         Ok(self.take(8)?.iter().fold(0, |value, byte| value << 8 | i64::from(*byte)))
     }
 
-    /// A length below zero stands for no buffer at all.
+    /// A negative length means no buffer.
     fn buffer(&mut self) -> Result<&'a [u8], Error> {
         let length = self.int()?;
         self.take(usize::try_from(length).unwrap_or(0))

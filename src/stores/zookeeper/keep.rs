@@ -1,4 +1,4 @@
-//! The thread that keeps a session: signs of life, the ends of leases, and servers that do not answer.
+//! The thread that keeps a session alive, ends leases, and hangs up on silent servers.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // The leader learns of the session only when a client connects.
+            // The leader counts a sign of life at once only from a new connection.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }
@@ -27,7 +27,7 @@ impl Session {
                 watchdog.bounds_ended();
             }
             if is_connected {
-                // Without a connection nothing can be deleted; a new one comes by here.
+                // Deleting needs a connection; a new one wakes this thread.
                 let (ended, until) = self.places.take_ended(now);
                 next = next.min(until);
                 for (key, node) in ended {
@@ -35,7 +35,7 @@ impl Session {
                 }
             }
             if state.last_number != last_number {
-                // The mutex is free meanwhile, so a change in between was not notified: look again.
+                // The mutex is free meanwhile: a change then notifies nobody, so check again.
                 MutexGuard::unlocked(&mut state, || self.flush());
                 continue;
             }
@@ -47,7 +47,8 @@ impl Session {
         }
     }
 
-    /// Sends a sign of life if one is due, and hangs up if none was answered; returns when to look next.
+    /// Sends a sign of life if one is due, and hangs up if the last is unanswered; returns when to look
+    /// next.
     fn beat(&self, state: &mut SessionState, now: Moment) -> Moment {
         let Some(life) = state.life.clone() else { return Moment::NEVER };
         let mut next = life.lapses_at();
@@ -55,7 +56,7 @@ impl Session {
         if let Some(oldest) = state.pending.front() {
             let enough = oldest.sent.plus(life.timeout / 4);
             if enough <= now {
-                stream.shutdown(); // the reading thread goes on to the next server
+                stream.shutdown(); // the reading thread connects to the next server
                 return next;
             }
             next = next.min(enough);
@@ -100,13 +101,13 @@ mod tests {
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
     use crate::stores::zookeeper::places::HeldNode;
 
-    /// Long enough for the thread to have nothing to do by itself.
+    /// The thread has nothing to do by itself for that long.
     const SESSION: Duration = Duration::from_secs(3_600);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Else the holds would be lost with the session, though other servers serve it.
+    /// The holds would be lost with the session although other servers serve it.
     #[test]
-    fn a_server_that_is_silent_for_a_quarter_of_the_session_is_left_for_the_next() {
+    fn a_quarter_session_of_silence_changes_the_server() {
         let server = Server::start(SESSION, |_| Reply::Never);
         let options = ServerOptions { connect_timeout: LONG, ..server.options.clone() };
         let session = Session::open(&options, SESSION, Arc::new(Reporter::new(None))).unwrap();
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_removal_was_not_answered_is_taken_away_over_the_next_connection() {
+    fn an_unanswered_removal_is_repeated_on_the_next_connection() {
         let (asked, removals) = unbounded();
         let mut is_lost = true;
         let server = Server::start(SESSION, move |request| match request.operation {

@@ -1,10 +1,9 @@
-//! A session as the servers know it, and how long a hold can count on it.
+//! A session on the servers, and how long a hold can count on it.
 //!
-//! The leader ends a session without a sign of life for its time-out. It gets one when a client connects: it
-//! is asked then. It gets none from a request, even from one that it answers itself: the server that a client
-//! is connected to notes whose requests came, and hands that in each time the leader pings it, every half
-//! tick. The signs of life that have been handed in follow from the answers on a connection, which [`Trail`]
-//! reads.
+//! The leader ends a session that shows no sign of life for its time-out. A connecting client is one. A
+//! request is none, even if the leader answers it: the client's server notes whose requests came, and hands
+//! that in when the leader pings it, every half tick. [`Trail`] derives from a connection's answers which
+//! signs of life have been handed in.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,55 +14,52 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Moment, window};
 
-/// One session, from its grant to its expiry. Connections come and go under it.
+/// One session, from grant to expiry. Connections come and go under it.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) id: i64,
     pub(super) password: Vec<u8>,
-    /// The time without a sign of life after which the servers end it, and all that it made.
+    /// The servers end a session, with its nodes, after this time without a sign of life.
     pub(super) timeout: Duration,
     over: AtomicBool,
     trail: Mutex<Trail>,
     window: Mutex<Arc<Window>>,
 }
 
-/// Until when holds can count on the session. One that has closed stays so: the holders were notified. A
-/// grant after the session turned out to live has a new one.
+/// Until when holds can count on the session. A closed window stays closed, since its holders were notified;
+/// a later grant gets a new one.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     until: AtomicU64,
     closed: AtomicBool,
 }
 
-/// The leader's answers on one connection, in their order, which is also that of all that passes between the
-/// leader and the server of that connection.
-///
-/// If the leader pinged after it gave one answer and before it gave a later one, then the server had handed
-/// in the sign of life of the first one's request when it passed the later answer on. It may have died with
-/// that still on its way; not if the leader then answers a third request, sent after the second answer came.
+/// The leader's answers on one connection, in the order in which everything passes between the leader and
+/// that server.
+/// A ping between two answers of the leader means that the server had handed in the sign of life of the
+/// first request when it passed on the later answer. That message may still be lost if the server dies,
+/// unless the leader then answers a third request, sent after the second answer arrived.
 #[derive(Debug, Default)]
 struct Trail(VecDeque<LifeStep>);
 
-/// An answer of the leader's.
 #[derive(Debug, Clone, Copy)]
 struct LifeStep {
-    /// When the request left, and when the answer came.
+    /// Times at which the request left and the answer arrived.
     sent: Moment,
     answered: Moment,
-    /// For how long the leader has run for certain, since some time before.
+    /// For how long, from some earlier time, the leader has certainly run.
     ran: Duration,
-    /// When the last request left whose sign of life had been handed in when this answer came.
+    /// Time at which the last request left that had been handed in when this answer arrived.
     handed_in: Option<Moment>,
 }
 
 impl Trail {
-    /// Takes an answer. Returns when the last request left whose sign of life the leader has received for
-    /// certain.
+    /// Adds an answer. Returns when the last request left whose sign of life the leader certainly has.
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
-        // A tick is half a session at most (`minSessionTimeout`), and the leader pings twice in a tick. The
-        // rest is for pings that come late.
+        // A tick is at most half a session (`minSessionTimeout`), and the leader pings twice a tick. The
+        // rest allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // Between two answers more may have passed because the leader stood still, and pinged nobody.
+        // A longer time between two answers may mean that the leader stood still, and pinged nobody.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
@@ -72,7 +68,7 @@ impl Trail {
         while self.0.get(1).is_some_and(|step| is_handed_in(&step)) {
             self.0.pop_front();
         }
-        // Under load not each answer is worth a place.
+        // Under load only some answers are kept.
         let last = self.0.back().copied();
         if last.is_none_or(|last| last.sent.plus(timeout / 64) <= sent) {
             let ran = last.map_or(Duration::ZERO, |last| run(&last, answered));
@@ -92,13 +88,13 @@ impl Life {
         Arc::clone(&self.window.lock())
     }
 
-    /// A new connection: the leader was asked for the session after `greeted`; it is there now.
+    /// A new connection: the leader checked the session after `greeted`.
     pub(super) fn connected(&self, greeted: Moment, now: Moment) {
         *self.trail.lock() = Trail::default();
         self.confirm(greeted, now);
     }
 
-    /// On this connection the leader carried out a request that was sent at `sent`; its answer has come now.
+    /// The leader carried out a request that was sent at `sent`.
     pub(super) fn answered(&self, sent: Moment, now: Moment) {
         let heard_of = self.trail.lock().take(sent, now, self.timeout);
         if let Some(heard_of) = heard_of {
@@ -106,8 +102,8 @@ impl Life {
         }
     }
 
-    /// The leader has received a sign of life of the session after `moment`. A window whose time has come is
-    /// never made longer: its holders may have been notified, before the keeping thread came to close it.
+    /// The leader received a sign of life after `moment`. A window that is over is never prolonged: its
+    /// holders may have been notified before the keeping thread closes it.
     fn confirm(&self, moment: Moment, now: Moment) {
         let mut current = self.window.lock();
         close_if_over(&mut current, now);
@@ -118,18 +114,17 @@ impl Life {
         self.over.load(Ordering::Acquire)
     }
 
-    /// The servers have ended it.
+    /// The servers ended the session.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.window.lock().close();
     }
 
-    /// Closes the window if its time has come; whether it did.
+    /// Closes the window if it is over; returns whether it did.
     pub(super) fn lapse(&self, now: Moment) -> bool {
         close_if_over(&mut self.window.lock(), now)
     }
 
-    /// When [`lapse`](Self::lapse) is due.
     pub(super) fn lapses_at(&self) -> Moment {
         let until = self.window.lock().until.load(Ordering::Acquire);
         match until {
@@ -139,7 +134,7 @@ impl Life {
     }
 }
 
-/// Closes the window if its time has come, and opens the next; whether it did.
+/// Closes a window that is over and opens the next; returns whether it did.
 fn close_if_over(current: &mut Arc<Window>, now: Moment) -> bool {
     let is_over = current.until.load(Ordering::Acquire) != 0 && current.until() <= now;
     if is_over {
@@ -184,12 +179,12 @@ mod tests {
         Moment::from_nanos(1).plus(SECOND * 100).plus(SECOND * u32::try_from(seconds).unwrap())
     }
 
-    /// When the last request left that holds count on.
+    /// Sending time of the request that holds count on.
     fn counted_from(life: &Life) -> Moment {
         life.window().until().minus(window(life.timeout))
     }
 
-    /// A request each two seconds, as the keeping thread sends them, each answered after `delay`.
+    /// Requests every two seconds, as the keeping thread sends them, answered after `delay`.
     fn beat(life: &Life, seconds: std::ops::Range<u64>, delay: Duration) {
         for second in seconds.step_by(2) {
             life.answered(at(second), at(second).plus(delay));
@@ -204,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_alone_is_no_sign_that_the_leader_has_heard_of_the_session() {
+    fn an_answer_alone_proves_no_sign_of_life() {
         let life = life();
         life.connected(at(0), at(0));
         life.answered(at(20), at(20));
@@ -213,12 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_when_a_ping_has_passed_and_the_leader_answered_once_more() {
+    fn a_request_counts_after_a_ping_and_another_answer() {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 2);
-        // The first was answered at 2.5 s. One sent more than nine seconds later went out behind a ping, and
-        // shows that it was answered; only one sent after that shows that the leader has the reply.
+        // The first was answered at 2.5 s. A request sent nine seconds after that left behind a ping, and
+        // shows it answered; only a request sent still later shows that the leader has the reply.
         assert_eq!(counted_from(&life), at(0));
         life.answered(at(14), at(14));
         assert_eq!(counted_from(&life), at(2));
@@ -227,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn while_all_is_well_more_than_half_a_session_is_always_left() {
+    fn steady_requests_keep_half_a_session_left() {
         let life = life();
         life.connected(at(0), at(0));
         for second in (2..200).step_by(2) {
@@ -242,13 +237,13 @@ mod tests {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 4);
-        // All sent before the answer that shows the ping.
+        // All left before the answer that shows the ping.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
         assert_eq!(counted_from(&life), at(0));
     }
 
     #[test]
-    fn a_holder_that_stood_still_counts_on_what_was_handed_in_before() {
+    fn a_stalled_holder_counts_on_earlier_signs_of_life() {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..41, Duration::ZERO);
@@ -266,7 +261,7 @@ mod tests {
     fn a_leader_that_stood_still_pinged_nobody() {
         let life = life();
         life.connected(at(0), at(0));
-        // It answered at 2 s, and what was sent at 4 to 18 s only at 20 s, before it pinged again.
+        // The leader answers at 2 s, then stands still until 20 s, and has not pinged since.
         life.answered(at(2), at(2));
         for second in (4..20).step_by(2) {
             life.answered(at(second), at(20));
@@ -275,8 +270,7 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// Neither more than on a session's first connection, nor less, however soon its requests follow those on
-    /// the last.
+    /// As much as on a session's first connection, however soon its requests follow the last one's.
     #[test]
     fn what_one_connection_said_shows_nothing_on_the_next() {
         let (life, first) = (life(), life());
@@ -310,19 +304,19 @@ mod tests {
         let window = life.window();
         let (until, late) = (window.until(), at(33));
         assert!(until < late);
-        // Before the keeping thread has come to close it.
+        // The keeping thread has not closed it yet.
         life.connected(late, late);
         assert!(window.is_closed() && life.window().until() > late);
         beat(&life, 34..57, Duration::ZERO);
         let window = life.window();
         assert!(!window.is_closed() && window.until() > at(66));
-        // An answer that comes after the window's end, to a request from before.
+        // A late answer, to a request from within the window.
         life.answered(at(58), window.until().plus(SECOND));
         assert!(window.is_closed());
     }
 
     #[test]
-    fn a_window_that_has_closed_stays_so_and_the_session_goes_on_with_another() {
+    fn a_closed_window_stays_closed() {
         let life = life();
         life.connected(at(0), at(0));
         let window = life.window();

@@ -1,4 +1,4 @@
-//! One connection: made by a time, and read frame by frame.
+//! One connection, made by a deadline and read frame by frame.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -13,13 +13,13 @@ use crate::system::Socket;
 use crate::time::{Clock, Moment, millis};
 use crate::wire::{self, Timed, Wire, is_late};
 
-/// How long one write may block. The socket was writable, but may take less than the whole message.
+/// Longest time that one write may block: a writable socket may take less than the whole message.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
 pub(super) struct AskedFor<'a> {
     /// The session to resume.
     pub(super) life: Option<&'a Life>,
-    /// The server must have seen this one.
+    /// The server must be at least as new.
     pub(super) last_transaction: i64,
     pub(super) timeout: Duration,
 }
@@ -76,7 +76,7 @@ pub(super) fn connect(
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
         authenticated(&mut stream)?;
     }
-    // From here on reads have no time-out: the keeping thread hangs up on a dead server.
+    // Reads have no time-out from here on: the keeping thread hangs up on a dead server.
     let limits = wire.set_read_timeout(None).and_then(|()| wire.set_write_timeout(WRITE_LIMIT));
     limits.map_err(broken)?;
     Ok(NewConnection::New(wire, Life::new(welcome.session, welcome.password, granted)))
@@ -122,7 +122,7 @@ fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
     read_bytes(from, length)
 }
 
-/// The next reply. Of one that is too long only the header is kept, with an error code, so that a long list
+/// The next reply. A reply that is too long is reduced to its header and an error code, so that a long list
 /// does not end the connection and its holds.
 pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
@@ -142,7 +142,7 @@ pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     Ok(header)
 }
 
-/// A greater length is another protocol, or a stream out of step.
+/// A greater length means another protocol, or lost framing.
 const LONGEST_SKIPPED: usize = 1 << 29;
 
 fn read_length(from: &mut impl Read) -> Result<usize> {
@@ -173,8 +173,7 @@ mod tests {
     use crate::config::ServerOptions;
     use crate::sync::thread;
 
-    /// A server that sends a byte each 20 ms for as long as somebody listens, as if there were no end to a
-    /// greeting.
+    /// A server whose greeting never ends: a byte each 20 ms.
     fn dripping() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_too_long_is_an_error_of_its_own_and_the_next_is_read() {
+    fn the_reply_after_a_too_long_one_is_read() {
         let header = |error: i32| {
             let fields = [&7_i32.to_be_bytes()[..], &9_i64.to_be_bytes(), &error.to_be_bytes()];
             fields.concat()
@@ -204,20 +203,20 @@ mod tests {
             assert_eq!(read_reply(&mut from).unwrap(), header(error));
         }
         assert!(from.is_empty());
-        // Cut short, and of another protocol.
+        // A truncated frame, and another protocol.
         assert!(read_reply(&mut &sent[..100]).is_err_and(|error| error.kind() == ErrorKind::Unreachable));
         assert!(read_reply(&mut &b"HTTP/1.1"[..]).is_err_and(|error| error.kind() == ErrorKind::Protocol));
     }
 
     #[test]
-    fn a_server_that_drips_has_no_more_time_than_one_that_is_silent() {
+    fn a_dripping_server_gets_no_more_time() {
         let options = ServerOptions { url: "zk://127.0.0.1".to_owned(), ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();
         let asked = AskedFor { life: None, last_transaction: 0, timeout: Duration::from_secs(30) };
         let (begun, patience) = (Clock::System.now(), Duration::from_millis(400));
         let failed = connect(&address, (&Host::named("127.0.0.1"), dripping()), &asked, begun.plus(patience));
         assert!(failed.is_err_and(|error| error.kind() == ErrorKind::TimedOut));
-        // Dripped to its end the frame would take five seconds.
+        // The whole frame would take five seconds.
         assert!(Clock::System.now().since(begun) < patience * 6);
     }
 }

@@ -1,10 +1,10 @@
-//! A ZooKeeper ensemble.
+//! Stores locks in a ZooKeeper ensemble.
 //!
-//! Each owner that wants a lock makes a numbered node that goes with the client's session. The owner of the
-//! lowest number holds the lock; every other one watches the node in front. `path` names the nodes as Curator
-//! does, `session` carries requests, `life` says how long a hold can count on a session, and `places` which
-//! nodes this client has. A waiter asks for a cached lock by making a node, and the server tells the client that
-//! watches the lock's children; so Curator's waiters ask, too.
+//! Each owner that wants a lock creates a numbered node that ends with the client's session. The lowest
+//! number holds the lock; every other owner watches the node in front. `path` names the nodes as Curator
+//! does, `session` carries requests, `life` says how long a hold can count on a session, and `places` knows
+//! this client's nodes. The client that caches a lock watches the children of its node, so any waiter
+//! recalls it, Curator's too.
 
 mod address;
 mod answer;
@@ -53,12 +53,12 @@ pub(crate) struct ZooKeeperStore {
     command_timeout: Duration,
 }
 
-/// Between two polls of a waiter that nothing has woken. When the connection breaks, every waiter looks
-/// again; so this is for nodes that an operator deletes by hand.
+/// Time between two polls of a waiter that nothing wakes. A broken connection wakes every waiter, so this
+/// serves only after an operator deleted a node.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
-    /// Asks for a session that lasts `lease`.
+    /// Asks for a session with the time-out `lease`.
     pub(crate) fn connect(
         options: &ServerOptions,
         lease: Duration,
@@ -73,8 +73,8 @@ impl ZooKeeperStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is
-    /// noted. Whatever the servers refuse besides is for the first lock to find out.
+    /// Refuses a format other than ours. Notes ours if none is noted and the client writes to the directory
+    /// (`notes`). Other refusals are left to the first lock.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data { path: &path }, deadline) {
@@ -83,7 +83,7 @@ impl ZooKeeperStore {
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
             }
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // This login may not read the node.
+            // Unreadable for this login.
             Err(NoReply::Code(_)) => Ok(true),
             Err(NoReply::Failed(failure)) => Err(failure.into_error().during("connect")),
         };
@@ -94,7 +94,7 @@ impl ZooKeeperStore {
         let (data, mode) = (text.as_bytes(), Mode::Persistent);
         let note = Operation::Create { path: &path, data, mode, access: self.access };
         let noted = self.create_in(path.rsplit_once('/').map_or("", |(folder, _)| folder), &note, deadline);
-        // Another client has noted its own number meanwhile.
+        // Another client noted its format in between.
         if matches!(noted, Err(NoReply::Code(code::NODE_EXISTS))) { look().map(drop) } else { Ok(()) }
     }
 
@@ -107,7 +107,7 @@ impl Store for ZooKeeperStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: |_| true,
-            // A node goes with the session.
+            // Nodes end with the session, not with a lease.
             outlasts_leases: true,
             poll_every: |_| POLL,
             sessions: Some(self),
@@ -169,7 +169,7 @@ impl Store for ZooKeeperStore {
                 Some((node.path(&key), key, node))
             })
             .collect();
-        // A question to the leader comes first: only the leader knows whether the session lives.
+        // A question to the leader goes first: only the leader knows whether the session lives.
         let nodes = held.iter().flatten().map(|(path, _, _)| Operation::Exists { path });
         let requests: Vec<_> = std::iter::once(Operation::Sync { path: "/" }).chain(nodes).collect();
         let mut outcomes = self.session.call_all(&requests, deadline).into_iter();
@@ -238,7 +238,7 @@ impl Sessions for ZooKeeperStore {
 
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
         let held = self.key(claim).ok().and_then(|key| self.session.places.holding(&key));
-        // The hold has ended meanwhile.
+        // The hold ended in between.
         Some(held.map_or_else(|| Arc::new(Window::closed()), |(_, held)| held.window))
     }
 }
@@ -246,14 +246,13 @@ impl Sessions for ZooKeeperStore {
 const MOST_SHOWN: usize = 100;
 
 impl ZooKeeperStore {
-    /// Needs a request for each node.
     fn describe(&self, name: &LockName, deadline: Moment) -> Found<Inspection> {
         let lock = self.path_of(name)?;
         let line = self.line(&lock, deadline)?;
         self.shown_line(name, &lock, &line, true, deadline)
     }
 
-    /// The same for a queue that is known; waiters that are not wanted are only counted.
+    /// As [`describe`](Self::describe), for a known queue; without `with_waiters` they are only counted.
     fn shown_line(
         &self,
         name: &LockName,
@@ -271,9 +270,9 @@ impl ZooKeeperStore {
             if seen.holders.len() + seen.waiters.len() >= MOST_SHOWN || !has_it && !with_waiters {
                 continue;
             }
-            let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // it has just gone
+            let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // just gone
             if has_it {
-                // As with etcd's keys, each holder has a token, whether it asked for one or not.
+                // As with etcd, the node's creation is a token, whether the holder asked for one or not.
                 seen.fencing_token = seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
             }
             let said = data(&reply.body)?;
@@ -283,7 +282,7 @@ impl ZooKeeperStore {
                 continue;
             }
             let mode = one.family.mode();
-            // Of a writer that reads, its writing comes first.
+            // A writer that also reads counts as a writer.
             if !seen.is_held() {
                 seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
             }
@@ -307,19 +306,30 @@ impl HoldCaching for ZooKeeperStore {
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let paths: Vec<String> =
             claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
-        let asked: Vec<_> = paths.iter().map(|path| Operation::Children { path }).collect();
+        let mut asked = Vec::with_capacity(claims.len());
+        for (claim, path) in claims.iter().zip(&paths) {
+            // A watch reports one change, so each look sets one.
+            let channel = if claim.hears { self.session.places.recalls(path) } else { None };
+            channel.iter().for_each(|channel| self.session.watch(path, channel));
+            let watches = channel.is_some();
+            asked.push(if watches {
+                Operation::WatchChildren { path }
+            } else {
+                Operation::Children { path }
+            });
+        }
         let lines = self.session.call_all(&asked, deadline);
         let looks = claims.iter().zip(&paths).zip(lines);
         looks
             .map(|((claim, path), line)| {
                 let look = match if_there(self.standing(path, line, deadline)) {
                     Ok(Some(line)) => self.key(claim).map(|key| {
-                        let own = self.session.places.holding(&key).map(|(node, _)| node.path(&key));
-                        let is_own = |name: &str| own.as_deref() == Some(&format!("{path}/{name}"));
-                        match (line.all().any(|one| is_own(&one.name)), line.all().count()) {
-                            (false, _) => CachedCheck::Lost,
-                            (true, 1) => CachedCheck::Stays,
-                            (true, _) => CachedCheck::Wanted,
+                        let own =
+                            self.session.places.holding(&key).and_then(|(node, _)| line.find(&node.name));
+                        match own.map(|own| line.all().any(|one| one.waits_for(own))) {
+                            None => CachedCheck::Lost,
+                            Some(false) => CachedCheck::Stays,
+                            Some(true) => CachedCheck::Wanted,
                         }
                     }),
                     Ok(None) => Ok(CachedCheck::Lost),
@@ -332,8 +342,7 @@ impl HoldCaching for ZooKeeperStore {
 }
 
 impl ZooKeeperStore {
-    /// Has this client notified when a waiter comes for a lock that was just granted. Waiters that came
-    /// before count as notified.
+    /// Notifies this client of waiters for a lock just granted; those already there count.
     fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
         let Some(channel) = self.session.places.recalls(&key.path) else { return };
         self.session.watch(&key.path, &channel);
@@ -343,7 +352,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Must precede the deletion of our node, which is no other's request.
+    /// Must precede the deletion of our node, which recalls nothing.
     fn watch_no_others(&self, key: &PlaceKey) {
         if let Some(channel) = self.session.places.recalls(&key.path) {
             self.session.unwatch(&key.path, &channel);

@@ -1,8 +1,7 @@
-//! The place of a lock: its path, and the names of the nodes in which its waiters stand.
+//! A lock's path, and the names of its nodes.
 //!
-//! As Curator's `InterProcessMutex` has it: below the lock's path each waiter has a node
-//! `_c_<GUID>-lock-<number>`, which the server numbers and which goes with the waiter's session. The lowest
-//! number has the lock.
+//! As in Curator's `InterProcessMutex`: below the lock's path each owner has an ephemeral node
+//! `_c_<GUID>-lock-<number>`, numbered by the server. The lowest number has the lock.
 
 use uuid::Uuid;
 
@@ -14,12 +13,11 @@ use crate::seam::directory::Wanted;
 
 const BASE: &str = "/leasehold";
 
-/// The path of the lock with this key, below `chroot`.
+/// The path of a lock.
 ///
-/// A key that begins with `/` is a path and taken as it is. Any other is one node's name below [`BASE`]; what
-/// may not stand in one is written as `%` and two digits for each byte.
-///
-/// No part of it has the form of a waiter's name: at the lock above it would be taken for one.
+/// A key that begins with `/` is itself the path. Any other key names one node below [`BASE`], with `%` and
+/// two digits for each byte that may not stand there. No part of a path may look like a waiter's node: the
+/// lock above would take it for one.
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     if key.split('/').any(is_protocols_own) {
         let words = "the name, or a part of it, is one that waiters of another lock have on ZooKeeper";
@@ -44,7 +42,8 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of the clients' entries. No lock has this path, since a lock's has two digits behind each `%`.
+/// The folder of the clients' entries. No lock has this path, since in a lock's path two digits follow each
+/// `%`.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -53,10 +52,10 @@ pub(super) fn of_format(chroot: &str) -> String {
     format!("{chroot}{BASE}/%format")
 }
 
-/// The node whose children a list looks at.
+/// The node whose children a list reads.
 pub(super) struct ListedFolder {
     pub(super) folder: String,
-    /// For keys that are paths: their beginning, with the last slash.
+    /// For keys that are paths: their beginning, including the last slash.
     parent: Option<String>,
 }
 
@@ -69,7 +68,7 @@ impl ListedFolder {
     }
 }
 
-/// The folder of the wanted locks. For keys that are paths: the part of the pattern without wildcards.
+/// The folder of the wanted locks; for keys that are paths, the part of the pattern without wildcards.
 pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
     let plain = wanted.pattern.split(['*', '?', '[', '\\']).next().unwrap_or_default();
     let literal = format!("{}{plain}", wanted.prefix);
@@ -103,7 +102,7 @@ pub(super) fn check(path: &str) -> Result<()> {
     }
 }
 
-/// ZooKeeper looks at UTF-16: a character of two units is not allowed.
+/// ZooKeeper checks UTF-16 units: a character of two units is refused.
 fn is_allowed(character: char) -> bool {
     !matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{d7ff}'..='\u{f8ff}' | '\u{fff0}'..)
 }
@@ -112,19 +111,19 @@ fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // The last two do not get this far.
+        // The last two kinds are refused earlier.
         Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
 
-/// The prefix of the names of an owner's nodes. It follows from the owner, so the owner finds a node again
-/// whose creation was not answered.
+/// Prefix of the names of an owner's nodes. Derived from the owner, so that the owner finds a node whose
+/// creation was not answered.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))
 }
 
-/// Whether a node's name has the whole form that this crate and Curator give a waiter's node.
+/// Whether a name has the complete form that this crate and Curator give a waiter's node.
 fn is_protocols_own(name: &str) -> bool {
     let parts = name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(GUID));
     parts.is_some_and(|(guid, rest)| {
@@ -138,7 +137,7 @@ fn is_protocols_own(name: &str) -> bool {
 
 const GUID: usize = 36;
 
-/// A waiter or holder of a lock, ours or Curator's.
+/// A waiter's or holder's node, ours or Curator's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuedNode {
     pub(super) name: String,
@@ -147,7 +146,7 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None`: no waiter's node. The server writes ten digits, or a minus after an overflow.
+    /// `None`: not a waiter's node. The server writes ten digits, or a minus after an overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(family_marker(family))?;
@@ -156,10 +155,15 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server has no further numbers. It gives the last one again and again, and two nodes of one
-    /// number would both be first; where it runs over, the newest would be. Source: ZooKeeper's `DataTree`.
+    /// Whether the server is out of numbers. It then repeats the last one, and two nodes would be first;
+    /// after an overflow the newest would be. Source: ZooKeeper's `DataTree`.
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
+    }
+
+    /// Whether the node has to wait for the end of the other one.
+    pub(super) fn waits_for(&self, other: &QueuedNode) -> bool {
+        self.number > other.number && (self.family != Family::Read || other.family == Family::Write)
     }
 
     pub(super) fn digits(name: &str, family: Family) -> &str {
@@ -167,8 +171,7 @@ impl QueuedNode {
     }
 }
 
-/// The nodes of a lock in the order of their numbers. A reader whose owner wrote before has the writer's
-/// number.
+/// The nodes of a lock, by number. An owner that reads after writing has the writer's number.
 #[derive(Debug, Default)]
 pub(super) struct NodeLine(Vec<QueuedNode>);
 
@@ -179,7 +182,7 @@ impl NodeLine {
         NodeLine(waiters)
     }
 
-    /// Nodes that only look like waiters' by their names. A waiter's node is ephemeral; these may not be.
+    /// Nodes whose names only resemble a waiter's: they wait only if ephemeral.
     pub(super) fn doubtful(&self) -> impl Iterator<Item = &QueuedNode> {
         self.0.iter().filter(|one| !is_protocols_own(&one.name))
     }
@@ -192,7 +195,7 @@ impl NodeLine {
         self.0.iter().any(|waiter| (waiter.family == Family::Lock) != (family == Family::Lock))
     }
 
-    /// Whether a newcomer would have to wait.
+    /// Whether a new owner would have to wait.
     pub(super) fn is_busy_for(&self, family: Family) -> bool {
         self.0.iter().any(|waiter| family != Family::Read || waiter.family == Family::Write)
     }
@@ -205,10 +208,9 @@ impl NodeLine {
         self.0.iter().find(|waiter| waiter.name == name)
     }
 
-    /// The nearest node whose end this one has to wait for; `None`: this one holds the lock.
+    /// The nearest node that must end before this one holds the lock; `None`: it holds it.
     pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
-        let before = self.0.iter().rev().filter(|other| other.number < waiter.number);
-        before.into_iter().find(|other| waiter.family != Family::Read || other.family == Family::Write)
+        self.0.iter().rev().find(|other| waiter.waits_for(other))
     }
 
     pub(super) fn holders(&self, family: Family) -> impl Iterator<Item = &QueuedNode> {
@@ -227,7 +229,7 @@ mod tests {
     use crate::ident::ClientId;
 
     #[test]
-    fn a_name_that_is_a_path_is_taken_as_it_is_and_any_other_is_one_node() {
+    fn a_path_is_kept_and_another_name_is_encoded() {
         let of = |key: &str| of_lock("/app", key).unwrap();
         assert_eq!(of("/locks/a"), "/app/locks/a");
         assert_eq!(of("orders"), "/app/leasehold/orders");
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_looks_below_the_part_of_a_path_that_is_no_pattern() {
+    fn a_list_reads_below_the_literal_part() {
         let of = |prefix: &str, pattern: &str| {
             let wanted = Wanted { prefix: prefix.to_owned(), pattern: pattern.to_owned() };
             let place = listed("/app", &wanted);
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_stand_in_the_order_of_their_numbers_whatever_else_lies_there() {
+    fn waiters_queue_by_number_among_other_nodes() {
         let line = line(&[
             "_c_b-lock-0000000010",
             "sub",
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_whole_form_is_no_locks_and_any_other_is_in_doubt() {
+    fn only_incomplete_names_are_in_doubt() {
         let own = "_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001";
         for name in [own, &format!("/a/{own}"), &format!("/{own}/a"), &own.replace("lock-", "__WRIT__")] {
             assert_eq!(of_lock("", name).unwrap_err().kind(), crate::ErrorKind::InvalidInput, "{name}");
@@ -367,7 +369,7 @@ mod fuzz {
     use crate::fuzz::{each, nearly_text};
 
     #[test]
-    fn any_name_is_a_path_that_is_read_back_or_refused() {
+    fn any_name_is_read_back_or_refused() {
         each(nearly_text(&[b"orders", b"/jobs/night", b"a/b%c", b".", b"/zookeeper"]), String::len, |name| {
             match of_lock("", name) {
                 Ok(path) if !name.starts_with('/') => {

@@ -1,4 +1,4 @@
-//! The places of this client's owners: their nodes, and how long each of them holds its lock.
+//! The nodes of this client's owners, and how long each holds its lock.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::time::Moment;
 pub(super) struct PlaceKey {
     pub(super) path: Arc<str>,
     pub(super) owner: Owner,
-    /// The halves of a read-write lock are held apart.
+    /// The two halves of a read-write lock are held separately.
     pub(super) family: Family,
 }
 
 #[derive(Debug)]
 struct NodePlace {
-    /// Notified when the owner should look again: the node in front has gone, or the connection.
+    /// Wakes the owner when the node in front is gone, or the connection.
     topic: Arc<Channel>,
     node: Option<LockNode>,
-    /// A creation was not answered: the node may exist now or later.
+    /// A creation was not answered: the node may exist, now or later.
     in_doubt: bool,
     held: Option<HeldNode>,
 }
@@ -31,7 +31,7 @@ struct NodePlace {
 #[derive(Debug, Clone)]
 pub(super) struct LockNode {
     pub(super) name: Arc<str>,
-    /// The transaction that made it: later ones are greater, for all locks of an ensemble.
+    /// The transaction that made it; it grows, over all locks of an ensemble.
     pub(super) transaction: u64,
     pub(super) life: Arc<Life>,
 }
@@ -45,7 +45,7 @@ impl LockNode {
 #[derive(Debug, Clone)]
 pub(super) struct HeldNode {
     pub(super) count: u32,
-    /// The end of the lease. The servers know no lease: this client deletes the node then.
+    /// End of the lease. The servers know no leases: this client deletes the node then.
     pub(super) until: Moment,
     pub(super) window: Arc<Window>,
     ending: bool,
@@ -60,7 +60,7 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// Channels of cached locks, by path: notified when others ask for the lock.
+    /// By path; notified when others ask for a cached lock.
     recalls: Mutex<CrowdMap<Box<str>, Arc<Channel>>>,
 }
 
@@ -84,7 +84,7 @@ impl NodePlaces {
         self.entries.lock().get(key).is_some_and(|place| place.node.is_some())
     }
 
-    /// A node that went with its session does not count.
+    /// A node that ended with its session does not count.
     pub(super) fn look(&self, key: &PlaceKey) -> KnownNodes {
         let mut entries = self.entries.lock();
         let place = entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key));
@@ -123,7 +123,7 @@ impl NodePlaces {
         }
     }
 
-    /// Prolongs a hold to `until` at least, if it still stands.
+    /// Prolongs a hold that still stands to `until` at least.
     pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);
@@ -131,10 +131,9 @@ impl NodePlaces {
         }
     }
 
-    /// The channel that is notified when others want a cached lock, or when the connection breaks, which ends
-    /// all watches.
+    /// The channel notified when others want a cached lock, or when the connection and its watches end.
     pub(super) fn hear(&self, path: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
-        // Joined under the mutex that `left` takes: a channel that has just been joined is not forgotten.
+        // Joined under the mutex that `left` takes, so that a channel just joined is not removed.
         let mut recalls = self.recalls.lock();
         let channel = recalls.entry(path.into()).or_insert_with(|| Arc::new(Channel::new(path, true)));
         Subscription::new(Arc::clone(channel), source, waker)
@@ -165,7 +164,7 @@ impl NodePlaces {
         }
     }
 
-    /// The end of the lease of this client's hold by that node.
+    /// End of the lease of the hold with this node.
     pub(super) fn until(&self, path: &str, name: &str) -> Option<Moment> {
         let entries = self.entries.lock();
         let mut here = entries.iter().filter(|(key, _)| *key.path == *path).map(|(_, place)| place);
@@ -179,12 +178,12 @@ impl NodePlaces {
         topics.iter().for_each(|topic| topic.notify());
     }
 
-    /// Nodes whose leases are over, to be deleted, and the end of the next one.
+    /// Nodes whose leases are over, to delete now, and when the next one ends.
     pub(super) fn take_ended(&self, now: Moment) -> (Vec<(PlaceKey, LockNode)>, Moment) {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();
         entries.retain(|_, place| {
-            // A node that went with its session is gone already.
+            // Nodes of an ended session are gone already.
             place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
         });
         for (key, place) in entries.iter_mut() {
@@ -202,7 +201,7 @@ impl NodePlaces {
         (ended, next)
     }
 
-    /// Deleting failed: try again.
+    /// The deletion failed; it is repeated.
     pub(super) fn put_back(&self, key: &PlaceKey) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.ending = false;
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_for_recalls_is_there_as_long_as_somebody_listens_to_it() {
+    fn a_recall_channel_ends_with_its_last_listener() {
         let places = NodePlaces::default();
         let hear = || places.hear("/a", Arc::new(Nobody), &Waker::default());
         let (one, other) = (hear(), hear());
@@ -256,7 +255,6 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    /// A place whose owner holds the lock by this node until `until`, in a session that lives.
     fn held(name: &str, until: Moment) -> (NodePlaces, PlaceKey, Arc<Life>) {
         let (places, key) = (NodePlaces::default(), key());
         let life = Arc::new(Life::new(1, Vec::new(), std::time::Duration::from_secs(30)));
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_an_old_node_is_nothing_to_the_next_of_the_same_owner() {
+    fn news_of_an_old_node_leave_the_next_alone() {
         let (places, key, life) = held("old", at(10));
         places.set_doubt(&key);
         places.set_node(&key, Some(node("new", &life)));
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_whose_time_is_over_is_taken_away_once_and_again_if_that_failed() {
+    fn an_expired_hold_is_deleted_and_retried_after_failure() {
         let (places, key, _life) = held("n", at(10));
         let ended = |now| places.take_ended(at(now)).0.len();
         assert_eq!((ended(9), places.take_ended(at(9)).1), (0, at(10)));
@@ -293,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_went_with_its_session_holds_nothing_and_needs_no_taking_away() {
+    fn a_node_of_an_ended_session_needs_no_deletion() {
         let (places, key, life) = held("n", at(10));
         life.end();
         assert!(places.holding(&key).is_none());
@@ -306,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_hold_a_lock_each_has_its_own_end() {
+    fn each_holder_has_its_own_end() {
         let (places, key, life) = held("n", at(10));
         for (name, until) in [("m", 20), ("o", 30)] {
             let other = PlaceKey { owner: Owner::new(key.owner.client(), until), ..key.clone() };

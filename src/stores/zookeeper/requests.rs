@@ -36,8 +36,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// The queue of a lock whose node has these children. Where the names do not tell, the server says which
-    /// of them are ephemeral, as waiters' nodes are.
+    /// The queue of a lock with these children. Where a name is doubtful, asks the server whether the node
+    /// is ephemeral, as waiters' nodes are.
     pub(super) fn line_of(&self, lock: &str, children: Vec<String>, deadline: Moment) -> Found<NodeLine> {
         let mut line = NodeLine::new(children);
         let doubtful: Vec<String> = line.doubtful().map(|one| one.name.clone()).collect();
@@ -50,7 +50,7 @@ impl ZooKeeperStore {
         for (name, reply) in doubtful.into_iter().zip(self.session.call_all(&looks, deadline)) {
             match if_there(reply)? {
                 Some(reply) if jute::is_ephemeral(&reply.body)? => {}
-                // Nodes that are gone wait no more.
+                // A node that is gone waits no more.
                 Some(_) | None => others.push(name),
             }
         }
@@ -73,8 +73,7 @@ impl ZooKeeperStore {
         if count > 1 {
             return Ok(Attempt::Lost);
         }
-        // A thread that does not wait makes no node only to find the lock busy. A thread that writes may read
-        // all the same.
+        // An owner that does not wait creates no node just to find the lock busy. A writer may always read.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
         if !claim.waits && !may_read {
             let line = self.line(&key.path, deadline)?;
@@ -99,7 +98,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // Only of a waiter the keeping thread knows that there is a node to delete.
+                // The keeping thread knows the nodes of waiters only, so another claim needs a clean-up.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -109,11 +108,11 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Looks for the owner in front. A claim that waits watches its node; one that does not gives up.
+    /// Looks for the node in front; a claim that waits watches it.
     fn look_ahead(&self, claim: &Claim, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<Ahead> {
         let line = self.line(&key.path, deadline)?;
         let Some(waiter) = line.find(&node.name) else {
-            // Someone deleted our node. A waiter queues again, at the end.
+            // Somebody deleted our node. A waiter queues again, at the end.
             self.session.places.set_node(key, None);
             return Ok(Ahead::Unclear);
         };
@@ -130,7 +129,7 @@ impl ZooKeeperStore {
             self.give_up(key, node, deadline)?;
             return Ok(Ahead::Somebody);
         }
-        // `false`: the owner in front has just gone.
+        // `false`: the node in front is gone.
         let is_watched = self.watch(key, &in_front.name, deadline)?;
         Ok(if is_watched { Ahead::Somebody } else { Ahead::Unclear })
     }
@@ -154,8 +153,8 @@ impl ZooKeeperStore {
         if key.family == Family::Read
             && let Some((node, _)) = self.session.places.holding(&writing(key))
         {
-            // As Curator: an owner that writes and reads has the writer's place, also after the writing is
-            // over.
+            // As in Curator: an owner that writes and reads has the writer's number, also after it stops
+            // writing.
             made.push_str(QueuedNode::digits(&node.name, Family::Write));
             mode = Mode::Ephemeral;
         }
@@ -173,7 +172,7 @@ impl ZooKeeperStore {
         Ok(node)
     }
 
-    /// Makes a node, and the folder that it is in where that is missing.
+    /// Creates a node, and the folder above if that is missing.
     pub(super) fn create_in(&self, folder: &str, create: &Operation<'_>, deadline: Moment) -> Replied {
         match self.session.call(create, deadline) {
             Err(NoReply::Code(code::NO_NODE)) => {
@@ -184,16 +183,16 @@ impl ZooKeeperStore {
         }
     }
 
-    /// As Curator: the servers delete parents some time after their last child.
+    /// Parents are containers, as in Curator: the servers delete them some time after the last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
-        // Mostly only the last is missing.
+        // Usually only the last is missing.
         if self.make_container(lock, deadline)? {
             return Ok(());
         }
         for path in path::with_parents(lock) {
             match self.make_container(path, deadline) {
                 Ok(_) => {}
-                // This login may not make a parent, which may exist; the last one decides.
+                // The parent may exist although this login may not create it; the last one decides.
                 Err(NoReply::Code(code::NO_AUTH)) if path != lock => {}
                 Err(failure) => return Err(failure),
             }
@@ -214,7 +213,7 @@ impl ZooKeeperStore {
         match outcome {
             Ok(_) | Err(NoReply::Code(code::NODE_EXISTS)) => Ok(true),
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // A container holds no lock, so its outcome does not matter.
+            // A container holds no lock, so an unknown outcome does not matter.
             Err(NoReply::Failed(Failure::Unknown(error))) => {
                 Err(NoReply::refused(Error::new(error.kind(), "lock", error.detail())))
             }
@@ -222,12 +221,12 @@ impl ZooKeeperStore {
         }
     }
 
-    /// `false`: the node in front is gone already.
+    /// `false`: the node in front is gone.
     pub(super) fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Found<bool> {
         let topic = self.session.places.topic(key);
         let path = format!("{}/{in_front}", key.path);
         self.session.watch(&path, &topic);
-        // By reading: a watch by `exists` would stay where no node comes any more.
+        // Watches by reading: a watch set by `exists` would outlive the node.
         let watched = self.session.call(&Operation::Watch { path: &path }, deadline);
         if watched.is_err() {
             self.session.unwatch(&path, &topic);
@@ -237,7 +236,7 @@ impl ZooKeeperStore {
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         let found = if_there(self.session.call(&Operation::Exists { path: &node.path(key) }, deadline))?;
-        // A node of another session says nothing about this one's.
+        // A node of another session is not this one's.
         Ok(found.is_some_and(|reply| Arc::ptr_eq(&reply.life, &node.life)))
     }
 
@@ -271,7 +270,7 @@ impl ZooKeeperStore {
 
     pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
-        // Forgotten only when the servers have answered: the keeping thread deletes what it knows.
+        // Forgotten only after the servers answered: the keeping thread deletes only known nodes.
         let freed = match self.session.places.known(&key) {
             Some(KnownNodes { node: Some(node), .. }) => {
                 !node.life.is_over() && self.delete(&node.path(&key), deadline)?
@@ -284,10 +283,9 @@ impl ZooKeeperStore {
         Ok(if freed { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } })
     }
 
-    /// Deletes nodes of an owner that this client does not know of; whether there were any.
+    /// Deletes an owner's nodes that this client does not know; returns whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
-        // Once `sync` is answered, every earlier request of this session has been carried out or never will
-        // be.
+        // After the answer to `sync`, no earlier request of this session is still to be carried out.
         match self.session.call(&Operation::Sync { path: &key.path }, deadline) {
             Ok(_) | Err(NoReply::Code(_)) => {}
             Err(failure) => return Err(failure),
@@ -309,14 +307,14 @@ impl ZooKeeperStore {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
-    /// The node of a holder, with its data; the owner's own if it holds.
+    /// The holder's node and its data; the owner's own node if it holds.
     pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);
         let mut holders: Vec<_> = line.holders(key.family).collect();
         holders.sort_by_key(|waiter| own.as_deref() != Some(&*waiter.name));
         for waiter in holders {
-            // `None`: it has just gone.
+            // `None`: just gone.
             if let Some(reply) = self.data_of(&key.path, &waiter.name, deadline)? {
                 return Ok(Some((waiter.name.clone(), jute::data(&reply.body)?)));
             }
@@ -337,7 +335,7 @@ impl ZooKeeperStore {
         let (holder, lease) = described(&shown, &data);
         let until = self.session.places.until(&key.path, &shown);
         let left = until.map(|until| until.since(Clock::System.now()));
-        // A node of this client's that it no longer knows has been deleted since the look.
+        // A node of ours that is no longer known was deleted after the list was read.
         let is_over = holder.rsplit_once(':').map(|(client, _)| client)
             == owner.to_string().rsplit_once(':').map(|(client, _)| client);
         Ok(Some(Snapshot {
@@ -357,11 +355,10 @@ impl ZooKeeperStore {
     }
 }
 
-/// The owners in front of a node.
 enum Ahead {
     Nobody,
     Somebody,
-    /// A node has gone meanwhile: look again.
+    /// A node has gone meanwhile; repeat.
     Unclear,
 }
 

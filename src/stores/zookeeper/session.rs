@@ -1,9 +1,9 @@
-//! The session: one connection at a time to one of several servers, with all threads' requests and watches.
+//! The session: one connection at a time, to one of several servers, for all threads' requests and watches.
 //!
-//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come in
-//! the order of the requests. When a connection ends, all requests without a reply are failed *before* the
-//! next connection: their callers decide under which owner numbers a lock may be asked for again. The second
-//! thread is in `keep`.
+//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come
+//! in the order of the requests. When a connection ends, requests without a reply fail *before* the next
+//! connection is made: their callers decide under which owner numbers they may ask again. `keep` has the
+//! second thread.
 //!
 //! Long because one protocol connects, writes, reads and ends a connection.
 
@@ -32,24 +32,24 @@ use crate::sync::{Condvar, Mutex, Outbox};
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// [`Session::close`] waits as long for its threads, one of which may be connecting.
+/// Longest time that [`Session::close`] waits for the threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// Between attempts to connect: the first, and the longest.
+/// Pause between attempts to connect: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 pub(super) struct Session {
     pub(super) address: Arc<ZooKeeperAddress>,
-    /// The login and the certificates as the files of secrets have them by now.
+    /// Login and certificates, renewed from their files.
     renewal: Arc<Renewable<ZooKeeperAddress>>,
     pub(super) places: NodePlaces,
     reporter: Arc<Reporter>,
     connect_timeout: Duration,
     timeout: Duration,
     pub(super) state: Mutex<SessionState>,
-    /// Signalled when there is a connection or one is wanted, after a failure to connect, and on closing.
+    /// Signals a connection, the wish for one, a failure to connect, and the end.
     changed: Condvar,
     pub(super) kept: Condvar,
-    /// When the keeping thread looks next, as `Moment::nanos`; the maximum while it is looking.
+    /// When the keeping thread looks next, as `Moment::nanos`; the maximum while it looks.
     pub(super) next_check: AtomicU64,
     pub(super) me: Weak<Session>,
 }
@@ -66,7 +66,7 @@ pub(super) struct SessionState {
     last_transaction: i64,
     watches: CrowdMap<Box<str>, Vec<Arc<Channel>>>,
     pub(super) last_beat: Option<Moment>,
-    /// Failures since the last connection, and the last of them.
+    /// Number of failures since the last connection, and the last one.
     failures: usize,
     trouble: Option<Error>,
     is_down_reported: bool,
@@ -85,7 +85,7 @@ pub(super) struct PendingReply {
 /// Runs on the reading thread, so it must not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
 pub(super) type Replied = Found<ZooKeeperReply>;
-/// The result of a request, where the caller judges some error codes.
+/// A result whose error codes the caller judges.
 pub(super) type Found<T> = std::result::Result<T, NoReply>;
 
 #[derive(Debug)]
@@ -96,13 +96,13 @@ pub(super) struct ZooKeeperReply {
 
 #[derive(Debug)]
 pub(super) enum NoReply {
-    /// The server answered with this error and changed nothing; the caller may accept some codes.
+    /// The server refused and changed nothing.
     Code(i32),
     Failed(Failure),
 }
 
 impl NoReply {
-    /// There is no reply to a request that was sent.
+    /// A request was sent and no reply came.
     fn new(error: Error, is_write: bool) -> NoReply {
         NoReply::Failed(if is_write {
             Failure::Unknown(error.with_unknown_outcome())
@@ -111,14 +111,14 @@ impl NoReply {
         })
     }
 
-    /// Nothing happened, and nothing will.
+    /// The request was not sent, and never will be.
     pub(super) fn refused(error: Error) -> NoReply {
         NoReply::Failed(Failure::Refused(error))
     }
 }
 
 impl From<Error> for NoReply {
-    /// A reply that cannot be read: a write may have been carried out.
+    /// The reply is unreadable: a write may have been carried out.
     fn from(error: Error) -> NoReply {
         NoReply::Failed(Failure::Unknown(error.with_unknown_outcome()))
     }
@@ -168,7 +168,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the first connection, or until each server was tried.
+    /// Waits for the first connection, or until every server failed once.
     fn first_connection(&self) -> Result<()> {
         let deadline = Clock::System.after(self.connect_timeout);
         let mut state = self.state.lock();
@@ -195,7 +195,6 @@ impl Session {
         Session::told(&told, request, deadline)
     }
 
-    /// Requests that are sent together.
     pub(super) fn call_all(&self, requests: &[Operation<'_>], deadline: Moment) -> Vec<Replied> {
         let told: Vec<_> = requests.iter().map(|request| self.ask(request, deadline)).collect();
         told.iter().zip(requests).map(|(told, request)| Session::told(told, request, deadline)).collect()
@@ -214,7 +213,7 @@ impl Session {
         })
     }
 
-    /// Sends a request; without a connection waits for one until `deadline`.
+    /// Sends a request; without a connection waits for one, until `deadline`.
     pub(super) fn post(&self, request: &Operation<'_>, deadline: Moment, done: OnReply) {
         let mut state = self.state.lock();
         let error = loop {
@@ -238,7 +237,7 @@ impl Session {
         done(Err(NoReply::refused(error)));
     }
 
-    /// Writes as much as the socket takes at once. The reading thread writes the rest.
+    /// Writes what the socket takes at once. The reading thread writes the rest.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         let written =
@@ -246,11 +245,11 @@ impl Session {
         if written.is_err()
             && let Some(stream) = &state.stream
         {
-            stream.shutdown(); // which the reading thread notices, and ends the connection
+            stream.shutdown(); // the reading thread notices
         }
     }
 
-    /// Notifies `topic` when the node changes or goes; to be called before the request that sets the watch.
+    /// Notifies `topic` when the node changes or ends; call it before the request that sets the watch.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();
@@ -259,7 +258,6 @@ impl Session {
         }
     }
 
-    /// There was no node to watch.
     pub(super) fn unwatch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         if let Some(watchers) = state.watches.get_mut(path) {
@@ -273,7 +271,7 @@ impl Session {
     /// Makes the keeping thread look by `moment`; see `Service::look_by`.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
-            let _state = self.state.lock(); // it is either looking, and will again, or asleep
+            let _state = self.state.lock(); // the thread is asleep, or will look again
             self.kept.notify_all();
         }
     }
@@ -316,7 +314,7 @@ impl Session {
             let host = self.address.hosts.get(server % self.address.hosts.len().max(1));
             server = server.wrapping_add(1);
             let Some((host, port)) = host else { return };
-            // A silent server leaves time for the others.
+            // A silent server must leave time for the others.
             let share = u32::try_from(self.address.hosts.len()).unwrap_or(u32::MAX).clamp(1, 3);
             let soon = life.as_ref().map_or(Duration::MAX, |life| life.timeout / 3);
             let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
@@ -340,7 +338,8 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Within a round one server that answers says more than others that are down.
+                    // Within one round, the error that a server answered is kept over errors of servers that
+                    // are down.
                     let is_first = state.failures.is_multiple_of(self.address.hosts.len().max(1));
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -355,7 +354,7 @@ impl Session {
         }
     }
 
-    /// Sleeps until there is a session to keep or a connection is wanted. `None`: closed.
+    /// Sleeps until a session is to be kept or a connection is wanted. `None`: closed.
     fn until_wanted(&self) -> Option<(Option<Arc<Life>>, i64)> {
         let mut state = self.state.lock();
         while !state.closed && state.life.is_none() && !state.wanted {
@@ -385,7 +384,7 @@ impl Session {
         Some(stream)
     }
 
-    /// Reads until the connection ends, and returns why.
+    /// Reads until the connection ends; returns the reason.
     fn read_on(&self, stream: &Wire, life: &Arc<Life>) -> Error {
         let mut from = io::BufReader::new(stream);
         loop {
@@ -421,7 +420,7 @@ impl Session {
         };
         let is_over = header.error == code::SESSION_EXPIRED;
         let is_elsewhere = header.error == code::SESSION_MOVED;
-        // The leader may not have seen a refused request.
+        // A refused request may not have reached the leader.
         if pending.asks_the_leader && header.error == 0 {
             life.answered(pending.sent, Clock::System.now());
         }
@@ -455,12 +454,12 @@ impl Session {
         self.state.lock().trouble = Some(error);
         self.kept.notify_all();
         if waits {
-            // The watches went with the connection; looking again sets them on the next one.
+            // The watches ended with the connection; a poll sets them on the next one.
             self.places.wake_all();
         }
     }
 
-    /// The servers have ended the session: holders are notified at once, and waiters queue again at the end.
+    /// The servers ended the session: holders are notified, and waiters queue again, at the end.
     fn expire(&self, life: &Arc<Life>) {
         life.end();
         let watchdog = {
@@ -479,13 +478,13 @@ impl Session {
 }
 
 impl SessionState {
-    /// Queues a request for the next [`flush`](Session::flush). The reading thread finds errors of the
+    /// Queues a request for the next [`flush`](Session::flush). The reading thread sees errors of the
     /// socket.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));
         }
-        // Negative numbers are for messages that answer no request.
+        // Negative numbers mark messages that answer no request.
         self.last_number = self.last_number.checked_add(1).unwrap_or(1);
         let number = self.last_number;
         let sent = Clock::System.now();
@@ -512,8 +511,7 @@ mod tests {
 
     const SESSION: Duration = Duration::from_secs(600);
 
-    /// A server that welcomes one client, and reads nothing more until it is signalled to; then it answers
-    /// everything.
+    /// A server that welcomes a client, reads nothing until signalled, and then answers everything.
     fn server(go: Receiver<()>) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -534,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_reads_nothing_holds_up_nobody_and_gets_everything_once_it_reads() {
+    fn a_server_that_reads_late_gets_everything() {
         const REQUESTS: usize = 300;
         let (tell, go) = bounded(1);
         let options =
@@ -548,11 +546,11 @@ mod tests {
             let sender = sender.clone();
             let done = Box::new(move |outcome: Replied| sender.send(outcome.is_ok()).unwrap());
             session.post(&Operation::Delete { path: &path }, begun.plus(SESSION), done);
-            // It takes a lock, too, that a write which waits would have.
+            // `timeout` takes a lock that a blocked write would hold.
             assert_eq!(session.timeout(), SESSION);
         }
-        // Nothing was read so far. A write that waits would have ended the connection, and what was to be
-        // written with it.
+        // The server has read nothing. A write that blocks would have ended the connection with the rest
+        // unwritten.
         assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {

@@ -1,4 +1,4 @@
-//! Requests that were not answered, by a server of the tests' own.
+//! Unanswered requests, with a simulated server.
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 const SESSION: Duration = Duration::from_secs(3_600);
 const LOCK: &str = "/lock";
 
-/// The nodes of one lock, on a server that makes the first node and ends the connection instead of saying so.
+/// The nodes of one lock, on a server that creates the first node and hangs up instead of answering.
 #[derive(Default)]
 struct Nodes {
     names: Vec<String>,
@@ -42,7 +42,7 @@ impl Nodes {
                 let names = self.names.iter().flat_map(|name| text(name));
                 Reply::Done(count.into_iter().chain(names).collect())
             }
-            // The number of the format: nobody may read it.
+            // The format's node is unreadable.
             4 => Reply::Code(code::NO_AUTH),
             9 => Reply::Done(text(&request.path)),
             15 => {
@@ -64,7 +64,7 @@ fn claim() -> Claim {
     Claim { waits: true, ..Claim::new(Kind::Mutex, &name, owner, Duration::from_secs(60)) }
 }
 
-/// An owner whose attempt was carried out and not answered, and what lies on the server.
+/// An owner whose attempt was carried out and not answered, and the server's nodes.
 fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
     let nodes = Arc::new(Mutex::new(Nodes::default()));
     let server = Server::start(SESSION, {
@@ -79,7 +79,7 @@ fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
     (store, claim, nodes)
 }
 
-/// The answer of a clean-up, which may have to wait for the next connection.
+/// The answer to a clean-up, which may have to wait for the next connection.
 fn clean_up(store: &ZooKeeperStore, claim: &Claim) -> Release {
     match store.clean_up(std::slice::from_ref(claim), soon()).pop() {
         Some(Ok(release)) => release,
@@ -88,7 +88,7 @@ fn clean_up(store: &ZooKeeperStore, claim: &Claim) -> Release {
 }
 
 #[test]
-fn a_node_whose_making_was_not_answered_is_taken_away_by_the_first_clean_up() {
+fn a_clean_up_deletes_an_unanswered_creation() {
     let (store, claim, nodes) = in_doubt();
     let another = path::prefix(Owner::new(ClientId::random(), 1), Family::Lock) + "0000000007";
     nodes.lock().names.push(another.clone());
@@ -97,9 +97,9 @@ fn a_node_whose_making_was_not_answered_is_taken_away_by_the_first_clean_up() {
     store.close();
 }
 
-/// It had not come to be when the first looked.
+/// The node came into being after the first look.
 #[test]
-fn a_node_that_comes_to_be_after_a_clean_up_is_taken_away_by_the_next() {
+fn the_next_clean_up_deletes_a_late_node() {
     let (store, claim, nodes) = in_doubt();
     let late = nodes.lock().names.pop().unwrap();
     assert_eq!(clean_up(&store, &claim), Release::NotHeld { holder: None });
@@ -109,7 +109,7 @@ fn a_node_that_comes_to_be_after_a_clean_up_is_taken_away_by_the_next() {
     store.close();
 }
 
-/// As by a thread that goes on waiting under its number.
+/// As with a thread that waits again under its number.
 #[test]
 fn an_attempt_after_one_in_doubt_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();
@@ -139,9 +139,9 @@ fn on(
     ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap()
 }
 
-/// As today's servers do: the last number is given again and again.
+/// As today's servers do: they repeat the last number.
 #[test]
-fn of_a_lock_whose_numbers_are_used_up_nobody_gets_the_last_one() {
+fn nobody_gets_the_last_number_of_a_lock() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
     let store = on(&nodes, |_, reply| reply);
     let attempt = || store.attempt(&claim(), 1, soon());

@@ -1,5 +1,5 @@
-//! The list of servers, and those that can be used from the start. Each is connected to on a thread of its own,
-//! which no caller has to wait for.
+//! The list of servers, and which of them can be used from the start. Separate threads connect, and no
+//! caller waits for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::votes::{Votes, majority};
 
 impl Redlock {
-    /// Connects to the nodes. Fewer than half may be out of reach, or be of no use, as a replica is, or one
-    /// that wants another password; they join when they can be used. Once there is a majority, the others are
-    /// waited for as long again, or for a node's time-out: one that is silent costs no more.
+    /// Connects to the nodes. Fewer than half may be unreachable or unusable, as a replica is, or a server
+    /// with another password; they join once usable. After a majority is there, waits as long again for the
+    /// others, or for a node's time-out.
     pub(crate) fn connect(
         nodes: Vec<VotingNode>,
         node_timeout: Duration,
@@ -28,7 +28,7 @@ impl Redlock {
     ) -> Result<Redlock> {
         let (monitor, shared) = NodeMonitor::start(nodes, node_timeout, reporter)?;
         let redlock = Redlock { shared, monitor: Arc::new(monitor), pauses: Mutex::default() };
-        // The monitor takes what arrives later.
+        // The monitor handles later arrivals.
         let arrivals = redlock.shared.arrivals.1.lock();
         let opened = redlock.open_all(connect_timeout, &arrivals);
         let joined = redlock.join_all(opened);
@@ -41,7 +41,6 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Connects to all at the same time.
     fn open_all(
         &self,
         connect_timeout: Duration,
@@ -72,7 +71,8 @@ impl Redlock {
     fn join_all(&self, all: Vec<Option<Result<Voter>>>) -> Result<()> {
         let nodes = &self.shared.nodes;
         let mut opened = Vec::new();
-        // A list that is wrong, and what a member answers, which is the client's if there is no majority.
+        // The reason for an unusable list, and a server's refusal, which the client returns without a
+        // majority.
         let (mut wrong, mut unusable) = (None, None);
         let late = || Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet");
         for (node, answer) in nodes.iter().zip(all) {
@@ -117,7 +117,7 @@ impl Redlock {
             close_all(votes.0);
             return answer.map_err(Failure::into_error);
         }
-        // Each has its time: on a slow link, too, the first client notes the number on all.
+        // Each has its own deadline: on a slow link, too, the first client notes the format on all.
         let noted = |member: &Voter| member.noted(Clock::System.after(self.shared.node_timeout));
         let other_format = votes.done().find_map(|member| noted(member).err());
         if let Some(error) = other_format {
@@ -147,7 +147,7 @@ impl Redlock {
     }
 }
 
-/// Whether the server is none for Redlock whatever its state is.
+/// Whether Redlock can never use this server, whatever its state.
 fn is_of_list(error: &Error) -> bool {
     use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
@@ -159,10 +159,10 @@ fn close_all(opened: Vec<Answer<Voter>>) {
     }
 }
 
-/// How long one connection of a server that is opened late may take.
+/// Longest time for a connection to a server that is opened late.
 const LATE_CONNECT: Duration = Duration::from_secs(1);
 
-/// Tells of the outcome, also when the thread panics.
+/// Reports the outcome, also when the thread panics.
 struct Opening {
     shared: Arc<NodeMonitorShared>,
     node: usize,
@@ -178,14 +178,14 @@ impl Drop for Opening {
             opened.into_iter().for_each(|member| member.store.close());
             return;
         }
-        // There is room for one of each server, which is opened by one thread at a time.
+        // Capacity for one arrival a server; one thread at a time opens it.
         drop(self.shared.arrivals.0.try_send((self.node, opened)));
         self.shared.wake();
     }
 }
 
 impl NodeMonitorShared {
-    /// Has a thread connect to a server, which is among the arrivals then.
+    /// Connects on another thread; the result is an arrival.
     pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
         self.begin(node, move |node| (node.open)(connect_timeout));
     }
@@ -202,7 +202,7 @@ impl NodeMonitorShared {
             let mut opening = opening;
             opening.opened = opening.shared.nodes.get(node).map(open);
         };
-        // Without a thread it is dropped, which says so.
+        // Dropped without a thread, which reports a failure.
         drop(thread::Builder::new().name("leasehold-member".to_owned()).spawn(open));
     }
 
@@ -214,8 +214,7 @@ impl NodeMonitorShared {
         });
     }
 
-    /// Takes into use what was not there when the client was made and has arrived, unless the client is still
-    /// being made.
+    /// Takes arrived servers into use, unless the client is still under construction.
     pub(super) fn take_arrivals(&self) {
         let Some(arrivals) = self.arrivals.1.try_lock() else { return };
         while let Ok((at, opened)) = arrivals.try_recv() {

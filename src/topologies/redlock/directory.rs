@@ -1,7 +1,7 @@
-//! The directory of clients on several servers, and the list of their locks.
+//! The directory of clients, and the list of locks, on several servers.
 //!
-//! Each server has an entry of each client, so that any of them can be asked. A server knows the locks that
-//! it granted; the list has what a majority says of each.
+//! Each server has every client's entry, so any can be asked. A server knows the locks that it granted; the
+//! list shows what a majority says about each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Redlock {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
     }
 
-    /// Whether one of these servers shows the lock under the same owners: then it has listed it.
+    /// Whether one of these servers shows the lock with the same owners, and so has listed it.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| {
@@ -49,7 +49,7 @@ fn away<T>(words: &'static str) -> Answer<T> {
 
 impl Directory for Redlock {
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        // The first one's answer stands for all: they have users with the same rights.
+        // The first answer stands for all, whose users have the same rights.
         let mut done = Some(done);
         for (_, directory) in self.directories() {
             let done = done.take().unwrap_or_else(|| Box::new(drop));
@@ -57,7 +57,7 @@ impl Directory for Redlock {
         }
     }
 
-    /// By all servers that are in use: any of them may be asked.
+    /// On all servers in use, since any may be asked.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let mut last = none("no server in use has a directory of clients");
         let mut failed = None;
@@ -71,12 +71,12 @@ impl Directory for Redlock {
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        // One that stays ends with its lease.
+        // An entry that stays ends with its lease.
         self.directories().for_each(|(_, one)| drop(one.remove(client, self.node_until(deadline))));
         Ok(())
     }
 
-    /// An entry that one server lacks, as one that was started anew does, the next may have.
+    /// The next server may have an entry that a restarted one lacks.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, examined: 0 };
         for (_, directory) in self.directories() {
@@ -96,7 +96,7 @@ impl Directory for Redlock {
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        // A list goes on where it began: another server's pages are others.
+        // A list continues on its first server: another one's pages differ.
         let begun = from.servers.as_ref().and_then(|servers| servers.first());
         let place = Place { servers: None, cursor: from.cursor.clone() };
         let mut last = away("the server that the list comes from is away");
@@ -115,10 +115,10 @@ impl Directory for Redlock {
 
 impl Listing for Redlock {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        // By a server that has other names for locks, they cannot be listed.
+        // Locks cannot be listed by a server that has other names for them.
         let listable = || self.servers().filter(|(node, _)| node.has_names_as_given());
         let all = self.shared.nodes.len();
-        // The number of servers that together show each lock that a majority has.
+        // How many servers together show each lock of a majority.
         let enough = all - majority(all) + 1;
         if self.shared.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
@@ -126,7 +126,7 @@ impl Listing for Redlock {
         if from.servers.is_none() && listable().count() < enough {
             return away("too many servers are away: some locks would be missing");
         }
-        // All that are asked, and how many have been: what these show has been listed.
+        // All that are to be asked, and how many were: what those show was listed.
         let mut servers: Vec<String> =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
         let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));
@@ -142,7 +142,7 @@ impl Listing for Redlock {
         );
         let mut page = match answer {
             Ok(page) => page,
-            // One that has shown nothing yet is done without, if the others are enough.
+            // Skips a server that has shown nothing yet, if the others suffice.
             Err(Failure::Refused(error) | Failure::Unknown(error))
                 if cursor.is_empty() && servers.len() > enough && error.is_retryable() =>
             {
@@ -162,9 +162,9 @@ impl Listing for Redlock {
             if self.is_listed_by(servers.get(..asked).unwrap_or_default(), &name, seen) {
                 continue;
             }
-            // Each server has its own time to answer.
+            // Each server has its own deadline.
             let agreed = answered(Inspect::describe(self, &name, Moment::NEVER))?;
-            // A minority's owner has nothing.
+            // An owner with a minority holds nothing.
             if owners(&agreed).eq(owners(seen)) {
                 listed.push(agreed);
             }

@@ -1,14 +1,14 @@
-//! Redlock: one lock held on a majority of several stores that share nothing.
+//! Redlock: one lock held on a majority of several independent stores.
 //!
-//! `votes` says what their answers come to, `node` which of them can be asked, `connect` connects to them,
-//! and `monitor` is the thread that does what no caller waits for; `restores` keeps what a server has lost
-//! and is given again; `directory` lists locks and clients. A request goes out to all that
-//! can be asked before the first answer is read. One that does not answer in time is not asked again until it
-//! answers the monitor, so callers pay for it once.
+//! `votes` combines answers, `node` knows which servers can be asked, `connect` connects, `monitor` is the
+//! thread for everything that no caller waits for, `restores` gives holds back to servers that lost them,
+//! `directory` lists locks and clients. A request goes to all usable servers before the first answer is
+//! read. A server that does not answer in time is not asked again until it answers the monitor, so callers
+//! pay for it once.
 //!
-//! Invariant: an owner number under which something may still arrive at a single server is not used for
-//! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it
-//! the majority. Pairs with `Engine::next_number`.
+//! Invariant: while a request under an owner number may still arrive at a server, no other hold uses that
+//! number (`first_unspent_number`), since a late release could delete the hold's key there, and with it the
+//! majority. Races with `Engine::next_number`.
 
 mod connect;
 mod directory;
@@ -38,31 +38,29 @@ use monitor::{NodeMonitor, NodeMonitorShared, batch_timeout};
 pub(crate) use node::{Voter, VotingNode};
 use votes::{Votes, majority, not_held, say_attempt, say_held, say_release, validity};
 
-/// How long a node may take to answer at least.
+/// Shortest time-out of a node.
 const LEAST_TIME: Duration = Duration::from_millis(10);
 
-/// Keeps each lock on a majority of its nodes.
 pub(crate) struct Redlock {
     shared: Arc<NodeMonitorShared>,
     monitor: Arc<NodeMonitor>,
-    /// Owners that must pause, each until its moment: they got some servers, and others may have the rest.
+    /// Owners that must pause, and until when: they got some servers, and others may have the rest.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
 }
 
 impl Redlock {
-    /// Until when one node may answer a request for a lease.
+    /// Deadline of one node for a request with a lease.
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // A node that was not given this long is not silent yet, however short the lease.
+        // With less time than this a node counts as slow, not silent, however short the lease.
         let timeout = self.shared.node_timeout.min((lease / 10).max(LEAST_TIME));
         deadline.min(Clock::System.after(timeout))
     }
 
-    /// Until when one node may answer.
     fn node_until(&self, deadline: Moment) -> Moment {
         deadline.min(Clock::System.after(self.shared.node_timeout))
     }
 
-    /// Sends to each node that can be asked, and then reads what they answer.
+    /// Sends to each usable node, then reads their answers.
     fn ask<T: 'static>(
         &self,
         claim: &Claim,
@@ -74,7 +72,7 @@ impl Redlock {
         )
     }
 
-    /// The same for the nodes that `which` picks.
+    /// As [`ask`](Self::ask), for the nodes that `which` picks.
     fn ask_those<T: 'static>(
         &self,
         claim: &Claim,
@@ -91,8 +89,8 @@ impl Redlock {
                 (at, node, node.ready().and_then(begin))
             })
             .collect();
-        // The last that was asked first: when it has answered, the others have, and this thread was woken
-        // once.
+        // Reads in reverse order: once the last node has answered, usually all have, and this thread was
+        // woken once.
         let answers = begun.into_iter().rev().map(|(at, node, begun)| match begun {
             Ok(pending) => (at, self.monitor.noted(node, claim, pending.wait())),
             Err(error) => (at, Err(Failure::Refused(error))),
@@ -102,8 +100,7 @@ impl Redlock {
         answers
     }
 
-    /// The votes without those of servers that do not count for the claim, or did not `before` they were
-    /// asked.
+    /// The votes without those of servers that do not count for the claim, now or `before` they were asked.
     fn counted<T>(
         &self,
         claim: &Claim,
@@ -114,7 +111,6 @@ impl Redlock {
         votes.discounted(before, &not_held).discounted(&self.monitor.uncounted(claim), &not_held)
     }
 
-    /// Asks one node about a lock by its name.
     fn one<T>(
         &self,
         node: &VotingNode,
@@ -127,7 +123,7 @@ impl Redlock {
         ask(store.as_ref(), renamed.as_ref().unwrap_or(name), self.node_until(deadline))
     }
 
-    /// Asks the nodes one after the other about a lock by its name.
+    /// Asks the nodes in turn about a lock.
     fn each<T>(
         &self,
         name: &LockName,
@@ -137,7 +133,7 @@ impl Redlock {
         Votes(self.shared.nodes.iter().map(|node| self.one(node, name, deadline, &ask)).collect())
     }
 
-    /// The views that enough of the nodes have of a lock, each in its own words.
+    /// The views that enough nodes have of a lock.
     fn views(
         &self,
         kind: Kind,
@@ -153,7 +149,7 @@ impl Redlock {
         Err(Failure::Refused(votes.error("inspect", &self.monitor.places(), say)))
     }
 
-    /// Asks the nodes one after the other about many claims; for each claim, what they said.
+    /// Asks the nodes in turn about many claims; returns the votes for each claim.
     fn batch<T>(
         &self,
         claims: &[Claim],
@@ -187,7 +183,7 @@ impl Store for Redlock {
     fn capabilities(&self) -> Capabilities<'_> {
         let mut of_members =
             self.shared.nodes.iter().filter_map(VotingNode::member).map(|member| member.store.capabilities());
-        // All are Redis servers, so the pauses of the first that is there are those of all.
+        // All are Redis servers, so the first one's pauses hold for all.
         let (poll_every, first_can) = match of_members.next() {
             Some(first) => (first.poll_every, first.can_expire_in),
             None => ((|_| SPLIT_PAUSE) as fn(Kind) -> _, true),
@@ -235,7 +231,7 @@ impl Store for Redlock {
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
             return Ok(Attempt::Lost);
         }
-        // The count is absolute, and of a hold that stands: whatever was carried out does no harm.
+        // The count is absolute and the hold stands, so an executed request does no harm.
         votes.too_few("lock", &self.monitor.places(), granted > 0, say_attempt)
     }
 
@@ -251,7 +247,7 @@ impl Store for Redlock {
         if claim.kind.is_token() || claim.waits {
             return done.answer(self.release_or_leave(claim, deadline));
         }
-        // Nobody waits, so a slow server has the whole time.
+        // Nobody waits, so a slow server gets the whole time.
         let releasing = done.releasing();
         let gathering = self.gather(claim, self.monitor.over(claim), done);
         for (at, node) in self.shared.nodes.iter().enumerate() {
@@ -280,7 +276,7 @@ impl Store for Redlock {
             }
             if gone >= votes.veto() {
                 self.monitor.over(claim);
-                // The minority that has it still would keep it from others for a lease.
+                // The minority that still has it would keep it from others for a lease.
                 self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
                 return Ok(false);
             }
@@ -298,7 +294,7 @@ impl Store for Redlock {
                 return Ok(Release::Freed { others: votes.others() });
             }
             if votes.done().count() >= votes.majority() {
-                // Not "freed": what was in doubt may yet happen at the others, so whoever asked looks again.
+                // Not "freed": a request in doubt may yet happen elsewhere, so the caller asks again.
                 return Ok(Release::NotHeld { holder: votes.other_holder() });
             }
             votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)
@@ -323,7 +319,7 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        // All at the same time: what a server is given back between the first and the last must not count
+        // At the same time: a hold given back to one server between the first and the last must not count
         // before the last.
         let force = |node| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let votes = thread::scope(|scope| {
@@ -383,7 +379,7 @@ impl Inspect for Redlock {
         Ok(self.views(kind, name, owner, by)?.view())
     }
 
-    /// The state that a majority agrees on: the holder, with the shortest lease that any of them shows.
+    /// The state that a majority agrees on: the holder, and its shortest lease.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {
@@ -403,7 +399,7 @@ impl Inspect for Redlock {
                 });
             }
         }
-        // Several have some of the servers each: nobody has the lock.
+        // Several owners have some servers each: nobody holds the lock.
         Ok(Inspection::new(name.given(), ObjectKind::Absent))
     }
 }

@@ -1,6 +1,5 @@
-//! The one thread that does what no caller shall wait for: it asks silent servers whether they are back, has
-//! those that were never reached be connected to, has servers forget claims that must not stay there, and
-//! gives holds back that a server has lost.
+//! The one thread for everything that no caller waits for: it asks silent servers whether they are back,
+//! connects to those never reached, cleans up claims, and gives holds back that a server has lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::time::{Clock, Moment, SHORTEST_LEASE};
 use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
 
-/// A lock that one server may still hold, or get to hold, for an owner that is to hold nothing there.
+/// A lock that a server may still grant or hold for an owner that must hold nothing there.
 struct PendingCleanup {
     node: usize,
     /// With the server's own name for the lock.
@@ -28,39 +27,39 @@ struct PendingCleanup {
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// The server may have been told already, and may yet hear it once more. A hold that it is given until
-    /// then would be taken away too.
+    /// A request may have reached the server and be repeated. It would remove a hold given back before then,
+    /// too.
     may_come_again: bool,
 }
 
-/// Between two tries to have a claim forgotten: at first, and at most.
+/// First and longest pause between two clean-ups of a claim.
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// The time after a server's return in which what was sent to it before may still arrive.
+/// Time after a server's return in which earlier requests may still arrive.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// The number of a batch's claims that have one server's time-out for themselves.
+/// Claims in a batch for each time-out of the server.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
-/// How long a batch of `claims` may take at one server.
+/// Time-out of a batch of `claims` at one server.
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
     let parts = u32::try_from(claims / CLAIMS_PER_TIMEOUT + 1).unwrap_or(u32::MAX);
     node_timeout.saturating_mul(parts)
 }
 
-/// A server, and the outcome of connecting to it.
+/// A server, and the outcome of connecting.
 pub(super) type Arrival = (usize, Result<Voter>);
 
-/// The servers, and what is to be done about them.
+/// The servers, and the work to be done about them.
 pub(super) struct NodeMonitorShared {
     pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
-    /// Owner numbers below this are not to be used for another hold.
+    /// Owner numbers below this must not be used for another hold.
     unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Renewals are wanted before they are due: a server is back that may have lost holds, or one has got
-    /// some again that do not count there yet.
+    /// Whether to renew before time: a server is back that may have lost holds, or has got some that do not
+    /// count there yet.
     pub(super) look_again: AtomicBool,
-    /// The outcomes of connecting, for the thread that makes the client, which holds the mutex meanwhile, and for
-    /// the monitor after it.
+    /// Outcomes of connecting: for the thread that makes the client, which holds the mutex meanwhile, then
+    /// for the monitor.
     pub(super) arrivals: (Sender<Arrival>, Mutex<Receiver<Arrival>>),
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
     service: Service,
@@ -103,7 +102,7 @@ impl NodeMonitor {
         self.shared.nodes.get(at)
     }
 
-    /// Puts a node out of use that did not answer.
+    /// Takes a silent node out of use.
     pub(super) fn noted<T>(&self, node: &VotingNode, about: &Claim, answer: Answer<T>) -> Answer<T> {
         if let Err(Failure::Refused(error) | Failure::Unknown(error)) = &answer
             && error.is_silence()
@@ -119,8 +118,8 @@ impl NodeMonitor {
         self.shared.restores.uncounted(claim)
     }
 
-    /// A majority confirmed a hold in a round that began at `begun`; the `lacking` did not have it, and are
-    /// given it.
+    /// Called after a majority confirmed a hold in a round that began at `begun`; orders that it be given
+    /// back to the `lacking`.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
         if self.shared.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
@@ -128,8 +127,8 @@ impl NodeMonitor {
         }
     }
 
-    /// The hold ends now, by the caller's request: nothing is given back from here on. Returns the servers
-    /// that do not count for what comes of the request.
+    /// The caller ends the hold: nothing is given back from here on. Returns the servers that do not count
+    /// for that request.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.uncounted(claim);
         let owed = self.shared.restores.over(claim, false);
@@ -137,13 +136,13 @@ impl NodeMonitor {
         uncounted
     }
 
-    /// The hold ended earlier, and its end may have come to a server before it was given back there.
+    /// The hold ended earlier; its release may have reached a server before the hold was given back there.
     pub(super) fn ended_meanwhile(&self, claim: &Claim) {
         let owed = self.shared.restores.over(claim, true);
         self.owe_where(claim, |at, _| owed.contains(&at));
     }
 
-    /// Has the nodes that `is_owed` picks forget a claim, without waiting for it.
+    /// Cleans up a claim on the nodes that `is_owed` picks, without waiting.
     pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &VotingNode) -> bool) {
         for (at, node) in self.shared.nodes.iter().enumerate() {
             if is_owed(at, node)
@@ -160,7 +159,7 @@ impl NodeMonitor {
 }
 
 impl NodeMonitorShared {
-    /// A server did not answer: it is not asked from here on, until it does.
+    /// A server did not answer, and is not asked until it does.
     pub(super) fn put_out(
         &self,
         node: &VotingNode,
@@ -172,18 +171,18 @@ impl NodeMonitorShared {
         }
     }
 
-    /// The same, if this is what the error says. The claim is under the server's own name for the lock.
+    /// Takes a server out of use if the error means silence. The claim has the server's own name for the
+    /// lock.
     pub(super) fn note_silence(&self, at: usize, claim: &Claim, error: &Error) {
         if let Some(node) = self.nodes.get(at).filter(|_| error.is_silence()) {
             self.put_out(node, error, Some((claim.kind, Arc::clone(&claim.name), claim.owner)));
         }
     }
 
-    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it
-    /// held it, or until it says that it does not and a late request cannot last any more. Until then the
-    /// server does not count for it.
+    /// Cleans up a claim on a server until it says that it held it, or that it does not and no late request
+    /// remains. Until then the server does not count for the claim.
     pub(super) fn owe(&self, node: usize, claim: Claim) {
-        // First, so that a caller that learns how the request ended takes another number for the next.
+        // First, so that a caller that learns the outcome uses another number next.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -202,7 +201,7 @@ impl NodeMonitorShared {
         self.service.wake();
     }
 
-    /// Has all owner numbers up to now be used for no further hold; returns the first that may be.
+    /// Retires all owner numbers up to now; returns the next one.
     fn spend_numbers(&self) -> u64 {
         let first = unbound_number();
         self.unspent_from.fetch_max(first, Ordering::SeqCst);
@@ -216,13 +215,13 @@ impl NodeMonitorShared {
     fn run(self: &Arc<Self>, parker: &Parker) {
         let look = |_woken_for| self.watch_nodes().min(self.settle_debts()).min(self.give_back());
         self.service.run(parker, look);
-        // Once more; what is left ends with its lease.
+        // A last time; the rest ends with its lease.
         let now = Clock::System.now();
         self.pending_cleanups.lock().iter_mut().for_each(|pending_cleanup| pending_cleanup.next = now);
         self.settle_debts();
     }
 
-    /// Asks the servers that are out of use and due; returns when the next one is.
+    /// Asks the servers that are out of use and due; returns when the next is.
     fn watch_nodes(self: &Arc<Self>) -> Moment {
         self.take_arrivals();
         let mut next = Moment::NEVER;
@@ -252,8 +251,7 @@ impl NodeMonitorShared {
         self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
-    /// Sends the clean-ups that are due; returns when the next is. A silent server's clean-ups wait until it
-    /// is back.
+    /// Sends due clean-ups; returns when the next is due. Those for a silent server wait until it is back.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
         let is_ready = |one: &&PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
@@ -289,7 +287,7 @@ impl NodeMonitorShared {
                     Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                         later.may_come_again |= error.outcome_unknown();
                         self.note_silence(at, &pending_cleanup.claim, &error);
-                        // If it answers, whatever it held has run out by then.
+                        // Whatever the server held has expired by the time it answers.
                         if error.is_silence() || !is_over {
                             kept.push(later);
                             continue;
@@ -302,7 +300,7 @@ impl NodeMonitorShared {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(is_ready).map(|pending_cleanup| pending_cleanup.next).min();
-        // A server that went out just now is looked at by `watch_nodes`.
+        // `watch_nodes` handles a server that just went out.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })
@@ -310,7 +308,7 @@ impl NodeMonitorShared {
 }
 
 impl PendingCleanup {
-    /// The same, to be tried again after a pause.
+    /// The clean-up, after a longer pause.
     fn later(&self) -> PendingCleanup {
         PendingCleanup {
             node: self.node,
@@ -334,14 +332,14 @@ impl NodeMonitorShared {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // It ends there no later than where it was renewed.
+                // Ends no later there than where it was renewed.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);
                 let store = node.and_then(|node| node.ready().ok());
                 Some(begin_attempt(store?.as_ref(), &claim, count(&claim), deadline))
             };
-            // All are on their way before the first is waited for.
+            // All are sent before the first answer is awaited.
             let begun: Vec<_> = orders.iter().map(begin).collect();
             begun.into_iter().map(|pending| pending.map(|pending| pending.wait())).collect::<Vec<_>>()
         };
@@ -356,20 +354,20 @@ impl NodeMonitorShared {
                     }
                     self.look_again.store(true, Ordering::SeqCst);
                 }
-                // Another has it there, or it was not asked.
+                // Another owner has it there, or nothing was asked.
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(Failure::Refused(error))) => {
                     self.note_silence(order.node, &order.claim, &error);
                     self.restores.answered(order.node, &order.claim, None);
                 }
                 Some(Err(Failure::Unknown(error))) => {
-                    // Granted late, it would be there beside what has happened since, or after its release.
+                    // A late grant would stand beside later events, or after the release.
                     self.owe(order.node, order.claim.clone());
                     self.note_silence(order.node, &order.claim, &error);
                 }
             }
         }
-        // The number of levels is for people, and is set anew with each change of it.
+        // The level count is for people, and each change of it sets it anew.
         drop(ask(&reentered, |claim| claim.levels));
         now
     }

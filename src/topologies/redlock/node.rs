@@ -1,4 +1,4 @@
-//! One of the servers: how it is reached, under which names it has the locks, and whether it answers.
+//! One of the servers: how to reach it, its names for locks, and whether it answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
 
-/// Connects to the server; the argument is the longest time for one connection.
+/// Connects to the server; the argument limits one connection.
 pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
-/// A server that can be used.
+/// A usable server.
 pub(crate) struct Voter {
     pub(crate) store: Arc<dyn Store>,
-    /// The server's identity, by whatever address it was reached; `None`: it does not say.
+    /// The server's identity, whatever its address; `None`: unknown.
     pub(crate) identity: Option<String>,
-    /// Defects of its setup.
+    /// Defects of its configuration.
     pub(crate) doubts: Vec<&'static str>,
     pub(crate) note_format: FormatNoter,
 }
 
-/// Notes the number of the format on the server, where none is.
+/// Notes the format on a server without one.
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
-    /// Notes the number of the format; refused where another client has noted another since.
+    /// Notes the format; refused where another client noted another one since.
     pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
@@ -40,22 +40,21 @@ impl Voter {
 }
 
 pub(crate) struct VotingNode {
-    /// For error messages: no password in it.
+    /// For error messages, without a password.
     pub(super) place: String,
     map_names: Option<NameMapper>,
     pub(super) open: VoterOpener,
-    /// A thread is connecting to it.
+    /// Whether a thread is connecting to it.
     pub(super) is_opening: AtomicBool,
-    /// Empty until it was reached for the first time.
+    /// Empty until first reached.
     member: OnceLock<Voter>,
-    /// Why it is not asked, if so.
+    /// Why it is not asked.
     outage: Mutex<Option<NodeOutage>>,
-    /// Owner numbers from this on were given out after it went out of use the last time: while it is out, it
-    /// holds nothing for them.
+    /// Owner numbers given out after it last went out of use: while it is out, it holds nothing for them.
     unasked_from: AtomicU64,
 }
 
-/// A server that did not answer in time is not asked until it answers the monitor's question.
+/// A server that did not answer in time is not asked until it answers the monitor.
 struct NodeOutage {
     error: Error,
     next_check: Moment,
@@ -64,7 +63,7 @@ struct NodeOutage {
     probe: Option<(Kind, Arc<LockName>, Owner)>,
 }
 
-/// Between two questions to a server that does not answer: at first, and at most.
+/// First and longest pause between two questions to a silent server.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 impl VotingNode {
@@ -82,12 +81,12 @@ impl VotingNode {
 
     // ---- its names
 
-    /// The lock as this server knows it; `None`: by the same key.
+    /// The lock under this server's key; `None`: the usual key.
     pub(super) fn renamed(&self, name: &LockName) -> Result<Option<LockName>> {
         self.map_names.as_ref().map(|map| name.keyed(map(name.key()))).transpose()
     }
 
-    /// Whether it knows each lock by the key that its clients gave.
+    /// Whether its keys are those given by its clients.
     pub(super) fn has_names_as_given(&self) -> bool {
         self.map_names.is_none()
     }
@@ -95,7 +94,7 @@ impl VotingNode {
     pub(super) fn claim(&self, claim: &Claim) -> Result<Claim> {
         let renamed = self.renamed(&claim.name)?;
         let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);
-        // Each server's line would have another order.
+        // Each server's queue would have another order.
         Ok(Claim { name, queue_mode: QueueMode::Barges, listens_for: ListensFor::Releases, ..claim.clone() })
     }
 
@@ -103,11 +102,11 @@ impl VotingNode {
 
     /// Takes the server into use.
     pub(super) fn join(&self, member: Voter) {
-        self.member.get_or_init(|| member); // never a second one: the monitor alone opens
+        self.member.get_or_init(|| member); // only the monitor opens, so there is never a second
         *self.outage.lock() = None;
     }
 
-    /// It could not be connected to. Whether it answered, for a reason of another kind than before.
+    /// Connecting failed; returns whether it answered with a new kind of reason.
     pub(super) fn stays_away(&self, error: Error) -> bool {
         let Some(outage) = &mut *self.outage.lock() else { return false };
         let is_news = !error.is_silence() && outage.error.kind() != error.kind();
@@ -119,7 +118,7 @@ impl VotingNode {
         self.member.get()
     }
 
-    /// The store to ask, or why it is not asked.
+    /// The store, or why it is not asked.
     pub(super) fn ready(&self) -> Result<&Arc<dyn Store>> {
         if let Some(outage) = &*self.outage.lock() {
             return Err(outage.error.copy());
@@ -134,13 +133,13 @@ impl VotingNode {
         self.outage.lock().is_none() && self.member.get().is_some()
     }
 
-    /// Whether a hold of this owner may have a key here, as far as its number shows.
+    /// Whether this owner's number may have a key here.
     pub(super) fn may_hold(&self, owner: Owner) -> bool {
         self.is_ready() || owner.number() < self.unasked_from.load(Ordering::SeqCst)
     }
 
-    /// Takes it out of use because of `error`, unless it is. `fresh_number` is then called for the first
-    /// owner number that it cannot hold anything for. Returns whether it was in use.
+    /// Takes the server out of use, because of `error`; then `fresh_number` returns the first owner number
+    /// that it holds nothing for. Returns whether it was in use.
     pub(super) fn put_out(
         &self,
         error: &Error,
@@ -158,9 +157,8 @@ impl VotingNode {
         true
     }
 
-    /// Asks a server that is out of use, if it is time to, for at most `retry_timeout`. One that was never
-    /// reached is connected to by `open`, which does not wait for it. Returns whether it is back, and when to
-    /// ask next.
+    /// Asks a server that is out of use, when due, for at most `patience`. `open` begins to connect to one
+    /// that was never reached. Returns whether it is back, and when to ask next.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
@@ -178,7 +176,7 @@ impl VotingNode {
                     Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_silence() => {
                         Err(error)
                     }
-                    // Anything else that it says is an answer, even an error.
+                    // Any other answer, even an error, shows that it is back.
                     _ => Ok(()),
                 }
             }
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outage_begins_with_its_first_failure_and_ends_with_the_return() {
+    fn an_outage_lasts_from_first_failure_to_return() {
         let open = |_| Err(silence());
         let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
         let store = || Voter {

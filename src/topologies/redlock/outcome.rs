@@ -1,5 +1,5 @@
-//! The outcome of an attempt: a majority in time is a grant, and of anything else nothing stays. The outcome of a
-//! release, with and without a caller that waits for it.
+//! Outcomes: a timely majority is a grant, and otherwise nothing may stay. Releases, with and without a
+//! waiting caller.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::topologies::redlock::monitor::NodeMonitor;
 use crate::topologies::redlock::votes::{Votes, not_held, say_attempt, say_release, validity};
 
 impl NodeMonitor {
-    /// The result of the answers to a release. A hold on a server that did not answer is cleaned up later.
+    /// The result of a release. A server that did not answer is cleaned up later.
     pub(super) fn released(&self, claim: &Claim, left: u32, votes: &Votes<Release>) -> Answer<Release> {
         if left > 0 {
             let still = votes.count(|release| *release == Release::StillHeld);
@@ -29,8 +29,8 @@ impl NodeMonitor {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
             return votes.too_few("unlock", &self.places(), freed > 0, say_release);
         }
-        // Settled for the caller. A server that did not answer may hold it still, unless it was out when the
-        // hold began.
+        // Settled for the caller. A server that did not answer may still hold the lock, unless it was out
+        // when the hold began.
         self.owe_where(claim, |at, node| match votes.0.get(at) {
             Some(Ok(_)) | None => false,
             Some(Err(Failure::Unknown(_))) => true,
@@ -44,11 +44,11 @@ impl NodeMonitor {
     }
 }
 
-/// The answers to a release that nobody waits for, as they come in; the last one settles it.
+/// The answers to a release that nobody waits for, as they arrive; the last one settles it.
 pub(super) struct PendingRelease {
     monitor: Arc<NodeMonitor>,
     claim: Claim,
-    /// The servers that do not count.
+    /// Servers that do not count.
     uncounted: Vec<usize>,
     state: Mutex<ReleaseState>,
 }
@@ -80,7 +80,7 @@ impl PendingRelease {
 }
 
 impl Redlock {
-    /// Takes the answers to a release for `done`, but for those of the servers that do not count.
+    /// Collects the answers for `done`, except those of servers that do not count.
     pub(super) fn gather(&self, claim: &Claim, uncounted: Vec<usize>, done: Sink) -> Arc<PendingRelease> {
         let answers = self.shared.nodes.iter().map(|_| None).collect();
         let state = Mutex::new(ReleaseState { answers, done: Some(done) });
@@ -88,7 +88,7 @@ impl Redlock {
         Arc::new(PendingRelease { monitor, claim: claim.clone(), uncounted, state })
     }
 
-    /// Takes back what an attempt without a majority got; returns whether it got something.
+    /// Undoes an attempt without a majority; returns whether it got anything.
     fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
         let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
         let answers =
@@ -99,7 +99,7 @@ impl Redlock {
         !answers.is_empty()
     }
 
-    /// A first hold was asked for. Only a majority in time is a grant; of anything else nothing may stay.
+    /// First level of a hold. Only a timely majority is a grant; otherwise nothing may stay.
     pub(super) fn first(
         &self,
         claim: &Claim,
@@ -107,7 +107,7 @@ impl Redlock {
         sent: Moment,
         deadline: Moment,
     ) -> Answer<Attempt> {
-        // Granted late, it would be in nobody's name; granted beside a majority, it is none of this hold's.
+        // A late grant would be nobody's; a grant beside a majority would not belong to this hold.
         self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
         let granted = votes.granted();
         let took = Clock::System.now().since(sent);
@@ -122,14 +122,14 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // Requests that may have been carried out are seen to already.
+            // Requests that may have been carried out are handled already.
             return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();
         if !got_some || !claim.waits {
             return Ok(Attempt::Busy { retry_after });
         }
-        // Others may have got as much: who asks again at once meets them again.
+        // Others may have got as much: retrying at once would meet them again.
         let pause = random_between(SPLIT_PAUSE);
         let until = Clock::System.after(pause);
         self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));

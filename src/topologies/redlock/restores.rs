@@ -1,10 +1,9 @@
-//! Holds that a server has lost and is given again: which, how, and since when its word counts.
+//! Giving holds back to servers that lost them, and since when a server's word counts.
 //!
-//! A renewal that a majority confirmed orders it, the monitor's thread does it. The rules, and why
-//! they cannot make two majorities, are decision 0038. In short: a server does not count for a hold (its
-//! "held" is taken for "not held") from the moment it lacked it until a majority has confirmed without it in
-//! a round that began after it was given back; nor while it is to forget a request of that owner that may
-//! come late.
+//! A renewal confirmed by a majority orders it, and the monitor's thread does it. Decision 0038 has the
+//! rules, and why they never make two majorities. In short: a server does not count for a hold (its "held"
+//! is read as "not held") from the time it lacked the hold until a majority without it confirmed the hold in
+//! a round that began after it was given back; nor during a clean-up of that owner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// The most holds that one server is asked for before another is looked at.
+/// Most holds given back to one server before the next server's turn.
 const AT_A_TIME: usize = 500;
 
 /// The servers that do not count, by owner.
@@ -31,17 +30,16 @@ struct Entry {
 }
 
 enum State {
-    /// It is to be asked for the hold under this claim, by then.
+    /// To be asked for the hold, by then.
     Due(Claim, Moment),
-    /// It was asked, and has not answered.
+    /// Asked at that time, without an answer yet.
     Asked(Moment),
-    /// It has it again since the first moment; until the second at most, unless that is confirmed.
+    /// Given back at the first moment; until the second, unless a renewal confirms it.
     GivenBack(Moment, Moment),
-    /// The number of clean-ups of this claim that go on there: what it has of it is about to go.
+    /// Number of clean-ups under way there.
     InDoubt(u32),
 }
 
-/// A hold that is to be given back now.
 pub(super) struct Order {
     pub(super) node: usize,
     pub(super) claim: Claim,
@@ -56,8 +54,8 @@ impl Restores {
         its.map(|entry| entry.node).collect()
     }
 
-    /// A majority confirmed the hold in a round that began at `begun`, while the nodes of `lacking`, under
-    /// these claims, said that they do not have it. Returns whether something is to be given back.
+    /// Called after a majority confirmed the hold in a round that began at `begun`, while the nodes of
+    /// `lacking`, under these claims, lacked it. Returns whether there is something to give back.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: Vec<(usize, Claim)>) -> bool {
         let mut entries = self.entries.lock();
         if lacking.is_empty() && entries.is_empty() {
@@ -65,7 +63,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // From here on it is one of them.
+            // From here on it counts.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });
@@ -85,12 +83,11 @@ impl Restores {
         is_any_due
     }
 
-    /// The hold ends now: nothing is given back for it any more. Returns the nodes that were asked and may
-    /// yet grant it; with `or_given_back`, those too that have.
+    /// The hold ends: nothing is given back for it. Returns the nodes that were asked and may yet grant it;
+    /// with `or_given_back`, also those that did.
     ///
-    /// Comes before the request that ends it is sent. Pairs with `NodeMonitorShared::give_back`, which asks
-    /// only for what is here, and with the watchdog, which comes here too if the hold ended while it was
-    /// renewed.
+    /// Precedes the request that ends the hold. Races with `NodeMonitorShared::give_back`, which asks only
+    /// for entries here, and with the watchdog, which calls this if the hold ended during its renewal.
     pub(super) fn over(&self, claim: &Claim, or_given_back: bool) -> Vec<usize> {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return Vec::new() };
@@ -108,7 +105,7 @@ impl Restores {
         owed
     }
 
-    /// The claim is to be forgotten there.
+    /// A clean-up of the claim begins there.
     pub(super) fn doubt(&self, node: usize, claim: &Claim) {
         let mut entries = self.entries.lock();
         let its = entries.entry(claim.owner).or_default();
@@ -119,7 +116,7 @@ impl Restores {
         }
     }
 
-    /// It has been forgotten there, and nothing of it can come late.
+    /// The clean-up is over, and no request of the claim can arrive late.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::InDoubt(times) if *times > 1 => {
@@ -131,7 +128,7 @@ impl Restores {
         });
     }
 
-    /// A server that was asked has answered; `granted`: when, if it has the hold now.
+    /// A server answered; `granted`: when, if it has the hold now.
     pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
         self.change(node, claim, |state| match (&*state, granted) {
             (State::Asked(until), Some(now)) => {
@@ -139,12 +136,12 @@ impl Restores {
                 true
             }
             (State::Asked(_), None) => false,
-            // The hold is over, and the server is to forget it.
+            // The hold is over, and its clean-up follows.
             (State::Due(..) | State::GivenBack(..) | State::InDoubt(_), _) => true,
         });
     }
 
-    /// Changes the state of a server; it counts again if `stays` says so.
+    /// Changes a server's state; the server counts again unless `stays`.
     fn change(&self, node: usize, claim: &Claim, mut stays: impl FnMut(&mut State) -> bool) {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return };
@@ -154,8 +151,8 @@ impl Restores {
         }
     }
 
-    /// Takes what is due at nodes that can be asked. An order that came to nothing is forgotten: the next
-    /// renewal finds the lack again.
+    /// Takes the due orders at usable nodes. Failed orders are dropped: the next renewal finds the lack
+    /// again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();
@@ -171,7 +168,7 @@ impl Restores {
                     }
                     true
                 }
-                // Nobody has confirmed it since: it is over.
+                // No renewal confirmed it: the hold is over.
                 State::GivenBack(_, until) => *until > now,
                 State::Asked(_) | State::InDoubt(_) => true,
             });
@@ -183,7 +180,7 @@ impl Restores {
 
 impl Entry {
     fn is_of(&self, claim: &Claim) -> bool {
-        // A server may know it by another key.
+        // A server may have another key for the lock.
         self.name.given() == claim.name.given()
     }
 }
@@ -213,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_began_before_a_hold_was_given_back_does_not_make_it_count() {
+    fn an_earlier_round_makes_no_restored_hold_count() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -227,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_after_the_end_of_a_hold_and_nothing_is_kept_of_it() {
+    fn an_ended_hold_is_forgotten_and_restored_nowhere() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
@@ -236,7 +233,7 @@ mod tests {
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
         restores.answered(2, &hold, Some(now));
-        // Its holder was killed, say: nobody confirms it any more.
+        // The holder was killed: nobody confirms the hold any more.
         assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
         assert!(restores.entries.lock().is_empty());
     }
@@ -255,9 +252,9 @@ mod tests {
         assert!(restores.entries.lock().is_empty());
     }
 
-    /// After `over` a late grant of it would stay, for nobody.
+    /// A late grant after `over` would stay, for nobody.
     #[test]
-    fn a_server_that_is_being_asked_is_owed_a_clean_up_whatever_later_rounds_find() {
+    fn a_pending_restore_is_cleaned_up_despite_later_rounds() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_beyond_the_most_at_a_time_is_asked_for_next() {
+    fn orders_beyond_the_limit_follow_in_the_next_round() {
         let restores = Restores::default();
         let now = Clock::System.now();
         for _ in 0..=AT_A_TIME {
@@ -280,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_be_asked_is_asked_when_a_renewal_finds_the_lack_again() {
+    fn an_unreachable_server_is_restored_by_a_later_renewal() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         for is_ready in [false, true] {
@@ -290,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_has_lost_again_what_it_was_given_is_given_it_again() {
+    fn a_hold_lost_twice_is_restored_twice() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         let later = |ms| begun.plus(Duration::from_millis(ms));
@@ -303,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_up_stands_whatever_else_is_heard_of_the_hold_and_ends_nothing_else() {
+    fn a_clean_up_outlasts_news_about_its_hold() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         restores.doubt(1, &hold);
@@ -312,7 +309,7 @@ mod tests {
         assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "it is to forget it");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
-        // An earlier one of another round: what was ordered since stands.
+        // An answer of an earlier round does not cancel the newer order.
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         restores.settled(2, &hold);
         restores.settled(1, &hold);

@@ -1,4 +1,4 @@
-//! The decisions of a majority, on servers that answer as a test has it.
+//! The decisions of a majority, on simulated servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +89,7 @@ fn a_release_that_only_a_minority_confirms_is_in_doubt() {
 }
 
 #[test]
-fn a_server_that_did_not_confirm_a_release_is_told_again() {
+fn an_unconfirmed_release_is_repeated() {
     let (redlock, [_, _, third]) = redlock();
     let unanswered = claim(LONG);
     third.releases.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
@@ -103,7 +103,7 @@ fn a_server_that_did_not_confirm_a_release_is_told_again() {
 }
 
 #[test]
-fn the_minority_that_keeps_a_lost_hold_is_told_to_forget_it() {
+fn a_minority_forgets_a_lost_hold() {
     let (redlock, [first, second, third]) = redlock();
     let lost = claim(LONG);
     for server in [&first, &second] {
@@ -127,7 +127,7 @@ fn a_renewal_that_only_a_minority_confirms_is_in_doubt() {
 }
 
 #[test]
-fn what_takes_longer_than_the_lease_is_neither_a_hold_nor_a_re_entry() {
+fn an_answer_after_the_lease_grants_nothing() {
     let (redlock, [first, ..]) = redlock();
     assert!(matches!(redlock.attempt(&claim(LONG), 2, soon()), Ok(Attempt::Granted { .. })));
     let claim = claim(Duration::from_millis(20));
@@ -143,7 +143,7 @@ fn what_takes_longer_than_the_lease_is_neither_a_hold_nor_a_re_entry() {
 }
 
 #[test]
-fn a_re_entry_that_a_majority_does_not_know_is_a_loss() {
+fn a_reentry_without_a_majority_is_a_loss() {
     let (redlock, [first, second, _]) = redlock();
     for server in [&first, &second] {
         server.attempts.lock().push_back(Ok(Attempt::Lost));
@@ -153,7 +153,7 @@ fn a_re_entry_that_a_majority_does_not_know_is_a_loss() {
 }
 
 #[test]
-fn after_a_split_vote_its_owner_gives_back_what_it_got_and_waits() {
+fn a_split_vote_is_undone_and_followed_by_a_pause() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
@@ -169,7 +169,7 @@ fn after_a_split_vote_its_owner_gives_back_what_it_got_and_waits() {
 }
 
 #[test]
-fn what_cannot_be_given_back_after_a_split_vote_is_cleaned_up() {
+fn an_unreleased_split_vote_is_cleaned_up() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
@@ -192,13 +192,13 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
-    // The request in doubt may yet happen at the third: that is to be looked at again.
+    // The request in doubt may yet happen at the third.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
     redlock.close();
 }
 
 #[test]
-fn a_clean_up_goes_on_until_the_request_can_do_no_harm_or_has_been_undone() {
+fn a_clean_up_continues_until_its_request_is_harmless() {
     let (redlock, [_, _, third]) = redlock();
     let late = claim(LONG);
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
@@ -209,10 +209,10 @@ fn a_clean_up_goes_on_until_the_request_can_do_no_harm_or_has_been_undone() {
 }
 
 #[test]
-fn a_server_that_was_away_is_looked_at_for_requests_that_were_on_their_way() {
+fn a_returned_server_is_cleaned_of_late_requests() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
-    // Away for longer than the lease and the time-out of a node.
+    // Away for longer than the lease and the node's time-out.
     *third.silent_until.lock() = Some(Clock::System.after(Duration::from_millis(300)));
     third.attempts.lock().push_back(Err(Failure::Unknown(silence().with_unknown_outcome())));
     drop(redlock.attempt(&brief, 1, soon()));
@@ -221,7 +221,7 @@ fn a_server_that_was_away_is_looked_at_for_requests_that_were_on_their_way() {
 }
 
 #[test]
-fn a_server_that_was_silent_is_asked_nothing_until_it_is_back() {
+fn a_silent_server_is_not_asked_until_its_return() {
     let (redlock, [_, _, third]) = redlock();
     *third.silent_until.lock() = Some(Moment::NEVER);
     third.attempts.lock().push_back(Err(Failure::Refused(silence())));
@@ -238,7 +238,7 @@ fn a_server_that_was_silent_is_asked_nothing_until_it_is_back() {
 }
 
 #[test]
-fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_back() {
+fn a_returned_server_gets_the_release_it_missed() {
     let (redlock, [_, _, third]) = redlock();
     let (before, other) = (claim(LONG), claim(LONG));
     assert!(matches!(redlock.attempt(&before, 1, soon()), Ok(Attempt::Granted { .. })));
@@ -257,7 +257,6 @@ fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_
 
 // ---- what a server lost is given back
 
-/// Renews a hold that only these do not have.
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
     lacking.iter().for_each(|server| server.renewals.lock().push_back(Ok(false)));
     redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()
@@ -268,12 +267,12 @@ fn attempts_of(server: &Scripted, claim: &Claim) -> Vec<u32> {
     attempted.iter().filter(|(owner, ..)| *owner == claim.owner).map(|(_, count, _)| *count).collect()
 }
 
-/// Whether the server has it again, and the monitor has read its answer.
+/// Whether the server has the hold again, and the monitor has read its answer.
 fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
     redlock.shared.restores.is_given_back(node, claim)
 }
 
-/// Has the third of the servers lose a hold and be given it again.
+/// Makes the third server lose a hold and get it back.
 fn given_back(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
     let hold = claim(LONG);
     assert!(matches!(renew(redlock, &hold, &[third]), Ok(true)));
@@ -282,7 +281,7 @@ fn given_back(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
 }
 
 #[test]
-fn a_server_that_lost_a_hold_is_given_it_with_its_levels_and_for_no_longer_than_the_others_have_it() {
+fn a_restored_hold_has_the_same_levels_and_end() {
     let (redlock, [first, second, third]) = redlock();
     let hold = Claim { levels: 3, ..claim(LONG) };
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
@@ -300,7 +299,7 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
     second.renewals.lock().push_back(Err(Failure::Refused(busy())));
     assert!(renew(&redlock, &doubtful, &[&third]).is_err());
-    // All that is due is given back in one go: after this one, the others would have been.
+    // All due holds are given back together, so the others would be back too.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());
@@ -309,9 +308,9 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
 }
 
 #[test]
-fn a_hold_given_back_counts_only_after_a_majority_has_confirmed_without_it() {
+fn a_restored_hold_counts_only_after_a_majority_without_it() {
     let (redlock, [_, second, third]) = redlock();
-    // Between the loss at one and at the other another owner may have had both.
+    // Between the losses at the two, another owner may have had both.
     let hold = given_back(&redlock, &third);
     assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));
@@ -322,7 +321,7 @@ fn a_hold_given_back_counts_only_after_a_majority_has_confirmed_without_it() {
 }
 
 #[test]
-fn a_hold_given_back_counts_neither_for_a_re_entry_nor_for_a_release_before_that() {
+fn an_unconfirmed_restore_counts_for_no_request() {
     let (redlock, [_, second, third]) = redlock();
     let hold = given_back(&redlock, &third);
     second.attempts.lock().push_back(Ok(Attempt::Lost));
@@ -339,7 +338,7 @@ fn a_hold_given_back_counts_neither_for_a_re_entry_nor_for_a_release_before_that
 }
 
 #[test]
-fn a_re_entry_that_a_majority_confirmed_makes_what_was_given_back_count() {
+fn a_majority_reentry_makes_a_restored_hold_count() {
     let (redlock, [_, second, third]) = redlock();
     let hold = given_back(&redlock, &third);
     assert!(matches!(redlock.attempt(&hold, 2, soon()), Ok(Attempt::Granted { .. })));
@@ -348,7 +347,7 @@ fn a_re_entry_that_a_majority_confirmed_makes_what_was_given_back_count() {
 }
 
 #[test]
-fn a_hold_that_is_released_while_it_is_being_given_back_is_taken_away_again() {
+fn a_release_during_a_restore_undoes_the_restore() {
     let (redlock, [_, _, third]) = redlock();
     *third.takes.lock() = Duration::from_millis(100);
     let hold = claim(LONG);
@@ -362,7 +361,7 @@ fn a_hold_that_is_released_while_it_is_being_given_back_is_taken_away_again() {
 }
 
 #[test]
-fn a_hold_whose_release_began_during_its_renewal_is_taken_away_from_whom_it_was_given_back_to() {
+fn a_release_during_a_renewal_undoes_the_restore() {
     let (redlock, [first, _, third]) = redlock();
     let hold = given_back(&redlock, &third);
     redlock.ended_meanwhile(&hold);
@@ -372,7 +371,7 @@ fn a_hold_whose_release_began_during_its_renewal_is_taken_away_from_whom_it_was_
 }
 
 #[test]
-fn what_is_given_back_without_an_answer_is_forgotten_there_and_does_not_count() {
+fn an_unanswered_restore_is_cleaned_up() {
     let (redlock, [_, second, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
@@ -385,7 +384,7 @@ fn what_is_given_back_without_an_answer_is_forgotten_there_and_does_not_count() 
 }
 
 #[test]
-fn a_server_that_is_cleaned_up_during_a_renewal_does_not_count_for_it() {
+fn a_clean_up_during_a_renewal_excludes_its_server() {
     let (redlock, [first, second, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
@@ -431,19 +430,19 @@ fn what_was_forgotten_for_certain_is_given_back_again() {
 }
 
 #[test]
-fn a_server_whose_grant_is_about_to_be_taken_away_does_not_count() {
+fn a_server_with_a_doomed_grant_does_not_count() {
     let (redlock, [_, second, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
     assert!(matches!(redlock.attempt(&hold, 1, soon()), Ok(Attempt::Granted { .. })));
-    // It was granted there, late, and the clean-up comes next.
+    // Granted there, late; the clean-up follows.
     second.renewals.lock().push_back(Err(Failure::Refused(busy())));
     assert!(renew(&redlock, &hold, &[]).is_err());
     redlock.close();
 }
 
 #[test]
-fn a_clean_up_that_may_come_once_more_goes_on_although_the_server_has_freed() {
+fn a_repeatable_clean_up_continues_after_freed() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     third.cleanups.lock().extend([Err(Failure::Unknown(busy().with_unknown_outcome())), freed(), freed()]);
@@ -455,7 +454,7 @@ fn a_clean_up_that_may_come_once_more_goes_on_although_the_server_has_freed() {
 }
 
 #[test]
-fn what_another_has_there_is_asked_for_again_after_the_next_renewal() {
+fn a_busy_server_is_restored_after_the_next_renewal() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.lock().push_back(Ok(Attempt::Busy { retry_after: None }));
     let hold = claim(LONG);
@@ -467,7 +466,7 @@ fn what_another_has_there_is_asked_for_again_after_the_next_renewal() {
 }
 
 #[test]
-fn what_a_server_refuses_to_take_back_is_asked_for_again_after_the_next_renewal() {
+fn a_refused_restore_is_repeated_after_the_next_renewal() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Refused(busy())));
     let hold = claim(LONG);
@@ -479,7 +478,7 @@ fn what_a_server_refuses_to_take_back_is_asked_for_again_after_the_next_renewal(
 }
 
 #[test]
-fn a_server_that_is_silent_when_the_client_is_made_is_not_waited_for_and_joins_later() {
+fn a_server_silent_at_the_start_joins_later() {
     let servers: [Arc<Scripted>; 3] = Default::default();
     let is_silent = Arc::new(Mutex::new(true));
     let node = |(at, server): (usize, &Arc<Scripted>)| {

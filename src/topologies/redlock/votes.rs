@@ -6,16 +6,15 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::FencingToken;
 use crate::seam::{Answer, Attempt, Failure, Others, Release, Snapshot};
 
-/// One answer of each server, in their order.
+/// By server.
 pub(super) struct Votes<T>(pub(super) Vec<Answer<T>>);
 
-/// How many of `nodes` are a majority.
 pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The rest of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that
-/// run at different speeds and servers that count in milliseconds. `None`: nothing to count on.
+/// The rest of a lease: less the elapsed time, and less 1 % and 2 ms for clocks that drift and servers that
+/// count milliseconds. `None`: nothing to count on.
 pub(super) fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
     let drift = lease / 100 + Duration::from_millis(2);
     lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
@@ -26,7 +25,7 @@ impl<T> Votes<T> {
         majority(self.0.len())
     }
 
-    /// The number of votes against with which no majority for is possible any more.
+    /// So many votes against make a majority impossible.
     pub(super) fn veto(&self) -> usize {
         self.0.len() + 1 - self.majority()
     }
@@ -39,7 +38,6 @@ impl<T> Votes<T> {
         self.done().filter(|value| is_counted(value)).count()
     }
 
-    /// The servers whose answers are such.
     pub(super) fn nodes_where(&self, is_such: impl Fn(&T) -> bool) -> Vec<usize> {
         let nodes = self.0.iter().enumerate().filter(|(_, answer)| match answer {
             Ok(value) => is_such(value),
@@ -48,7 +46,7 @@ impl<T> Votes<T> {
         nodes.map(|(node, _)| node).collect()
     }
 
-    /// The same, with servers that do not count taken for such as do not have the hold.
+    /// The votes with those of `uncounted` read as "not held".
     pub(super) fn discounted(mut self, uncounted: &[usize], not_held: impl Fn() -> T) -> Votes<T> {
         for node in uncounted {
             if let Some(Ok(answer)) = self.0.get_mut(*node) {
@@ -62,7 +60,7 @@ impl<T> Votes<T> {
         self.0.iter().any(|answer| matches!(answer, Err(Failure::Unknown(_))))
     }
 
-    /// The error for a request that too few servers could answer, with what each of `places` said.
+    /// The error of a request that too few servers could answer, with each server's reason.
     pub(super) fn error(&self, action: &'static str, places: &[&str], say: impl Fn(&T) -> String) -> Error {
         let errors = || {
             self.0.iter().filter_map(|answer| match answer {
@@ -70,8 +68,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // An error that will not pass is final if `veto` servers return one: waiting for the others is of no
-        // use. Else an error that may pass counts.
+        // A lasting error from `veto` servers is final, since waiting for the others is useless. Otherwise a
+        // passing error counts.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -92,8 +90,8 @@ impl<T> Votes<T> {
         Error::new(kind, action, text)
     }
 
-    /// The answer for a request that too few servers could answer. `has_changed`: at those that did, it
-    /// changed something that stays.
+    /// The answer to a request that too few servers could answer. `has_changed`: it changed something
+    /// lasting at the others.
     pub(super) fn too_few<R>(
         &self,
         action: &'static str,
@@ -115,7 +113,7 @@ impl Votes<Attempt> {
         self.count(|attempt| matches!(attempt, Attempt::Granted { .. }))
     }
 
-    /// The greatest fence of those who granted.
+    /// The greatest fence among the grants.
     pub(super) fn fencing_token(&self) -> Option<FencingToken> {
         let fences = self.done().filter_map(|attempt| match attempt {
             Attempt::Granted { fence, .. } => *fence,
@@ -124,8 +122,8 @@ impl Votes<Attempt> {
         fences.max()
     }
 
-    /// When a majority can be free at the earliest: when as many leases have ended as are missing. `None`:
-    /// they have no end.
+    /// The earliest time at which a majority can be free: when as many leases have ended as are missing.
+    /// `None`: they have no end.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let mut leases: Vec<Duration> = self
             .done()
@@ -157,7 +155,7 @@ pub(super) fn say_held(held: &bool) -> String {
 }
 
 impl Votes<Release> {
-    /// The other holder, as the first of them reports that knows.
+    /// The other holder, as reported by the first server that knows.
     pub(super) fn other_holder(&self) -> Option<String> {
         self.done().find_map(|release| match release {
             Release::NotHeld { holder } => holder.clone(),
@@ -169,7 +167,7 @@ impl Votes<Release> {
         self.count(|release| matches!(release, Release::NotHeld { .. } | Release::Never))
     }
 
-    /// How many other clients heard, at the server where it was most.
+    /// The most clients that one server notified.
     pub(super) fn others(&self) -> Others {
         let listeners = self.done().map(|release| match release {
             Release::Freed { others: Others::Listen(count) } => *count,
@@ -182,7 +180,7 @@ impl Votes<Release> {
     }
 }
 
-/// The word of a server that has nothing of the hold.
+/// The answer of a server without the hold.
 pub(super) fn not_held() -> Release {
     Release::NotHeld { holder: None }
 }
@@ -197,8 +195,7 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// The number of answers that must name one owner for the lock to be theirs, if the silent servers name
-    /// them too.
+    /// How many answers must name one owner for a possible majority, counting silent servers for it.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)
@@ -208,21 +205,21 @@ impl Votes<Option<Snapshot>> {
         self.done().flatten().filter(|seen| seen.holder == holder).count()
     }
 
-    /// The holder that may have a majority. `None`: nobody under one name; a lock of Java's has an owner of
-    /// its own on each server.
+    /// The owner that may have a majority. `None`: no single one; a lock of Java's has another owner on each
+    /// server.
     pub(super) fn holder(&self) -> Option<&String> {
         let mut holders = self.done().flatten().map(|seen| &seen.holder);
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it: held by the owner that may have a majority, with a server that does
-    /// not answer counted for them. `None`: nobody has.
+    /// The lock as a majority sees it: held by the owner that may have a majority, counting silent servers
+    /// for it. `None`: free.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // The owner that is asked about counts by its own entries; the name shown may be another's.
+        // The owner in question counts by its own entries; the name shown may be another's.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);
@@ -233,7 +230,7 @@ impl Votes<Option<Snapshot>> {
         let holder = holder.unwrap_or(&first.holder);
         let mut remaining: Vec<Option<Duration>> =
             held().filter(|seen| seen.holder == *holder).map(|seen| seen.remaining).collect();
-        // Without an end lasts longest.
+        // No end is the longest.
         remaining.sort_unstable_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
         let remaining = remaining.get(enough - 1).or(remaining.last()).copied().flatten();
         Some(Snapshot { holder: holder.clone(), count, remaining })
@@ -259,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_is_more_than_half_and_a_veto_leaves_none() {
+    fn a_veto_leaves_no_majority() {
         for (nodes, most, veto) in [(3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 4, 3), (7, 4, 4)] {
             let votes = Votes((0..nodes).map(|_| failed::<bool>(ErrorKind::Busy)).collect());
             assert_eq!((votes.majority(), votes.veto()), (most, veto), "{nodes}");
@@ -274,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_lock_can_be_had_when_as_many_leases_have_ended_as_are_missing() {
+    fn the_retry_follows_the_leases_missing_for_a_majority() {
         let votes = Votes(vec![busy(50), busy(10), busy(30), busy(20), busy(40)]);
         assert_eq!(votes.retry_after(), Some(MS * 30));
         let votes = Votes(vec![granted(1), busy(10), busy(30), granted(1), busy(40)]);
@@ -285,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn too_few_answers_are_known_or_unknown_and_of_the_kind_that_counts() {
+    fn too_few_answers_yield_the_deciding_kind_of_error() {
         let places = ["a", "b", "c"];
         let say = |held: &bool| held.to_string();
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
         let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
         assert_eq!(error.detail(), "1 of 3 servers answered, and 2 must; a: true; b: no; c: no");
-        // One that may pass, and the other might still make it.
+        // One error may pass, and the other server might still make a majority.
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
         let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
         assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown());
@@ -313,7 +310,7 @@ mod tests {
     fn a_lock_is_seen_as_a_majority_sees_it() {
         let votes = Votes(vec![seen("me", 2, 50), seen("me", 2, 30), seen("me", 1, 40), free(), free()]);
         let view = votes.view().unwrap();
-        // Until the last of three has ended; entered as often as three say.
+        // Until the last of three leases has ended; with as many levels as three servers agree on.
         assert_eq!((view.holder.as_str(), view.count, view.remaining), ("me", 1, Some(MS * 30)));
         let votes = Votes(vec![seen("you", 0, 50), free(), free(), free(), seen("you", 0, 9)]);
         assert_eq!(votes.view(), None, "a minority is nobody's lock");
@@ -327,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_do_not_answer_may_still_hold_for_whom_the_others_name() {
+    fn silent_servers_count_for_the_named_holder() {
         let silent = || failed(ErrorKind::TimedOut);
         let votes = Votes(vec![seen("me", 1, 50), seen("me", 1, 30), free(), silent(), silent()]);
         assert_eq!(votes.view().map(|view| view.count), Some(1));

@@ -1,5 +1,5 @@
-//! The directory of clients on a ring: an entry is at the home of its key, like a lock. Lists go from node to
-//! node.
+//! The directory of clients on a ring: an entry lives at the home of its key, like a lock. Lists go from
+//! node to node.
 
 use std::time::Duration;
 
@@ -20,20 +20,19 @@ fn none<T>() -> Answer<T> {
     Failure::refused(Error::new(ErrorKind::Unsupported, "directory", "this node has no directory of clients"))
 }
 
-/// The node at which a client's entry is.
+/// The node with a client's entry.
 fn home(view: &RingView, client: ClientId) -> u32 {
     view.circle.home(&format!("{}{client}", Part::ClientEntry.text()))
 }
 
 impl RingStore {
-    /// Has `ask` ask the node at which a client's entry is.
     fn at_entry<T>(&self, client: ClientId, ask: impl FnOnce(&dyn Directory) -> Answer<T>) -> Answer<T> {
         let view = self.view();
         let Some(node) = view.node(home(&view, client)) else { return Err(Failure::Refused(moved_on())) };
         node.store.capabilities().directory.map_or_else(none, ask)
     }
 
-    /// Has `ask` ask the present node for its next page; then come the others.
+    /// Asks the current node for its next page; the other nodes follow.
     fn page<T>(
         &self,
         from: &Place,
@@ -42,7 +41,7 @@ impl RingStore {
         let view = self.view();
         let labels = || {
             let nodes = view.nodes.iter().zip(0_u32..);
-            // A node that was left out for good has nothing that counts.
+            // A node declared lost has nothing that counts.
             let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
             kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };

@@ -1,7 +1,7 @@
 //! A ring of independent servers: each name has its home on one of them.
 //!
-//! Grants go by marks (`plan::Mark`): a node that bears a newer one refuses them.
-//! `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and why no name is granted by two nodes while
+//! A node refuses grants by a mark (`plan::Mark`) older than its own.
+//! `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and why no two nodes grant one name while
 //! the ring changes.
 
 mod directory;
@@ -31,21 +31,20 @@ use view::{RingServer, RingView, moved_on, not_answering, settle, survey, under}
 /// Makes the store for a node's URL. No I/O.
 pub(crate) type MemberOpener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
 
-/// Asks one node for several claims at once.
 type AskAll<T> = fn(&dyn RingMember, &[Claim], Moment) -> Vec<Answer<T>>;
 
 pub(crate) struct RingStore {
     open: MemberOpener,
-    /// How long a change of the ring waits for nodes that do not answer.
+    /// How long a change of the ring waits for silent nodes.
     patience: Duration,
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
-    /// The plain part of what its nodes can do. It is asked for often, and all nodes are of one kind.
+    /// The nodes' common capabilities, read often; all nodes are of one kind.
     of_nodes: Capabilities<'static>,
 }
 
 impl RingStore {
-    /// Opens the ring; nodes that cannot be reached are asked again when a name of theirs is wanted.
+    /// Opens the ring; an unreachable node is asked again when one of its names is wanted.
     pub(crate) fn open(ring: Ring, patience: Duration, open: MemberOpener) -> Result<RingStore> {
         let nothing = RingView {
             ring: None,
@@ -71,12 +70,11 @@ impl RingStore {
         Arc::clone(&self.view.lock())
     }
 
-    /// Goes by `ring` from now on.
     pub(crate) fn change(&self, ring: Ring) -> Result<()> {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Whether the lists fit together is for the nodes to say: a client may have slept through several.
+        // Nodes judge whether the lists fit together: a client may have missed several.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))
@@ -91,13 +89,12 @@ impl RingStore {
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
-        // An address that was given up: what was asked there ends with its own time.
+        // For an address given up, pending requests end by their deadlines.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
         now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.close());
         Ok(())
     }
 
-    /// The view for `ring`, and the nodes opened for it.
     fn charted(&self, now: &RingView, ring: Ring) -> Result<(Arc<RingView>, Vec<Arc<RingServer>>)> {
         let mut nodes = now.nodes.clone();
         let mut opened = Vec::new();
@@ -145,7 +142,7 @@ impl RingStore {
         Ok((Arc::new(view), opened))
     }
 
-    /// Has all nodes that can be reached bear the view's marks: first asks whether they may, then sets them.
+    /// Sets the view's marks on all reachable nodes, after asking whether they may be set.
     fn announce(&self, view: &RingView) -> Result<()> {
         let deadline = Clock::System.after(self.patience);
         let borne = survey(view, deadline);
@@ -169,7 +166,7 @@ impl RingStore {
             return Err(Error::new(error.kind(), "connect", words).with_source(error));
         }
         for (home, borne) in reached {
-            // A node that has gone since gets the list when it is next asked for something.
+            // A node that is down now gets the mark with its next request.
             match settle(view, home, borne, deadline) {
                 Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
                     return Err(error);
@@ -180,7 +177,7 @@ impl RingStore {
         Ok(())
     }
 
-    /// A first hold: at the name's home, when no earlier home has it.
+    /// A first hold: at the name's home, once no earlier home has it.
     fn first(&self, claim: &Claim, deadline: Moment) -> Result<Answer<Attempt>> {
         let view = self.view();
         if let Some(stale) = &*view.stale.lock() {
@@ -206,8 +203,8 @@ impl RingStore {
         under(&view, home, deadline, |node, mark| node.attempt_under(mark, claim, last_fence, deadline))
     }
 
-    /// Asks each node for its claims, all at the same time. Nodes that take much longer than the others are
-    /// not waited for: those who hold elsewhere have renewals to come.
+    /// Asks each node for its claims, at the same time. Does not wait for nodes that take much longer than
+    /// the others, since holds elsewhere need renewing.
     fn by_node<T: Send + 'static>(
         &self,
         claims: &[Claim],
@@ -233,7 +230,7 @@ impl RingStore {
             let is_sent = view.node(home).is_some_and(|node| {
                 let store = Arc::clone(&node.store);
                 node.send(Box::new(move || {
-                    // Nobody listens any more if it took too long.
+                    // Nobody listens to a late answer.
                     drop(done.send((at, ask(&*store, &theirs, deadline))));
                 }))
             });
@@ -256,12 +253,11 @@ impl RingStore {
         answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
     }
 
-    /// Some node's store, for what is the same at all of them.
+    /// Any node's store, for what is the same on all.
     fn any(&self) -> Option<Arc<dyn RingMember>> {
         self.view().nodes.first().map(|node| Arc::clone(&node.store))
     }
 
-    /// The store at a claim's home.
     fn at(&self, home: u32) -> Answer<Arc<dyn RingMember>> {
         let view = self.view();
         let node = view.node(home).ok_or_else(|| Failure::Refused(moved_on()))?;
@@ -276,7 +272,7 @@ impl RingStore {
         }
     }
 
-    /// The store at a name's home by now.
+    /// The store at a name's current home.
     fn of(&self, name: &LockName) -> Option<Arc<dyn RingMember>> {
         let view = self.view();
         view.node(view.circle.home(name.key())).map(|node| Arc::clone(&node.store))
@@ -306,7 +302,7 @@ impl Store for RingStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        // A re-entry needs no mark: it makes no hold, and is asked where the hold is.
+        // A re-entry creates no hold and goes where the hold is, so it needs no mark.
         let answer = if count > 1 {
             self.at(claim.home).and_then(|store| store.attempt(claim, count, deadline))
         } else {
@@ -326,8 +322,7 @@ impl Store for RingStore {
         }
     }
 
-    // Needs no mark either: the name is held there, so by what has been granted nobody else can be granted
-    // it.
+    // Needs no mark: while the name is held there, no other node grants it.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         self.at(from.home).ok()?.hand_off(from, to, deadline)
     }
@@ -351,7 +346,7 @@ impl Store for RingStore {
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let force = |home| self.at(home)?.force(kind, name, deadline);
-        // All are asked, also behind one that failed.
+        // All are asked, even after a failure.
         let answers: Vec<_> = self.view().homes(name).into_iter().map(force).collect();
         answers.into_iter().try_fold(false, |any, answer| Ok(any | answer?))
     }
@@ -370,7 +365,7 @@ impl Store for RingStore {
 
     fn close(&self) {
         let view = self.view();
-        // All at the same time: each may wait for what is under way.
+        // At the same time, since each may wait for pending requests.
         let (sender, receiver) = bounded::<()>(view.nodes.len());
         for node in &view.nodes {
             let (store, sender) = (Arc::clone(&node.store), sender.clone());
@@ -380,7 +375,7 @@ impl Store for RingStore {
             }));
         }
         drop(sender);
-        // Nothing is sent: the channel ends when all have let go.
+        // Nothing is sent: the channel ends when every sender is dropped.
         receiver.iter().for_each(drop);
         view.nodes.iter().for_each(|node| node.close());
     }

@@ -1,19 +1,19 @@
-//! A ring as a program describes it: its nodes, its epoch, and the nodes it moves from; and the node that a name
-//! belongs to, by consistent hashing with virtual nodes.
+//! A ring as a program describes it (nodes, epoch, nodes it moves from), and the home of each name, by
+//! consistent hashing with virtual nodes.
 //!
-//! All processes that share a ring must agree, whatever their version and language, so hash, points and choice are
-//! fixed here, and a test pins their values.
+//! All processes that share a ring must agree, whatever their version and language, so hash, points and
+//! choice are fixed here, and a test pins their values.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Larger numbers lose digits on their way through Lua.
+/// Lua loses digits of larger numbers.
 const LAST_EPOCH: u64 = 1 << 53;
 const MOST_WEIGHT: u32 = 100;
 const LONGEST_LABEL: usize = 200;
 
-/// One of the servers over which a ring spreads names.
+/// A server of a ring.
 ///
 /// # Examples
 ///
@@ -33,8 +33,8 @@ pub struct RingNode {
 }
 
 impl RingNode {
-    /// The server at `url`: a single one, or a master that Sentinels watch. Not a cluster, which spreads
-    /// names by itself.
+    /// The server at `url`: a single one, or a master watched by Sentinels. Not a cluster, which spreads
+    /// names itself.
     #[must_use]
     pub fn new(url: impl AsRef<str>) -> RingNode {
         let url = url.as_ref();
@@ -45,30 +45,29 @@ impl RingNode {
         RingNode { url: url.to_owned(), label, weight: 1, is_lost: false }
     }
 
-    /// The name under which the node has its place in the ring. Defaults to the URL's address.
+    /// The name that determines the node's place in the ring. Defaults to the URL's address.
     ///
-    /// With a label of its own, a node may change its address without a name moving. The server there must
-    /// have its data; a server that has not is another node.
+    /// With a label, a node may change its address without moving names. The server there must have its
+    /// data; a server without them is another node.
     #[must_use]
     pub fn label(mut self, label: impl AsRef<str>) -> RingNode {
         label.as_ref().clone_into(&mut self.label);
         self
     }
 
-    /// How many times the share of a node of weight one it gets: 1 to 100. Defaults to 1.
+    /// The node's share, relative to a node of weight one: 1 to 100. Defaults to 1.
     #[must_use]
     pub fn weight(mut self, weight: u32) -> RingNode {
         self.weight = weight;
         self
     }
 
-    /// Says, among the nodes that a ring moves from, that this one is gone with its locks and is not to be
-    /// asked.
+    /// Declares a node that the ring moves from lost with its locks, so that it is not asked.
     ///
     /// # Guarantees
     ///
-    /// None for its names before the holds there have ended by themselves: say it one lease after the node
-    /// was last reachable for anybody. A node that was given up must not come back with its data.
+    /// None for its names until the holds there have ended by themselves: declare it one lease after the
+    /// node was last reachable for anybody. A lost node must not come back with its data.
     #[must_use]
     pub fn lost(mut self) -> RingNode {
         self.is_lost = true;
@@ -104,11 +103,11 @@ impl std::fmt::Debug for RingNode {
     }
 }
 
-/// A list of servers over which names are spread, and the number of that list.
+/// A list of servers over which names are spread, and its number.
 ///
-/// All processes that share locks must be given the same list with the same number. Each node remembers the
-/// highest number it has got, and refuses to grant by a lower one. So when the list changes, processes may
-/// get it one after the other; see [`LockClient::change_ring`](crate::LockClient::change_ring).
+/// All processes that share locks need the same list with the same number. A node remembers its highest
+/// number and refuses to grant by a lower one, so processes may get a changed list one after the other; see
+/// [`LockClient::change_ring`](crate::LockClient::change_ring).
 ///
 /// # Examples
 ///
@@ -128,7 +127,7 @@ impl std::fmt::Debug for RingNode {
 pub struct Ring {
     pub(crate) epoch: u64,
     pub(crate) nodes: Vec<RingNode>,
-    /// The lists at whose homes holds may still live.
+    /// Lists at whose homes holds may still live.
     pub(crate) earlier: Vec<Vec<RingNode>>,
 }
 
@@ -138,15 +137,14 @@ impl Ring {
         Ring { epoch: 1, nodes: nodes.into_iter().map(Into::into).collect(), earlier: Vec::new() }
     }
 
-    /// The number of this list: at least 1, and higher than that of any list before it. Defaults to 1.
+    /// The list's number: at least 1, and higher than every earlier list's. Defaults to 1.
     pub fn epoch(mut self, epoch: u64) -> Ring {
         self.epoch = epoch;
         self
     }
 
-    /// The nodes of the list before this one, whose locks may still be held: they are asked as well before a
-    /// name that was theirs is granted elsewhere. If a move begins before the last one has ended, name both
-    /// lists.
+    /// The nodes of the previous list, whose locks may still be held: before one of their names is granted
+    /// elsewhere, they are asked too. If a move begins before the last one has ended, name both lists.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self
@@ -178,7 +176,7 @@ impl Ring {
         Ok(self)
     }
 
-    /// All nodes, those of the ring itself first, each label once.
+    /// All nodes, the ring's own first, each label once.
     pub(crate) fn all_nodes(&self) -> Vec<&RingNode> {
         let mut all: Vec<&RingNode> = Vec::new();
         for node in self.nodes.iter().chain(self.earlier.iter().flatten()) {
@@ -189,7 +187,6 @@ impl Ring {
         all
     }
 
-    /// The mark that the node of this label is to bear.
     pub(crate) fn mark(&self, label: &str) -> RingMark {
         let mut before: Vec<u64> = self.earlier.iter().map(|nodes| fingerprint(nodes)).collect();
         before.sort_unstable();
@@ -225,14 +222,14 @@ impl RingNode {
     }
 }
 
-/// Two lists that place any name differently have different ones.
+/// Differs between two lists that place any name differently.
 fn fingerprint(nodes: &[RingNode]) -> u64 {
     let mut lines: Vec<String> = nodes.iter().map(|node| format!("{} {}", node.weight, node.label)).collect();
     lines.sort_unstable();
     hash(format!("1 {POINTS}\n{}", lines.join("\n")).as_bytes())
 }
 
-/// The mark on a node: `epoch ring before label`, the rings as fingerprints.
+/// The mark on a node: `epoch ring before label`, with fingerprints of the rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingMark {
     pub(crate) epoch: u64,
@@ -263,7 +260,7 @@ impl RingMark {
         Some(RingMark { epoch, ring, before, label: parts.next()?.to_owned() })
     }
 
-    /// Whether this may stand where `borne` stands. The error says what to do.
+    /// Whether this may replace `borne`. The error says what to do.
     pub(crate) fn may_replace(&self, borne: &str) -> Result<()> {
         if borne.is_empty() {
             return Ok(());
@@ -295,7 +292,7 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // The same nodes: a move has ended. Other nodes: whoever may hold there is to be asked.
+        // The same nodes: a move has ended. Other nodes: those where holds may live must be asked.
         let is_same = borne.ring == self.ring;
         let asks_all = self.before.contains(&borne.ring)
             && borne.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
@@ -309,11 +306,11 @@ impl RingMark {
     }
 }
 
-/// How many points of the circle a node of weight one has. With this number, the shares of equal nodes are
-/// within 6 % of each other's mean; a test prints the measurement.
+/// Points on the circle for a node of weight one. The shares of equal nodes are then within 6 % of their
+/// mean; a test prints the measurement.
 pub(crate) const POINTS: u32 = 2_000;
 
-/// FNV-1a of 64 bits, then the finisher of `MurmurHash3`: FNV alone leaves similar texts close together.
+/// FNV-1a of 64 bits, then MurmurHash3's finisher, since FNV leaves similar texts close together.
 pub(crate) fn hash(text: &[u8]) -> u64 {
     let fnv = text.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -330,7 +327,7 @@ pub(crate) struct Circle {
 }
 
 impl Circle {
-    /// Of nodes, each with its label, its weight and the number it goes by here.
+    /// Nodes with label, weight and number.
     pub(crate) fn new<'a>(nodes: impl Iterator<Item = (&'a str, u32, u32)>) -> Circle {
         Circle::with_points(nodes, POINTS)
     }
@@ -342,8 +339,7 @@ impl Circle {
                     .map(move |number| (hash(format!("{label}#{number}").as_bytes()), label, node))
             })
             .collect();
-        // By label too: where two points are one, all processes take the same, in whatever order the nodes
-        // were given.
+        // Sorted by label too, so that equal points resolve alike in all processes.
         points.sort_unstable();
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }
@@ -384,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_epoch_takes_over_only_from_the_nodes_it_says_it_moves_from() {
+    fn a_higher_epoch_replaces_only_the_rings_it_names() {
         let one = Ring::new(TWO);
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         mark(&moving).may_replace(&mark(&one).to_string()).unwrap();
@@ -392,22 +388,22 @@ mod tests {
         assert!(
             refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
         );
-        // The end of the move: the same nodes, and nobody asked besides.
+        // The end of the move: the same nodes, without earlier ones.
         mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
     #[test]
-    fn a_move_that_begins_before_the_last_has_ended_must_name_both_lists() {
+    fn overlapping_moves_must_name_both_lists() {
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
         mark(&half.moving_from(TWO)).may_replace(&mark(&moving).to_string()).unwrap();
-        // Back to where the first move came from.
+        // Back to the nodes before the first move.
         mark(&Ring::new(TWO).epoch(3).moving_from(THREE)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
     #[test]
-    fn a_lower_epoch_is_stale_and_an_equal_one_must_be_the_same() {
+    fn an_equal_epoch_must_be_the_same_ring() {
         let (one, two) = (Ring::new(TWO), Ring::new(THREE).epoch(2).moving_from(TWO));
         let error = refusal(&one, &two);
         assert_eq!(error.kind(), ErrorKind::StaleRing);
@@ -472,7 +468,7 @@ mod circle_tests {
         (1..=nodes).map(|node| format!("10.0.0.{node}:6379")).collect()
     }
 
-    /// The part of all hashes that each node has.
+    /// Each node's part of all hashes.
     fn shares(circle: &Circle, nodes: usize) -> Vec<f64> {
         let mut shares = vec![0.0; nodes];
         let mut before = circle.points.last().unwrap().0;
@@ -483,7 +479,7 @@ mod circle_tests {
         shares
     }
 
-    /// By how much the share that is furthest from its due is off.
+    /// The largest deviation of a share.
     fn spread(nodes: usize, each: u32) -> f64 {
         let shares = shares(&circle(&labels(nodes), each), nodes);
         shares.iter().map(|share| (share * nodes as f64 - 1.0).abs()).fold(0.0, f64::max)
@@ -498,7 +494,7 @@ mod circle_tests {
         assert_eq!(homes, [2, 2, 2, 0, 1, 2, 1, 0]);
     }
 
-    /// Prints a table of points and shares: `--nocapture` shows it.
+    /// Prints points and shares: run with `--nocapture`.
     #[test]
     fn shares_are_within_ten_percent_and_closer_with_more_points() {
         let counts = [2, 3, 5, 8, 16];
@@ -526,7 +522,7 @@ mod circle_tests {
     }
 
     #[test]
-    fn a_node_that_comes_takes_its_share_and_nothing_else_moves() {
+    fn a_new_node_moves_only_its_own_share() {
         for nodes in [2_usize, 4, 8] {
             let (before, after) = (circle(&labels(nodes), POINTS), circle(&labels(nodes + 1), POINTS));
             let names: Vec<String> = (0..10_000).map(|name| format!("name-{name}")).collect();

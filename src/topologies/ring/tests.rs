@@ -1,4 +1,4 @@
-//! A ring's decisions, on nodes that answer as a test has it.
+//! A ring's decisions, on simulated nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::ident::{ClientId, unbound_number};
 use crate::seam::Failure;
 use crate::topologies::tests::Scripted;
 
-/// Longer than any wait of these tests; a node that hangs for ever would hang the test.
+/// Longer than any wait in these tests, but not for ever.
 const HANGS: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -41,10 +41,10 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
     }
 }
 
-/// A hold is renewed and released at the home that its claim names. A grant elsewhere would be lost, and
-/// would keep others out for a lease.
+/// A claim names the home at which its hold is renewed and released. A grant elsewhere would be lost, and
+/// keep others out for a lease.
 #[test]
-fn a_claim_from_before_its_name_moved_is_refused_and_granted_by_no_node() {
+fn a_claim_on_a_former_home_is_refused() {
     let (ring, nodes) = ring_of_two();
     let claims: Vec<Claim> = (0..100).map(|name| claim(&format!("name-{name}"), 0, LONG)).collect();
     let claims: Vec<Claim> =
@@ -64,16 +64,16 @@ fn a_claim_from_before_its_name_moved_is_refused_and_granted_by_no_node() {
 }
 
 #[test]
-fn a_node_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
+fn a_hanging_node_delays_no_other_renewal() {
     let (ring, [_, hanging, _]) = ring_of_two();
     let (end, ended) = bounded::<()>(0);
     let hangs = move || assert!(ended.recv_timeout(HANGS).is_err(), "nothing is sent");
     *hanging.renewing.lock() = Some(Box::new(hangs));
-    // The others are waited for for a seventh of the lease.
+    // The others are awaited for a seventh of the lease.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
     assert!(matches!(answers[1], Err(Failure::Unknown(_))), "it was waited for: {answers:?}");
-    // The first may have been slow, on a busy machine; the second hangs still, and is not asked meanwhile.
+    // On a busy machine the first may have been slow; the second still hangs, and is not asked meanwhile.
     let begun = Clock::System.now();
     while !matches!(&ring.renew(&claims, soon())[..], [Ok(true), Err(Failure::Refused(_))]) {
         assert!(Clock::System.now().since(begun) < HANGS, "the holds of one node only are not renewed");

@@ -1,7 +1,7 @@
-//! The ring as a client goes by it: its nodes, which of them has which name, and talk under its marks.
+//! A client's view of the ring: its nodes, each name's home, and requests under its marks.
 //!
-//! A request of one caller to one node is sent on that caller's thread. Requests to many nodes (renewals,
-//! clean-ups, marks) are sent by a thread of each node, so that one which hangs keeps no other waiting.
+//! A request to one node runs on its caller's thread. Requests to many nodes (renewals, clean-ups, marks)
+//! run on a thread for each node, so that one that hangs delays no other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,17 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 use crate::topologies::ring::plan::{Circle, Ring, RingMark};
 
-/// The ring as it is gone by now.
 pub(super) struct RingView {
     pub(super) ring: Option<Ring>,
-    /// A claim's home is a place here. Nodes are added and never taken out: holds may remain at those of old.
+    /// Indexed by a claim's home. Nodes are never removed, since old ones may have holds.
     pub(super) nodes: Vec<Arc<RingServer>>,
-    /// The mark that each of `nodes` is to bear, where it is a node of this ring or of one it moves from.
+    /// The mark for each node of this ring or of one that it moves from.
     pub(super) marks: Vec<Option<RingMark>>,
     pub(super) circle: Circle,
     pub(super) earlier: Vec<Circle>,
-    /// Nodes that are gone with their locks.
+    /// Nodes lost with their locks.
     pub(super) lost: Vec<u32>,
-    /// Why nothing more is granted by this view.
+    /// Why this view grants nothing more.
     pub(super) stale: Mutex<Option<Error>>,
 }
 
@@ -42,7 +41,7 @@ impl RingView {
         self.marks.get(usize::try_from(home).ok()?)?.as_ref()
     }
 
-    /// The places where an earlier ring may have granted the name, but for its home.
+    /// The homes other than `home` at which an earlier ring may have granted the name.
     pub(super) fn earlier_homes(&self, name: &str, home: u32) -> Vec<u32> {
         let mut homes: Vec<u32> = self.earlier.iter().map(|circle| circle.home(name)).collect();
         homes.sort_unstable();
@@ -51,8 +50,8 @@ impl RingView {
         homes
     }
 
-    /// A thread that holds the write half at a home of old cannot be given the read half at the new one, and
-    /// would wait for itself.
+    /// A thread with the write half at an old home must not ask for the read half at the new one: it would
+    /// wait for itself.
     pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
         if claim.kind != Kind::Read {
             return Ok(());
@@ -81,7 +80,7 @@ impl RingView {
     }
 }
 
-/// Asks a node under the view's mark, and has it bear that first if it does not yet and may.
+/// Asks a node under the view's mark, after setting the mark if that is missing and allowed.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,
@@ -93,7 +92,7 @@ pub(super) fn under<T>(
     loop {
         match ask(&*node.store, &text) {
             Ok(Marked::Under(done)) => return Ok(Ok(done)),
-            // Nothing was done: asked again once the node bears the mark.
+            // Nothing was done: repeated once the node has the mark.
             Ok(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
             Err(failure) => return Ok(Err(failure)),
         }
@@ -103,14 +102,14 @@ pub(super) fn under<T>(
     }
 }
 
-/// Has a node that bears `borne` bear the view's mark.
+/// Sets the view's mark on a node that has `borne`.
 pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Moment) -> Result<()> {
     let (Some(node), Some(mark)) = (view.node(home), view.mark(home)) else { return Err(moved_on()) };
     let new = mark.to_string();
     loop {
         mark.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
         if borne.is_empty() {
-            // A new node, or one that has lost its data: is this still the ring that the others know?
+            // A new node, or one that lost its data: do the others still know this ring?
             for (_, other, answer) in survey(view, deadline.min(Clock::System.after(ASIDE))) {
                 if let Ok(Marked::Other(borne)) = answer {
                     other.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
@@ -124,7 +123,7 @@ pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Mo
     }
 }
 
-/// How long a node without a mark waits for what the others say.
+/// How long a node without a mark waits for the others' answers.
 const ASIDE: Duration = Duration::from_millis(500);
 
 fn note_stale(view: &RingView, error: &Error) {
@@ -133,7 +132,7 @@ fn note_stale(view: &RingView, error: &Error) {
     }
 }
 
-/// Asks all nodes of the view, at the same time, whether they bear its marks; changes nothing.
+/// Asks all nodes at the same time whether they have the view's marks; changes nothing.
 pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, Answer<Marked<()>>)> {
     let members: Vec<(u32, &Arc<RingServer>, &RingMark)> = (0_u32..)
         .zip(view.nodes.iter().zip(&view.marks))
@@ -142,7 +141,7 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
     let (sender, receiver) = bounded(members.len());
     for (home, node, mark) in &members {
         let (sender, home, store, text) = (sender.clone(), *home, Arc::clone(&node.store), mark.to_string());
-        // One that is busy has not answered somebody else yet.
+        // A busy node has not answered somebody else yet.
         node.send(Box::new(move || drop(sender.send((home, store.bears(&text, deadline))))));
     }
     drop(sender);
@@ -172,7 +171,7 @@ pub(crate) struct RingServer {
     pub(crate) url: String,
     pub(crate) store: Arc<dyn RingMember>,
     courier: Mutex<NodeThread>,
-    /// From the giving of a job until it has ended.
+    /// From the hand-over of a job to its end.
     is_busy: Arc<AtomicBool>,
 }
 
@@ -189,7 +188,7 @@ impl RingServer {
         RingServer { label, url, store, courier, is_busy: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// Has the node's thread do `job`; `false`: it is still at an earlier one, or there can be none.
+    /// Runs `job` on the node's thread; `false`: it is busy, or cannot be started.
     pub(crate) fn send(&self, job: NodeJob) -> bool {
         let mut courier = self.courier.lock();
         if let NodeThread::Idle = *courier {
@@ -211,14 +210,14 @@ impl RingServer {
         jobs.try_send(job).is_ok()
     }
 
-    /// Ends the connections and the thread; one that is at work ends when its request does.
+    /// Ends the connections and the thread, which finishes a pending request.
     pub(crate) fn close(&self) {
         self.store.close();
         let courier = std::mem::replace(&mut *self.courier.lock(), NodeThread::Closed);
         if let NodeThread::Up(jobs, thread) = courier {
             drop(jobs);
             if !self.is_busy.load(Ordering::SeqCst) && thread.thread().id() != thread::current().id() {
-                // It panics nowhere; if it did, there is nothing left to do about it.
+                // The thread never panics; if it did, nothing would be left to do.
                 drop(thread.join());
             }
         }

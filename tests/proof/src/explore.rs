@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// A world to explore.
 pub trait World: Clone {
     /// A possible event.
     type Action: Clone + Debug;

@@ -146,7 +146,7 @@ impl Foreign {
         self.channels[&Part::of(kind, who)].replace(OWNER, &who.id())
     }
 
-    /// What Redisson takes an answer for.
+    /// The answer as Redisson understands it.
     pub(crate) fn read(part: Part, op: Op, reply: &Reply) -> Result<Answer, String> {
         let wait = |ms: i64| Answer::Busy(u64::try_from(ms).ok());
         Ok(match (op, reply) {

@@ -19,7 +19,6 @@ pub enum Op {
     Release(u8),
     /// To this owner with that number.
     HandOff(usize, u32),
-    /// Leaves the queue.
     Leave,
     /// Undoes an acquire of unknown outcome.
     Undo,
@@ -121,10 +120,20 @@ impl Kind {
         }
     }
 
-    /// Whether a client's threads have a local queue, of which only the head asks.
+    /// Whether a client's threads have a local queue, of which only the head asks while one of them holds or waits.
     #[must_use]
     pub fn queues_here(self) -> bool {
         matches!(self, Kind::Plain | Kind::Fenced)
+    }
+
+    /// Whether who waits stands in the line of waiting clients.
+    #[must_use]
+    pub fn has_line(self, who: &Who) -> bool {
+        match self {
+            Kind::Plain | Kind::Fenced | Kind::Semaphore(_) => true,
+            Kind::ReadWrite => !Kind::reads(who),
+            Kind::Fair => false,
+        }
     }
 
     fn is_fenced(self) -> bool {
@@ -155,7 +164,7 @@ impl Kind {
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {
-            Kind::Plain | Kind::Fenced if own_turn => {
+            _ if own_turn => {
                 format!("leasehold_wake:{LOCK}:{}", client_id(who.client))
             }
             Kind::Plain | Kind::Fenced => format!("redisson_lock__channel:{LOCK}"),
@@ -167,8 +176,9 @@ impl Kind {
 
     /// The call for a request. `to`: the new owner of a hand-off.
     #[must_use]
-    pub fn call(self, op: Op, who: &Who, to: Option<&Who>) -> Call {
+    pub fn call(self, op: Op, who: &Who, to: Option<&Who>, waited_ms: u64) -> Call {
         let id = who.id();
+        let (client, waited) = (client_id(who.client), waited_ms.to_string());
         let lease = LEASE_MS.to_string();
         let counter = format!("redisson_lock_token:{LOCK}");
         let call = |script: &str, keys: &[&str], arguments: &[&str]| Call {
@@ -188,11 +198,7 @@ impl Kind {
                 let channel = self.channel(who, false);
                 match op {
                     Op::Acquire(count, turn) => {
-                        let turn = match turn {
-                            Turn::Wait => "wait",
-                            Turn::Stand => "stand",
-                            Turn::Next => "next",
-                        };
+                        let turn = turn.word();
                         let keys = with_counter(&[LOCK]);
                         Call { keys, ..call("ACQUIRE", &[], &[&id, &count.to_string(), &lease, turn]) }
                     }
@@ -232,12 +238,12 @@ impl Kind {
                 let markers = format!("{LOCK}:{id}:rwlock_timeout:");
                 let channel = self.channel(who, false);
                 match op {
-                    Op::Acquire(count, _) => {
+                    Op::Acquire(count, turn) => {
                         let marker = format!("{markers}{count}");
                         call(
                             "RW_ACQUIRE",
                             &[LOCK, &marker, LOCK],
-                            &[half, &id, &count.to_string(), &lease, "0"],
+                            &[half, &id, &count.to_string(), &lease, "6000", turn.word(), &waited],
                         )
                     }
                     Op::Renew if Kind::reads(who) => call("RW_RENEW", &[LOCK], &[&id, &lease, &markers]),
@@ -248,7 +254,8 @@ impl Kind {
                         &[half, &id, &left.to_string(), &lease, LOCK, "", &channel],
                     ),
                     Op::Undo => call("RW_RELEASE", &[LOCK], &[half, &id, "0", &lease, LOCK, "", &channel]),
-                    Op::Leave | Op::HandOff(..) | Op::Forget => panic!("a read-write lock has no {op:?}"),
+                    Op::Leave => call("RW_LEAVE", &[LOCK], &[&client, &channel]),
+                    Op::HandOff(..) | Op::Forget => panic!("a read-write lock has no {op:?}"),
                 }
             }
             Kind::Semaphore(_) => {
@@ -257,10 +264,15 @@ impl Kind {
                 let release =
                     |way: &str| call("SEMAPHORE_RELEASE", &[LOCK, &request], &["1", &lasts, way, &channel]);
                 match op {
-                    Op::Acquire(..) => call("SEMAPHORE_ACQUIRE", &[LOCK, &request], &["1", &lasts]),
+                    Op::Acquire(_, turn) => call(
+                        "SEMAPHORE_ACQUIRE",
+                        &[LOCK, &request],
+                        &["1", &lasts, &client, turn.word(), &waited],
+                    ),
+                    Op::Leave => call("PERMITS_LEAVE", &[LOCK], &[&client]),
                     Op::Release(_) => release("release"),
                     Op::Undo => release("undo"),
-                    Op::Renew | Op::Leave | Op::HandOff(..) | Op::Forget => panic!("permits have no {op:?}"),
+                    Op::Renew | Op::HandOff(..) | Op::Forget => panic!("permits have no {op:?}"),
                 }
             }
         }
@@ -271,8 +283,8 @@ impl Kind {
         match self {
             Kind::Plain | Kind::Fenced => &["ACQUIRE", "RENEW", "RELEASE", "HAND_OFF", "LEAVE_LINE"],
             Kind::Fair => &["FAIR_ACQUIRE", "RENEW", "FAIR_RELEASE"],
-            Kind::ReadWrite => &["RW_ACQUIRE", "RW_RENEW", "RENEW", "RW_RELEASE"],
-            Kind::Semaphore(_) => &["SEMAPHORE_ACQUIRE", "SEMAPHORE_RELEASE"],
+            Kind::ReadWrite => &["RW_ACQUIRE", "RW_RENEW", "RENEW", "RW_RELEASE", "RW_LEAVE"],
+            Kind::Semaphore(_) => &["SEMAPHORE_ACQUIRE", "SEMAPHORE_RELEASE", "PERMITS_LEAVE"],
         }
     }
 
@@ -319,8 +331,8 @@ impl Kind {
             (Op::Acquire(..), "none") if matches!(self, Kind::Semaphore(_)) => Answer::Refused,
             (Op::Acquire(..), "in_line") => {
                 let why = match rest.get(1).and_then(text).as_deref() {
-                    Some("ours") => Why::Ours,
-                    Some("foreign") => Why::Foreign,
+                    Some("ours" | "soon") => Why::Ours,
+                    Some("foreign" | "any") => Why::Foreign,
                     Some("kept") => Why::Kept,
                     other => return Err(format!("in line, and why: {other:?}")),
                 };
@@ -373,14 +385,17 @@ impl Kind {
     #[must_use]
     pub fn may_stay(self, key: &str) -> bool {
         let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");
-        is_queue || self.may_be_left(key) && !key.starts_with("leasehold_request:")
+        is_queue || self.may_be_left(key) && !key.starts_with("leasehold_")
     }
 
     /// Whether a key may remain when all are done: the records of a semaphore's requests end by themselves.
     #[must_use]
     pub fn may_be_left(self, key: &str) -> bool {
         let is_semaphore = matches!(self, Kind::Semaphore(_)) && key == LOCK;
-        is_semaphore || key.starts_with("redisson_lock_token:") || key.starts_with("leasehold_request:")
+        is_semaphore
+            || key.starts_with("redisson_lock_token:")
+            || key.starts_with("leasehold_request:")
+            || key.starts_with("leasehold_rwlock_readers:")
     }
 
     #[must_use]
@@ -422,12 +437,72 @@ impl Kind {
                     }
             }
             Kind::ReadWrite => {
-                let Some(Value::Hash(fields)) = server.keys.get(LOCK).map(|entry| &entry.value) else {
-                    return is_absent;
-                };
-                Kind::reads(who) && fields.iter().any(|(name, value)| name == "mode" && value == "read")
+                let reads = Kind::reads(who);
+                // Redisson does not know reservations, nor turns.
+                if who.is_foreign() {
+                    return is_absent || reads && is_read(server);
+                }
+                let is_kept = server.keys.contains_key("leasehold_lock_next:{l}");
+                if reads {
+                    (is_absent && !is_kept || is_read(server)) && !a_writer_waits_long(server)
+                } else {
+                    is_absent && !is_kept && !are_readers_expected(server)
+                }
             }
-            Kind::Semaphore(_) => self.permits(server).is_some_and(|permits| permits > 0),
+            Kind::Semaphore(_) => {
+                let kept = match server.keys.get("leasehold_lock_next:{l}").map(|entry| &entry.value) {
+                    Some(Value::Sorted(next)) => {
+                        next.iter().filter(|(until, _)| *until > now(server)).count()
+                    }
+                    _ => 0,
+                };
+                self.permits(server).is_some_and(|permits| permits > i64::try_from(kept).unwrap_or(0))
+            }
         }
     }
+}
+
+impl Turn {
+    fn word(self) -> &'static str {
+        match self {
+            Turn::Wait => "wait",
+            Turn::Stand => "stand",
+            Turn::Next => "next",
+        }
+    }
+}
+
+fn now(server: &Server) -> i64 {
+    i64::try_from(server.now_ms()).unwrap_or(i64::MAX)
+}
+
+fn is_read(server: &Server) -> bool {
+    match server.keys.get(LOCK).map(|entry| &entry.value) {
+        Some(Value::Hash(fields)) => fields.iter().any(|(name, value)| name == "mode" && value == "read"),
+        _ => false,
+    }
+}
+
+/// Whether the first writer in the line has waited for so long that readers that come later wait for it.
+fn a_writer_waits_long(server: &Server) -> bool {
+    match server.keys.get("leasehold_lock_line:{l}").map(|entry| &entry.value) {
+        Some(Value::Sorted(line)) => {
+            line.first().is_some_and(|(joined, _)| 1_700_000_000_000 + joined / 10_000 + 50 <= now(server))
+        }
+        _ => false,
+    }
+}
+
+/// Whether readers that waited for the last write may still come before the next writer.
+fn are_readers_expected(server: &Server) -> bool {
+    let Some(Value::Sorted(readers)) =
+        server.keys.get("leasehold_rwlock_readers:{l}").map(|entry| &entry.value)
+    else {
+        return false;
+    };
+    let Some(phase) = readers.iter().find(|(_, member)| member == "phase").map(|(at, _)| *at) else {
+        return false;
+    };
+    let awaited = |(at, member): &&(i64, String)| member != "phase" && member != "link" && *at <= phase;
+    now(server) < phase + 20 && readers.iter().any(|one| awaited(&one))
 }

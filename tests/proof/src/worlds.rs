@@ -42,7 +42,7 @@ pub struct Described {
 }
 
 /// Small ones first.
-pub const WORLDS: [Described; 14] = [
+pub const WORLDS: [Described; 15] = [
     Described {
         name: "kill",
         words: "three owners of two clients; a client is killed",
@@ -93,6 +93,11 @@ pub const WORLDS: [Described; 14] = [
         name: "half",
         words: "two readers; a renewal; something ends, 5 ms pass",
         limits: Limits { idle: Some(1), spans: 1, ticks: 1, renewals: 1, ..CALM },
+    },
+    Described {
+        name: "turns",
+        words: "two writers and a reader; one gives up; something ends",
+        limits: Limits { owners: &[0, 1, 2, 3], idle: Some(0), gives_up: 1, spans: 1, ..CALM },
     },
     Described {
         name: "three",
@@ -167,7 +172,7 @@ pub const MIXED_WORLDS: [Described; 8] = [
 pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
     WORLDS.iter().filter(move |world| match world.name {
         "heir" => kind.queues_here(),
-        "half" => kind == Kind::ReadWrite,
+        "half" | "turns" => kind == Kind::ReadWrite,
         _ => true,
     })
 }

@@ -11,8 +11,7 @@ use std::collections::BTreeSet;
 
 use leasehold_proof::foreign::{Filling, Foreign, Part};
 use leasehold_proof::kinds::Kind;
-use leasehold_proof::lua::Scripts;
-use leasehold_proof::scripts;
+use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::server::{Entry, Reply, Server, Value};
 use leasehold_proof::worlds::{MIXED_KINDS, MIXED_WORLDS, explored, explored_beside, mixed_worlds, worlds};
 use real::{Random, reply, start};
@@ -69,8 +68,8 @@ const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
     (
         Kind::ReadWrite,
         "rw_release.lua",
-        "elseif longest_ms <= 0 then\n  redis.pcall('publish', channel, '0')",
-        "elseif longest_ms <= 0 then\n  redis.pcall('publish', channel, 'free')",
+        "    redis.pcall('publish', channel, '1')\n  end\n  redis.pcall('publish', channel, '0')",
+        "    redis.pcall('publish', channel, '1')\n  end\n  redis.pcall('publish', channel, 'free')",
         "nobody wakes",
     ),
 ];
@@ -79,7 +78,7 @@ const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
 const ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
-    let mut texts = scripts::load(change);
+    let mut texts = lua::load(change);
     texts.extend(foreign.scripts.clone());
     Scripts::new(&texts, true)
 }

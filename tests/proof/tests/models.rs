@@ -5,15 +5,14 @@
 mod page;
 
 use leasehold_proof::kinds::Kind;
-use leasehold_proof::lua::Scripts;
-use leasehold_proof::scripts;
+use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::server::COMMANDS;
 use leasehold_proof::world::Limits;
 use leasehold_proof::worlds::{KINDS, REFUSED, WORLDS, explored, worlds};
 
 #[test]
 fn all_that_must_hold_holds_in_every_state() {
-    let texts = scripts::load(&|_, text| text);
+    let texts = lua::load(&|_, text| text);
     let of_kind = |kind| {
         let scripts = Scripts::new(&texts, true);
         let mut rows = Vec::new();
@@ -43,7 +42,7 @@ fn all_that_must_hold_holds_in_every_state() {
 /// Before Redis 7.0 a script cannot ask what its user may do, and goes another way.
 #[test]
 fn the_model_holds_without_known_rights() {
-    let texts = scripts::load(&|_, text| text);
+    let texts = lua::load(&|_, text| text);
     let scripts = Scripts::new(&texts, false);
     for kind in KINDS {
         for world in worlds(kind).take(6) {
@@ -56,7 +55,7 @@ fn the_model_holds_without_known_rights() {
 /// The changes of a script before it was refused stay.
 #[test]
 fn the_model_holds_without_a_command() {
-    let texts = scripts::load(&|_, text| text);
+    let texts = lua::load(&|_, text| text);
     let of_kind = |kind: Kind| {
         let uses = |command: &&&str| {
             kind.scripts().iter().any(|script| texts[*script].contains(&format!("'{command}'")))

@@ -7,8 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use leasehold_proof::kinds::Kind;
-use leasehold_proof::lua::Scripts;
-use leasehold_proof::scripts;
+use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::server::{COMMANDS, Entry, Reply, Server, Value};
 
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
@@ -44,7 +43,7 @@ fn owners(server: &Server, lock: &str) -> usize {
     }
 }
 
-/// What some owners may ask of locks of one kind, and the request of a new owner.
+/// The requests that some owners may send to locks of one kind, and the request of a new owner.
 struct Scene {
     name: &'static str,
     requests: Vec<Request>,
@@ -125,13 +124,14 @@ fn fair() -> Scene {
 
 fn read_write() -> Scene {
     let marker = |owner: &str, count: &str| format!("{{l}}:{owner}:rwlock_timeout:{count}");
-    let acquire = |owner: &str, half: &str, count: &str| {
-        request("RW_ACQUIRE", &["{l}", &marker(owner, count), "{l}"], &[half, owner, count, LEASE, "0"])
+    let acquire = |owner: &str, half: &str, count: &str, turn: &str| {
+        let arguments = [half, owner, count, LEASE, "6000", turn, "0"];
+        request("RW_ACQUIRE", &["{l}", &marker(owner, count), "{l}"], &arguments)
     };
     let mut requests = Vec::new();
     for owner in [PLAIN, KEEPS] {
         for half in ["read", "write"] {
-            requests.extend([acquire(owner, half, "1"), acquire(owner, half, "2")]);
+            requests.extend([acquire(owner, half, "1", "wait"), acquire(owner, half, "2", "wait")]);
             for left in ["1", "0"] {
                 let arguments = [half, owner, left, LEASE, "{l}", "", CHANNEL];
                 requests.push(request("RW_RELEASE", &["{l}"], &arguments));
@@ -142,7 +142,8 @@ fn read_write() -> Scene {
     for half in ["read", "write"] {
         requests.push(request("RW_FORCE", &["{l}"], &[half, CHANNEL]));
     }
-    let fresh = vec![acquire(FRESH, "write", "1")];
+    requests.push(request("RW_LEAVE", &["{l}"], &[&PLAIN[..36], CHANNEL]));
+    let fresh = vec![acquire(FRESH, "write", "1", "barge")];
     Scene { name: "read-write", requests, fresh, begins: vec![vec![]], kind: Kind::ReadWrite }
 }
 
@@ -155,30 +156,35 @@ const PASS: &str = "time";
 fn semaphore() -> Scene {
     let (permits, lasts) = (LOCKS[0], "5000");
     let key = |owner: &str| format!("leasehold_request:{{l}}:{owner}");
-    let acquire = |owner: &str| request("SEMAPHORE_ACQUIRE", &[permits, &key(owner)], &["1", lasts]);
+    let acquire = |owner: &str, turn: &str| {
+        request("SEMAPHORE_ACQUIRE", &[permits, &key(owner)], &["1", lasts, &owner[..36], turn, "0"])
+    };
     let mut requests = Vec::new();
     for owner in [PLAIN, LIMITED, KEEPS] {
-        requests.push(acquire(owner));
+        requests.push(acquire(owner, "wait"));
         for way in ["release", "undo"] {
             let arguments = ["1", lasts, way, CHANNEL];
             requests.push(request("SEMAPHORE_RELEASE", &[permits, &key(owner)], &arguments));
         }
     }
-    let fresh = vec![acquire(FRESH)];
+    requests.push(request("PERMITS_LEAVE", &[permits], &[&PLAIN[..36]]));
+    let fresh = vec![acquire(FRESH, "barge")];
     Scene { name: "semaphore", requests, fresh, begins: vec![vec![]], kind: Kind::Semaphore(2) }
 }
 
 /// Permits with ids and leases, taken one and two at a time.
 fn permits() -> Scene {
     let keys = [LOCKS[0], OUT];
-    let acquire = |ids: &[&str]| request("PERMITS_ACQUIRE", &keys, &[&[CHANNEL, LEASE], ids].concat());
+    let acquire = |client: &str, turn: &str, ids: &[&str]| {
+        request("PERMITS_ACQUIRE", &keys, &[&[CHANNEL, LEASE, &client[..36], turn, "0"], ids].concat())
+    };
     let mut requests = vec![request(PASS, &[], &[])];
-    for ids in [&["a"][..], &["b"], &["c", "d"]] {
-        requests.push(acquire(ids));
+    for (client, ids) in [(PLAIN, &["a"][..]), (PLAIN, &["b"]), (KEEPS, &["c", "d"])] {
+        requests.push(acquire(client, "wait", ids));
         requests.push(request("PERMITS_RELEASE", &keys, &[&[CHANNEL], ids].concat()));
         requests.push(request("PERMITS_RENEW", &[OUT], &[&[LEASE], ids].concat()));
     }
-    let fresh = vec![acquire(&["e"])];
+    let fresh = vec![acquire(FRESH, "barge", &["e"])];
     Scene { name: "permits", requests, fresh, begins: vec![vec![]], kind: Kind::Semaphore(2) }
 }
 
@@ -206,9 +212,9 @@ impl Scene {
     /// The permits that somebody has, and those of them whose leases are over.
     fn out(server: &Server) -> (i64, i64) {
         let (mut out, mut over) = (0, 0);
-        for entry in server.keys.values() {
+        for (key, entry) in &server.keys {
             match &entry.value {
-                Value::Sorted(members) => {
+                Value::Sorted(members) if key == OUT => {
                     let is_over = |(until, _): &&(i64, String)| *until <= server.now_ms() as i64;
                     out += members.len() as i64;
                     over += members.iter().filter(is_over).count() as i64;
@@ -308,7 +314,7 @@ fn scenes() -> [Scene; 6] {
 
 #[test]
 fn unowned_locks_can_be_taken_and_every_key_ends() {
-    let texts = scripts::load(&|_, text| text);
+    let texts = lua::load(&|_, text| text);
     for scene in scenes() {
         for knows_acl in [true, false] {
             let scripts = Scripts::new(&texts, knows_acl);
@@ -386,13 +392,20 @@ const MUTANTS: &[Mutant] = &[
         Some("zadd"),
     ),
     ("permits", "permits_release.lua", "  redis.call('zrem', out, unpack(back))\n", "", "of 2", None),
-    ("permits", "permits_acquire.lua", "if #back > 0 then", "if false then", "does not get it", None),
+    (
+        "permits",
+        "permits_acquire.lua",
+        "if #back > 0 then\n  -- Removes nothing",
+        "if false then\n  -- Removes nothing",
+        "does not get it",
+        None,
+    ),
 ];
 
 #[test]
 fn scripts_that_lose_owners_or_permits_are_found() {
     for (name, file, old, new, words, refused) in MUTANTS {
-        let texts = scripts::load(&|of, text| {
+        let texts = lua::load(&|of, text| {
             if of != *file {
                 return text;
             }

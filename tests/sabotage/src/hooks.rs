@@ -1,5 +1,5 @@
-//! What the copy has beside the mutations. `tests/meta/mutations.rs` reads this too, since the gate makes no
-//! copy.
+//! The copy has these changes beside the mutations. `tests/meta/mutations.rs` reads this file too, since the
+//! gate makes no copy.
 
 /// File, text, and replacement: the module that knows which mutation is on, and the places that read scripts
 /// and statements.

@@ -9,7 +9,7 @@ use leasehold::fencing;
 use tempfile::TempDir;
 
 use super::{beside, fences, names, refused};
-use crate::support::as_other_user::prefix;
+use crate::support::programs::prefix;
 use crate::support::{LONG, missing, now, run, test_name};
 
 const NEEDS_ROOT: &str = "only root can act for two users";

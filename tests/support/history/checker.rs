@@ -1,20 +1,20 @@
-//! Our own checker of histories: by intervals, where Porcupine searches for an order.
+//! Our checker of histories: by intervals, where Porcupine searches for an order.
 //!
-//! A hold stands for certain from the return of its acquire to the call of its end, and when it was entered
-//! again. If what stands for certain fits together, then so does the history: each acquire took effect when
-//! it returned, each end when it was called.
+//! A hold certainly stands from the return of its acquire, or re-entry, to the call of its end. If all
+//! certain holds fit together, so does the history: each acquire took effect when it returned, each end when
+//! it was called.
 
 use std::collections::BTreeMap;
 
 use super::operations::{Doing, Model, Operation, by_lock};
 
-/// A span that is certain: from here to there, both excluded.
+/// A certain span, both ends excluded.
 #[derive(Clone, Debug)]
 struct Stands<'a> {
     by: &'a Operation,
     from: u64,
     to: u64,
-    /// It may have begun, and ended, no sooner and no later.
+    /// Bounds of its possible begin and end.
     within: (u64, u64),
 }
 
@@ -97,7 +97,7 @@ fn check_holds(operations: &[&Operation]) -> Vec<String> {
     found
 }
 
-/// Holds that stand at the same time and may not.
+/// Pairs of certain holds that exclude each other and overlap.
 fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut open: Vec<&Stands<'_>> = Vec::new();
@@ -132,7 +132,8 @@ fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
 
 fn check_latch(operations: &[&Operation]) -> Vec<String> {
     let mut found = Vec::new();
-    // By what was left afterwards, which only falls: none may be over before one begins that left more.
+    // Ordered by the remaining count, which only falls: no operation may end before one begins that left
+    // more.
     let mut told: Vec<&&Operation> =
         operations.iter().filter(|operation| operation.value.is_some()).collect();
     told.sort_by_key(|operation| {
@@ -154,7 +155,7 @@ fn check_latch(operations: &[&Operation]) -> Vec<String> {
         let here: Vec<_> = told.iter().filter(|operation| operation.value == Some(value)).collect();
         let downs: Vec<_> = here.iter().filter(|operation| operation.f == Doing::CountDown).collect();
         match downs.len() {
-            // One that went without an answer has made this step, before anybody saw it.
+            // An unanswered count-down made this step before anybody saw it.
             0 => {
                 let latest = told
                     .iter()

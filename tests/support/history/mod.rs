@@ -1,8 +1,7 @@
-//! Histories of locks and their checker; and a recorder for the threads of one process.
+//! Histories of locks, their checker, and a recorder for one process.
 //!
-//! A test claims only what it may: from the moment its lock call has *returned* to the moment before it *calls*
-//! unlock, or to the end of the validity that the guard had promised. Then each finding is a broken lock,
-//! whatever the scheduler did.
+//! A test claims a hold only from the *return* of its lock call to the *call* of unlock, or to the end of
+//! the promised validity. Then each finding is a broken lock, whatever the scheduler did.
 
 pub mod checker;
 pub mod operations;
@@ -13,13 +12,13 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::time::Instant;
 
-/// The holds of one lock, recorded by the threads of one process.
+/// Holds of one lock, recorded by threads of one process.
 pub struct History {
     origin: Instant,
     operations: Mutex<Vec<Operation>>,
 }
 
-/// The number of a hold that has begun; give it back to [`History::released`] or [`History::ends`].
+/// A running hold, for [`History::released`] or [`History::ends`].
 #[derive(Debug)]
 #[must_use = "a hold that is never ended lasts for ever"]
 pub struct Open(u64);
@@ -33,7 +32,7 @@ impl History {
         u64::try_from(time.saturating_duration_since(self.origin).as_nanos()).unwrap()
     }
 
-    /// To be called when the lock call has returned.
+    /// Call it after the lock call has returned.
     pub fn acquired(&self, owner: impl fmt::Display, token: Option<u64>) -> Open {
         let time = self.at(now());
         let mut operations = self.operations.lock();
@@ -43,12 +42,12 @@ impl History {
         Open(hold)
     }
 
-    /// To be called before unlock is.
+    /// Call it before unlock.
     pub fn released(&self, open: Open) {
         self.ends(open, now());
     }
 
-    /// For a hold that may have ended on its own: it was promised until `end`.
+    /// For a hold that may have ended by itself: it was promised until `end`.
     pub fn ends(&self, open: Open, end: Instant) {
         let time = (self.at(end), None);
         self.operations.lock().push(Operation::new("lock", Model::Mutex, Doing::End, open.0, time));
@@ -62,8 +61,7 @@ impl History {
         checker::check(&self.operations.lock()).into_values().flatten().collect()
     }
 
-    /// Panics with everything that is wrong, or when there are fewer than `at_least` holds: a test that held
-    /// nothing proves nothing.
+    /// Panics with all faults, and below `at_least` holds: a test without holds proves nothing.
     #[track_caller]
     pub fn assert_good(&self, at_least: usize) {
         let (grants, found) = (self.grants(), self.findings());

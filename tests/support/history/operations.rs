@@ -1,4 +1,4 @@
-//! The operations on locks, one a line, as docs/proof.md describes it. Both checkers read this.
+//! Operations on locks, one a line, in the format of docs/proof.md, which both checkers read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,31 +17,30 @@ pub enum Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
-    /// The hold begins. With `mode` read or write, or a number of `units`.
+    /// A hold begins. With `mode` read or write, or a number of `units`.
     Acquire,
     Reenter,
-    /// The hold ends: by an unlock; or, as far as its holder knows, at some time after it was promised no
-    /// longer.
+    /// A hold ends: by unlock, or at some time after its promised end.
     End,
-    /// The lock was seen free; of a read-write lock, of its writer.
+    /// The lock was seen free; a read-write lock, without a writer.
     Free,
-    /// The units that were seen available.
+    /// The available units seen.
     Available,
-    /// One less to count down; without a value it is unknown whether.
+    /// One count-down; without a value its outcome is unknown.
     CountDown,
-    /// The number that was left to count down.
+    /// The remaining count seen.
     Count,
 }
 
-/// One operation on one lock, which took effect at one moment between `call` and `ret`, in nanoseconds of a
-/// clock that all share.
+/// An operation on one lock, which took effect at one moment between `call` and `ret`, in nanoseconds of a
+/// shared clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
     pub lock: String,
     pub model: Model,
     pub f: Doing,
-    /// Of one hold, or of an operation that belongs to none.
+    /// Zero for an operation without a hold.
     pub hold: u64,
     #[serde(default)]
     pub owner: String,
@@ -49,12 +48,12 @@ pub struct Operation {
     pub mode: String,
     #[serde(default)]
     pub units: i64,
-    /// The units of a semaphore in all; where a latch begins.
+    /// A semaphore's units; a latch's initial count.
     #[serde(default)]
     pub limit: i64,
     pub fence: Option<u64>,
     pub call: u64,
-    /// `None`: it may take effect at any later time.
+    /// `None`: may take effect at any later time.
     pub ret: Option<u64>,
     pub value: Option<i64>,
 }

@@ -1,9 +1,8 @@
 //! The inside of the proxy.
 //!
-//! Per connection there are two lanes, to the server and to the client. A lane is a reading thread, which
-//! finds the frames and decides what happens to each, and a writing thread, which waits until a frame is due
-//! and not held. One mutex guards everything that is decided, and one condition variable tells of every
-//! change.
+//! Each connection has two lanes, to the server and to the client. A lane has a reading thread, which finds
+//! frames and decides what happens to each, and a writing thread, which waits until a frame is due and not
+//! held. One mutex guards all decisions, and one condition variable signals every change.
 
 use super::super::now;
 use super::super::server::Port;
@@ -24,11 +23,11 @@ pub(super) struct Rule {
     pub(super) fault: usize,
     pub(super) pick: Pick,
     pub(super) act: Do,
-    /// How many more times it acts; `None` is for ever.
+    /// Remaining actions; `None`: unlimited.
     pub(super) left: Option<usize>,
 }
 
-/// The record of a fault; the index in `State::faults` is its name.
+/// The index in `State::faults` identifies a fault.
 #[derive(Default)]
 pub(super) struct FaultState {
     pub(super) hits: usize,
@@ -40,7 +39,7 @@ pub(super) struct FaultState {
 struct Item {
     bytes: Vec<u8>,
     due: Instant,
-    /// It waits until this fault is released.
+    /// Waits until this fault is released.
     gate: Option<usize>,
     after: After,
 }
@@ -56,9 +55,9 @@ enum After {
 #[derive(Default)]
 struct Lane {
     queue: VecDeque<Item>,
-    /// Bytes from now on are lost.
+    /// Later bytes are lost.
     silent: bool,
-    /// Its writing thread has ended.
+    /// The writing thread has ended.
     closed: bool,
 }
 
@@ -107,12 +106,12 @@ pub(super) struct State {
     pub(super) stop: bool,
     pub(super) refuse: bool,
     pub(super) listening: bool,
-    /// Nothing is read as RESP.
+    /// Read nothing as RESP.
     pub(super) plain: bool,
-    /// New connections are taken in, and nothing is done with them.
+    /// New connections, accepted and unserved.
     pub(super) ignored: Option<Vec<TcpStream>>,
     pub(super) accepted: u64,
-    /// A link that is not in here has ended; its threads go as soon as they notice.
+    /// A missing link has ended; its threads end once they notice.
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) threads: Vec<JoinHandle<()>>,
     pub(super) holds: Vec<(Direction, Which)>,
@@ -145,7 +144,7 @@ impl State {
         self.holds.iter().any(|(held, which)| *held == direction && link.is(id, *which))
     }
 
-    /// Ends a connection. Its threads notice by its absence, or by the read that ends.
+    /// Ends a connection. Its threads notice its absence, or the end of a read.
     pub(super) fn end(&mut self, id: u64, then: Then) {
         if then == Then::Silent {
             let link = self.links.get_mut(&id).expect("a link that is open");
@@ -156,11 +155,11 @@ impl State {
             return;
         }
         let Some(link) = self.links.remove(&id) else { return };
-        // Errors: the other end has gone before.
+        // An error means that the other end is gone.
         drop(link.server.shutdown(Shutdown::Both));
         if then == Then::Reset {
-            // Reading is shut down so that the reader ends; no FIN goes out for that. With no time to linger,
-            // the close that follows when the last thread has let go of the socket is an RST.
+            // Shutting down reads ends the reader without a FIN. With zero linger, the close by the last
+            // thread sends RST.
             drop(SockRef::from(&*link.client).set_linger(Some(Duration::ZERO)));
             drop(link.client.shutdown(Shutdown::Read));
         } else {
@@ -179,7 +178,6 @@ impl State {
         Some(found)
     }
 
-    /// A command has come from the client.
     fn request(&mut self, id: u64, bytes: Vec<u8>) {
         let command = Command { connection: id, args: strings(&bytes) };
         self.log.push(command.clone());
@@ -209,7 +207,7 @@ impl State {
         link.to_server.push(item);
     }
 
-    /// A frame has come from the server: a reply, or a message that nobody asked for.
+    /// Handles a frame from the server: a reply or an unsolicited message.
     fn reply(&mut self, id: u64, bytes: Vec<u8>) {
         let due = now() + self.reply_delay;
         let mut item = Item { bytes, due, gate: None, after: After::GoOn };
@@ -246,7 +244,7 @@ impl State {
         link.to_client.push(item);
     }
 
-    /// Bytes without a known meaning pass as they are.
+    /// Passes bytes without a known meaning.
     fn pass(&mut self, id: u64, direction: Direction, bytes: Vec<u8>) {
         let delay = match direction {
             Direction::ToServer => self.request_delay,
@@ -257,7 +255,7 @@ impl State {
         }
     }
 
-    /// The sender has ended; the receiver learns of it in its turn.
+    /// The sender has ended; the receiver learns it in order.
     fn finish(&mut self, id: u64, direction: Direction) {
         if let Some(link) = self.links.get_mut(&id) {
             let end = Item { bytes: Vec::new(), due: now(), gate: None, after: After::End };
@@ -265,7 +263,7 @@ impl State {
         }
     }
 
-    /// Nothing goes out on this lane any more; with the second lane the connection ends.
+    /// Closes this lane; with the second lane the connection ends.
     fn close_lane(&mut self, id: u64, direction: Direction) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let lane = link.lane(direction);
@@ -295,7 +293,7 @@ impl Shared {
         true
     }
 
-    /// Ends the acceptor's `accept`, so that it looks at the state again.
+    /// Ends the acceptor's `accept`, so that it checks the state again.
     pub(super) fn wake_acceptor(&self) {
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number())));
     }
@@ -309,9 +307,8 @@ impl Shared {
                 return;
             }
             if state.refuse {
-                // Under the lock: who sees `listening == false` is refused, and what waited in the backlog is
-                // reset. Shut down before it is closed: a child process that another thread is just starting
-                // has a copy.
+                // Under the mutex: whoever sees `listening == false` is refused, and queued connections are
+                // reset. Shut down before closing, since a child that another thread is starting has a copy.
                 if let Some(listener) = listener.take() {
                     drop(SockRef::from(&listener).shutdown(Shutdown::Both));
                 }
@@ -324,8 +321,7 @@ impl Shared {
                 continue;
             }
             if listener.is_none() {
-                // The port is claimed; what may be in the way is the old listener in a child that is just
-                // starting.
+                // The port is claimed; only an old listener in a child just starting may be in the way.
                 match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number())) {
                     Ok(bound) => listener = Some(bound),
                     Err(_) => {
@@ -349,7 +345,7 @@ impl Shared {
         *self.upstream.lock()
     }
 
-    /// Joins a new client to the server; without a server the client is hung up on.
+    /// Joins a new client to the server; without a server hangs up.
     fn link(self: &Arc<Shared>, state: &mut MutexGuard<'_, State>, client: TcpStream) {
         let server = MutexGuard::unlocked(state, || TcpStream::connect_timeout(&self.upstream(), OWN_LIMIT));
         let Ok(server) = server else { return };
@@ -393,7 +389,7 @@ impl Shared {
                     self.changed.wait(&mut state);
                 }
             }
-            // An error is an end too: the other side has reset the connection.
+            // An error is an end too: the other side reset the connection.
             let count = from.read(&mut chunk).unwrap_or(0);
             pending.extend_from_slice(&chunk[..count]);
             let more = self.change(|state| {
@@ -462,8 +458,7 @@ impl Shared {
                 }
             };
             if !written {
-                // The receiver has gone. The other direction lives on: a request that is held still has to
-                // arrive.
+                // The receiver is gone. The other direction lives on: a held request must still arrive.
                 self.change(|state| state.close_lane(id, direction));
                 return;
             }
@@ -483,7 +478,7 @@ impl Shared {
         }
     }
 
-    /// Writes one piece and waits; false when the receiver or the link has gone.
+    /// Writes one piece and pauses; `false` when the receiver or the link is gone.
     fn drip_one(&self, id: u64, to: &TcpStream, piece: &[u8], pause: Duration) -> bool {
         let mut to = to;
         if to.write_all(piece).is_err() {

@@ -1,6 +1,5 @@
-//! As much of the Redis protocol (RESP2 and RESP3) as the proxy needs: where a frame ends, and what it says.
+//! The parts of the Redis protocol (RESP2 and RESP3) that the proxy needs: frames and their strings.
 
-/// Bytes that are no RESP.
 #[derive(Debug)]
 pub struct NotResp;
 
@@ -9,14 +8,13 @@ fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 2..]))
 }
 
-/// A length or a count; `None` for RESP2's null, -1, which has no content.
+/// A length or count; `None` for RESP2's null, -1, without content.
 fn number(digits: &[u8]) -> Result<Option<usize>, NotResp> {
     let number = std::str::from_utf8(digits).ok().and_then(|text| text.parse::<i64>().ok()).ok_or(NotResp)?;
     Ok(usize::try_from(number).ok())
 }
 
-/// The length of the first complete frame; `None` when it is not complete yet. An inline command is a frame
-/// too.
+/// Length of the first frame; `None` while it is incomplete. An inline command is a frame too.
 pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     let (mut rest, mut values) = (bytes, 1_usize);
     while values > 0 {
@@ -37,7 +35,7 @@ pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
             }
             b'*' | b'~' | b'>' => values = values.saturating_add(number(&head[1..])?.unwrap_or(0)),
             b'%' => values = values.saturating_add(number(&head[1..])?.unwrap_or(0).saturating_mul(2)),
-            // Attributes stand before the value they belong to.
+            // Attributes precede their value.
             b'|' => values = values.saturating_add(number(&head[1..])?.unwrap_or(0).saturating_mul(2) + 1),
             _ => {}
         }
@@ -45,7 +43,7 @@ pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     Ok(Some(bytes.len() - rest.len()))
 }
 
-/// The strings in a complete frame: the arguments of a command, the parts of a message.
+/// The strings of a frame: a command's arguments, or a message's parts.
 pub fn strings(frame: &[u8]) -> Vec<Vec<u8>> {
     if frame.first().is_some_and(u8::is_ascii_alphabetic) {
         return frame
@@ -75,8 +73,8 @@ pub fn packed(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the server sent this unasked. On a subscribed connection an array that begins so is a message;
-/// RESP3 marks them, confirmations of subscriptions included.
+/// Whether the server sent this unsolicited. On a subscribed connection such an array is a message; RESP3
+/// marks messages, including confirmations of subscriptions.
 pub fn is_message(frame: &[u8], subscriber: bool) -> bool {
     let push = frame.first() == Some(&b'>');
     let may_be = push || (subscriber && frame.first() == Some(&b'*'));

@@ -101,16 +101,20 @@ fn each_call_is_one_script_on_one_member() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         // A late request is not repeated.
-        let client = builder(&cluster).command_timeout(LONG).connect_timeout(LONG).build().unwrap();
+        let patient = || builder(&cluster).command_timeout(LONG).connect_timeout(LONG);
+        let (client, careless) = (patient().build().unwrap(), patient().without_replicas().build().unwrap());
         for primary in 0..3 {
-            let lock = client.get_fenced_lock(cluster.name_on(primary, "once"));
-            // Loads all scripts.
-            lock.acquire().unwrap().unlock().unwrap();
-            let before = scripts_run(&cluster);
-            lock.lock().unwrap();
-            assert_eq!(scripts_run(&cluster), before + 1);
-            lock.unlock().unwrap();
-            assert_eq!(scripts_run(&cluster), before + 2);
+            // By default a grant writes once more, for its replica.
+            for (client, scripts) in [(&careless, 1), (&client, 2)] {
+                let lock = client.get_fenced_lock(cluster.name_on(primary, "once"));
+                // Loads all scripts.
+                lock.acquire().unwrap().unlock().unwrap();
+                let before = scripts_run(&cluster);
+                lock.lock().unwrap();
+                assert_eq!(scripts_run(&cluster), before + scripts);
+                lock.unlock().unwrap();
+                assert_eq!(scripts_run(&cluster), before + scripts + 1);
+            }
         }
     });
 }
@@ -122,7 +126,8 @@ fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
         let rules = "user locks reset resetchannels on >PASSWORD \
             ~app:* ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* \
             +eval +evalsha +hexists +hget +hset +hdel +hkeys +pexpire +pttl +get +set +del +incr +time \
-            +publish +subscribe +unsubscribe +cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe";
+            +publish +subscribe +unsubscribe +cluster|slots +asking +pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe \
+            +wait +role";
         let Some(cluster) = Cluster::start_with(&[rules]) else { return };
         for way in [ClusterPubSub::Auto, ClusterPubSub::Plain, ClusterPubSub::Both] {
             let builder = || builder(&cluster).cluster_pub_sub(way).username("locks").password("PASSWORD");

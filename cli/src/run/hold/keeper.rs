@@ -1,7 +1,7 @@
-//! The keeper of a lock for a shell: acquires, renews, releases, and answers `release`.
+//! The keeper of a shell's lock: acquires, renews, releases, and answers `release`.
 //!
-//! The keeper has a session of its own and none of the shell's files open, so that no substitution and no terminal waits for
-//! it. Signals to all processes of a service leave it alone: it ends after its shell.
+//! The keeper has its own session and none of the shell's open files, so that no substitution and no
+//! terminal waits for it. Signals to all processes of a service do not end it: it ends after its shell.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
@@ -30,7 +30,7 @@ use crate::say::{Exit, Say};
 use crate::store;
 
 enum Event {
-    /// `hold` is dead, or has ended, and has not printed the handle.
+    /// `hold` died or ended without printing the handle.
     CallerGone,
     ShellEnded,
     Release(UnixStream),
@@ -48,12 +48,12 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
     }
 }
 
-/// A pipe among what the shell had open would not end before this process does.
+/// A pipe of the shell would stay open as long as this process.
 fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2) {
-        nix::unistd::close(number).ok(); // that of the list itself is closed by now
+        nix::unistd::close(number).ok(); // the list's own descriptor is closed by now
     }
 }
 
@@ -75,7 +75,8 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // All that can fail comes before the request, and before the lookout, which takes the end of this process for a loss.
+    // Everything that can fail precedes the request, and the start of the lookout, which takes this
+    // process's end for a loss.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
@@ -127,7 +128,7 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
     let (interrupt, events) = (caught.interrupt.clone(), sender.clone());
     std::thread::Builder::new().name("shell".to_owned()).spawn(move || {
         shell.wait_for_end();
-        // Said first: after an interrupted wait it is there to be read.
+        // Sent first, so that it can be read after an interrupted wait.
         drop(events.send(Event::ShellEnded));
         fall_silent();
         interrupt.interrupt();
@@ -138,7 +139,7 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
             drop(events.send(Event::CallerGone));
         }
         fall_silent();
-        interrupt.interrupt(); // no wait is left when it was taken
+        interrupt.interrupt(); // no effect once the lock was taken
     })?;
     Ok(())
 }
@@ -171,7 +172,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn run(self, caller: &UnixStream, socket: Socket, events: &Receiver<Event>) -> std::io::Result<Exit> {
         self.caught.stop_waiting()?;
-        // There before anybody knows of the hold. From here on nothing may fail.
+        // Exists before anybody knows of the hold. Nothing may fail from here on.
         let mut lookout = Some(Lookout::start(&self.lookout, self.caught)?);
         let fence = self.guard.fencing_token().map(|fence| fence.get());
         let granted = json!({
@@ -183,7 +184,7 @@ impl Keeper<'_> {
             "pid": self.lookout.pid,
         });
         lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
-        // A caller that is dead is an event.
+        // A dead caller is an event.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
         let (mut lost, mut is_lost, granted) = (self.guard.lost(), false, Moment::now());
@@ -202,7 +203,7 @@ impl Keeper<'_> {
                     lost = never();
                     lookout.iter().filter(|_| is_lost).for_each(Lookout::gone);
                 },
-                // Ended by somebody: the shell is to have its signal all the same.
+                // Somebody ended it: the shell must still get its signal.
                 recv(ended) -> _ => lookout.take().into_iter().for_each(|lookout| lookout.end(self.caught)),
                 recv(self.caught.signals) -> _ => {}
                 default(self.tick) => if lookout.is_none() {
@@ -231,7 +232,7 @@ impl Keeper<'_> {
 fn released(guard: OwnedGuard, name: &str, is_lost: bool, held: Duration) -> (Exit, String) {
     let lost = || (Exit::Lost(LOST), format!("the lock of {name} was lost before it was released"));
     if is_lost || guard.state() == HoldState::Lost {
-        return lost(); // its drop releases what may be left of it
+        return lost(); // its drop releases what may remain
     }
     match guard.unlock() {
         Ok(()) => (Exit::Success, format!("released {name}, held {}", span(held))),

@@ -1,5 +1,5 @@
-//! The lookout beside a keeper: sends the shell its signal in time, also when the keeper is stopped or killed. As the
-//! [helper](crate::run::helper) it knows nothing of locks: it hears until when the lock is surely held.
+//! The lookout beside a keeper: signals the shell in time, even if the keeper is stopped or killed. Like the
+//! [helper](crate::run::helper) it knows nothing about locks, only until when the lock is certainly held.
 
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,7 +48,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             tell();
         }
         match orders.recv_timeout(if left.is_zero() { LOOK } else { LOOK.min(left) }) {
-            // The first is sent before the handle is.
+            // The first order precedes the handle.
             Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
@@ -71,7 +71,7 @@ pub(super) struct Lookout {
 impl Lookout {
     pub(super) fn start(args: &LookoutArgs, caught: &Caught) -> std::io::Result<Lookout> {
         let (stream, theirs) = UnixStream::pair()?;
-        // One that does not read may not keep this process from answering.
+        // A lookout that does not read must not keep this process from answering.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
         let (alive, ended) = unbounded();
         let reading = stream.try_clone()?;
@@ -80,9 +80,9 @@ impl Lookout {
             drop(alive);
         })?;
         let mut command = Part::Lookout(args.clone()).program()?;
-        // Not the errors of this process: they may be a pipe that the shell reads.
+        // Without this process's standard error, which may be a pipe that the shell reads.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        // The last that can fail: a lookout whose socket ends signals the shell.
+        // The last step that can fail: a lookout whose socket ends signals the shell.
         let process = caught.spawn(&mut command)?;
         Ok(Lookout { process, stream, ended, until: Moment::from_nanos(0) })
     }
@@ -93,7 +93,7 @@ impl Lookout {
 
     pub(super) fn beat(&mut self, until: Moment) {
         family::wake(&self.process);
-        // One that is not sent is made up for by the next.
+        // The next order makes up for a lost one.
         if until > self.until.plus(Duration::from_millis(1))
             && parts::send(&self.stream, &Order::Until(until)).is_ok()
         {
@@ -102,7 +102,7 @@ impl Lookout {
     }
 
     pub(super) fn gone(&self) {
-        drop(parts::send(&self.stream, &Order::Gone)); // else it sees that the time is over
+        drop(parts::send(&self.stream, &Order::Gone)); // otherwise it sees that the time is over
     }
 
     pub(super) fn end(mut self, caught: &Caught) {

@@ -1,4 +1,4 @@
-//! `hold` and `release`: a lock in mid-script, kept by a process of its own for as long as the shell lives.
+//! `hold` and `release`: a lock in mid-script, kept by a separate process while the shell lives.
 
 pub(crate) mod keeper;
 pub(crate) mod lookout;
@@ -37,16 +37,17 @@ impl HoldArgs {
             },
             max_hold: None,
             strict: false,
+            on_contended: None,
             leads: false,
             command: Vec::new(),
         }
     }
 }
 
-/// The time that a keeper has to say that it has heard. It does at once, unless somebody has stopped it.
+/// Time for a keeper to acknowledge. It does so at once, unless stopped.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
-/// A signal ends this process as it would any. The keeper sees its end, and gives up the wait or the lock.
+/// A signal ends this process as usual. The keeper sees the end, and gives up the wait or the lock.
 pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
@@ -94,7 +95,7 @@ fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::R
         Format::Json => format!("{}\n", json_text(&answer)),
     };
     let mut out = std::io::stdout();
-    // A handle that nobody has is no hold: without the byte the keeper releases it.
+    // If the handle cannot be printed, the keeper gets no byte, and releases the lock.
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     stream.write_all(b"\n")?;
     Ok(Exit::Success)
@@ -122,7 +123,7 @@ pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
     let answer = match ask(place) {
         Ok(answer) => answer,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            place::remove(place); // nobody will ever listen there again
+            place::remove(place); // nobody will listen there again
             let words = "this hold has ended: it was released before, or the process that kept it was killed";
             say.notice("lost", words, &json!({}));
             return Exit::Lost(LOST);
@@ -152,7 +153,7 @@ fn ask(place: &Path) -> std::io::Result<Value> {
     let mut lines = BufReader::new(&stream);
     let (mut heard, mut answer) = (String::new(), String::new());
     lines.read_line(&mut heard)?;
-    // From here on the store is waited for, which has limits of its own.
+    // From here on the keeper waits for the store, which has its own limits.
     stream.set_read_timeout(None)?;
     lines.read_line(&mut answer)?;
     serde_json::from_str(&answer).map_err(std::io::Error::other)

@@ -1,4 +1,4 @@
-//! The place of a hold's socket: a folder that only its user can enter. The handle names it.
+//! The folder of a hold's socket, which only its user can enter. The handle names it.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,8 +15,8 @@ use crate::run::hold::shell::Shell;
 
 const NOTE: &str = "for";
 
-/// The folders that sockets may be in, the preferred one first. Anybody can make the one for temporary files in this user's
-/// name, so the last is one that nobody else can make.
+/// Possible folders, the preferred first. Anybody can create the one for temporary files in this user's
+/// name, so the last is one that nobody else can create.
 fn folders() -> Vec<PathBuf> {
     let user = geteuid();
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -29,7 +29,7 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Whether a text is said for the first time since the folder was made: on most systems, since the machine started.
+/// Whether a text is new since the folder was created: on most systems, since the machine's start.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -80,8 +80,8 @@ impl Socket {
         Ok(Socket { listener, file: file.to_owned() })
     }
 
-    /// Names the hold's owner and shell to programs that the shell starts, by the text of a link, which is there as a whole or
-    /// not at all. Without it a deadlock through the hold is not found.
+    /// Names the hold's owner and shell to programs that the shell starts, in the text of a link, which is
+    /// written as a whole. Without it a deadlock through the hold is not found.
     pub(super) fn note(&self, shell: Shell, owner: &str) {
         std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
             .ok();
@@ -123,7 +123,7 @@ pub(super) fn remove(file: &Path) {
     std::fs::remove_file(file).ok();
 }
 
-/// Whether a folder is this user's, and nobody else can enter it. A link is none.
+/// Whether a folder is this user's, and nobody else can enter it. A link is refused.
 fn is_own(folder: &Path) -> std::io::Result<bool> {
     let found = std::fs::symlink_metadata(folder).map_err(|error| named(folder, &error))?;
     Ok(found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0)
@@ -133,7 +133,7 @@ fn named(folder: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", folder.display()))
 }
 
-/// One word, of which the text behind the last colon is the fencing token.
+/// One word; the text after the last colon is the fencing token.
 pub(super) fn handle(place: &Path, fence: Option<u64>) -> String {
     format!("{}:{}", place.display(), fence.map(|fence| fence.to_string()).unwrap_or_default())
 }
@@ -152,7 +152,7 @@ mod tests {
     fn a_folder_made_by_another_is_passed_over() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
-        // As open as one of another's, who is not to be had here.
+        // As accessible as a folder of another user, who does not exist here.
         std::fs::create_dir(&taken).unwrap();
         std::fs::set_permissions(&taken, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert_eq!(first_usable(&[taken.clone(), free.clone()]).unwrap(), free);

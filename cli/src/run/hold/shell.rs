@@ -1,4 +1,4 @@
-//! The process for which a lock is kept, and the signal to it and to all that it has started.
+//! The process for which a lock is kept, and the signal to it and its descendants.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::run::family::{self, Member};
 
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One process and no other that gets its number later.
+/// One process, and none that gets its number later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shell {
     pub(super) pid: i32,
@@ -25,10 +25,10 @@ impl Shell {
         Some(Shell { pid, began: member.began })
     }
 
-    /// The shell that called this program, as `$$` names it there; else why it cannot be told.
+    /// The shell that called this program, its `$$`; otherwise why it is unknown.
     ///
-    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy has the shell's addresses
-    /// in memory, so the first process of such a row is the shell.
+    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy has the
+    /// same memory addresses, so the first process in such a row is the shell.
     pub(super) fn that_calls() -> Result<Shell, String> {
         let parent = getppid().map(|pid| pid.as_raw_nonzero().get()).and_then(Member::of);
         let mut found =
@@ -36,7 +36,8 @@ impl Shell {
         while let Some(above) = Member::of(found.parent).filter(|above| is_copy(&found, above)) {
             found = above;
         }
-        // A program in between, such as `timeout`, ends with this one. Its output is the same pipe, which the shell reads.
+        // A program in between, such as `timeout`, ends with this one, and has the same output: the pipe
+        // that the shell reads.
         let own = output_of("self");
         let is_pipe = own.as_ref().is_some_and(|link| link.to_string_lossy().starts_with("pipe:"));
         if is_pipe && own == output_of(&found.pid.to_string()) {
@@ -67,14 +68,15 @@ impl Shell {
     fn open(self) -> Result<Option<OwnedFd>, Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // The number may have been another's by then, and the other's it stays while this is open.
+            // The number may have been another's, whose it stays while this is open.
             Ok(process) => Ok(Some(process).filter(|_| self.is_alive())),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// To the shell first: a script that waits for a command has the signal when the command ends, and begins no other.
+    /// The shell first: a script that waits for a command gets the signal when the command ends, and starts
+    /// no other.
     pub(super) fn signal(self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         if !self.is_alive() {
@@ -86,7 +88,7 @@ impl Shell {
             Ok(None) => return,
             Err(_) => drop(Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, signal))),
         }
-        // Processes that it started just before it had the signal get it too.
+        // Includes processes started just before the shell got the signal.
         for member in family::descendants(self.pid) {
             if !below.iter().any(|known| known.pid == member.pid) {
                 below.push(member);

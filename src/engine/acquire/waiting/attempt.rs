@@ -86,7 +86,6 @@ impl Waiting<'_> {
                 let Some(window) = window else { return self.granted_too_late(claim, sent) };
                 if op == ATTEMPT {
                     self.reset_retry_budget();
-                    self.note_throttled_attempt(true, sent);
                     self.leave_queue_by_grant(); // a hand-off knows nothing of the store's queue
                 }
                 self.queued = None;
@@ -115,7 +114,6 @@ impl Waiting<'_> {
             }
             Ok(Attempt::Busy { retry_after }) => {
                 self.reset_retry_budget();
-                self.note_throttled_attempt(false, sent);
                 self.coming = None;
                 self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);

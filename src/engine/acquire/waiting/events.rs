@@ -35,6 +35,7 @@ impl Waiting<'_> {
     pub(super) fn count_waiter(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.engine.reporter.counters.begin_wait(self.call.name.given());
+            self.engine.note_waiter(self.call.kind, self.call.local);
         }
     }
 

@@ -29,28 +29,21 @@ impl Listening {
         self.listens_for
     }
 
-    /// Before an attempt of one that listens. Returns whether a message came since the last, and whether one
-    /// said that its client is next; `None`: it does not listen yet.
-    pub(super) fn note_heard(&mut self) -> Option<(bool, bool)> {
+    /// Before an attempt of one that listens. Returns whether a message said, since the last, that its client is
+    /// next; `None`: it does not listen yet.
+    pub(super) fn note_heard(&mut self) -> Option<bool> {
         let subscription = self.subscription.as_ref()?;
-        let count = subscription.is_up().then(|| subscription.message_count());
+        self.message_count = subscription.is_up().then(|| subscription.message_count());
         let turns = Some(subscription.turn_count());
         let is_next = self.turns.is_some() && self.turns != turns;
         (self.turns, self.standbys) = (turns, Some(subscription.standby_count()));
-        Some((self.replace_count(count), is_next))
+        Some(is_next)
     }
 
     /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to
-    /// it stands still. Pairs with [`listen`](Self::listen): it may be notified between the two. Returns
-    /// whether one came since the last attempt.
-    pub(super) fn note_unheard(&mut self, count: Option<u64>) -> bool {
-        self.unheard = count;
-        self.replace_count(count)
-    }
-
-    fn replace_count(&mut self, count: Option<u64>) -> bool {
-        let before = std::mem::replace(&mut self.message_count, count);
-        before.is_some() && before != count
+    /// it stands still. Pairs with [`listen`](Self::listen): it may be notified between the two.
+    pub(super) fn note_unheard(&mut self, count: Option<u64>) {
+        (self.unheard, self.message_count) = (count, count);
     }
 
     /// A new subscription: what it has counted so far is no news, but for what came since
@@ -80,12 +73,6 @@ impl Listening {
     /// The messages that have come so far are no reason to ask.
     pub(super) fn pass_over(&mut self) {
         self.message_count = self.subscription.as_ref().map(Subscription::message_count);
-    }
-
-    /// Its own release was a message to the others: it counts as one for what is learnt from the attempt.
-    pub(super) fn count_own_release(&mut self) {
-        let subscription = self.subscription.as_ref().filter(|at| at.is_up());
-        self.message_count = subscription.map(|at| at.message_count() ^ 1);
     }
 
     /// Whether a message came since the last attempt.
@@ -166,10 +153,10 @@ mod tests {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening { listens_for: ListensFor::OwnTurn, ..Listening::default() };
         channel.take(b"next"); // of an earlier wait
-        assert!(!listening.note_unheard(Some(channel.message_count())));
+        listening.note_unheard(Some(channel.message_count()));
         between(&channel, &mut listening);
         listening.listen(Some(listens(&channel)));
-        listening.note_heard().expect("it listens").1
+        listening.note_heard().expect("it listens")
     }
 
     #[test]
@@ -190,21 +177,19 @@ mod tests {
         assert!(listening.note_heard().is_none(), "it does not listen");
         listening.listen(Some(listens(&channel)));
         assert!(listening.has_moved(), "the subscription stands only now");
-        assert_eq!(listening.note_heard(), Some((false, false)));
+        assert_eq!(listening.note_heard(), Some(false));
         assert!(!listening.has_message() && !listening.stands_by());
         channel.take(b"standby");
         assert!(!listening.has_message());
         assert!(listening.stands_by() && !listening.stands_by());
         channel.take(b"next");
         assert!(listening.has_message() && !listening.stands_by());
-        assert_eq!(listening.note_heard(), Some((true, true)));
-        assert_eq!(listening.note_heard(), Some((false, false)));
+        assert_eq!(listening.note_heard(), Some(true));
+        assert_eq!(listening.note_heard(), Some(false));
         channel.take(b"0");
         assert!(listening.has_moved());
         listening.pass_over();
         assert!(!listening.has_moved());
-        listening.count_own_release();
-        assert_eq!(listening.note_heard(), Some((true, false)));
         channel.set_up(false);
         assert!(listening.has_message() && !listening.has_moved(), "nothing is heard until it stands again");
     }

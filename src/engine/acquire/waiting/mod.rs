@@ -59,8 +59,6 @@ pub(crate) struct Waiting<'a> {
     queued: Option<Claim>,
     home: u32,
     is_answered: bool,
-    /// Whether a message was the reason for the last attempt.
-    is_by_message: bool,
     listening: Listening,
     release_watch: ReleaseWatch,
     poll_pause: PollPause,
@@ -107,11 +105,12 @@ impl<'a> Waiting<'a> {
             place: None,
             is_uncontended: false,
             wait_mode: WaitMode::new(call.config.backoff.is_some(), store_queues),
-            all_ask: store_queues || call.kind.is_counted() || engine.writes_here(call, thread),
+            all_ask: store_queues
+                || call.kind.is_counted() && !(call.kind.has_permits() && call.units == 1)
+                || engine.writes_here(call, thread),
             queued: None,
             home: 0,
             is_answered: true,
-            is_by_message: false,
             listening: Listening::default(),
             release_watch: ReleaseWatch::default(),
             poll_pause: PollPause::default(),
@@ -179,10 +178,12 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            let place = call.local.join(call.config.backoff.is_some());
+            // Who wants several permits is not before or behind those who want one.
+            let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
+            let place = call.local.join(is_apart);
             self.note_join(&place);
             // One step whatever the time: a caller with little of it asks once.
-            let first = self.wait_like_others(&place).and_then(|()| self.step(&place));
+            let first = self.step(&place);
             (place, first)
         };
         let ended = first.and_then(|first| self.wait(&place, first));
@@ -273,7 +274,9 @@ impl<'a> Waiting<'a> {
         {
             return self.receive(place, handoff);
         }
-        if !self.all_ask && !place.ticket().is_head() {
+        // There may be permits for all who ask at the same time; who has to wait queues here.
+        let is_first_try = self.call.kind.has_permits() && self.attempts == 0;
+        if !self.all_ask && !is_first_try && !place.ticket().is_head() {
             return Ok(Step::Sleep(Moment::NEVER));
         }
         let now = self.engine.clock.now();
@@ -317,14 +320,13 @@ impl<'a> Waiting<'a> {
         // Counted first, asked second: a release between the two changes the count, and `sleep` returns at
         // once. Pairs with `Channel::notify`.
         let heard = self.listening.note_heard();
-        self.wait_mode.become_next(heard.is_some_and(|(_, is_next)| is_next));
+        self.wait_mode.become_next(heard == Some(true));
         self.release_watch.note_count();
         let claim = self.next_claim()?;
-        self.is_by_message = match heard {
+        if heard.is_none() {
             // The home, and with it the subscription, may be another now.
-            Some((is_by_message, _)) => is_by_message,
-            None => self.listening.note_unheard(self.engine.store.message_count(&claim)),
-        };
+            self.listening.note_unheard(self.engine.store.message_count(&claim));
+        }
         self.poll_pause.end_polls();
         self.attempt(claim)
     }

@@ -8,7 +8,7 @@ use crate::engine::acquire::lock_config::LockConfig;
 use crate::engine::hold::caching::CacheTerms;
 use crate::ident::unbound_number;
 use crate::inspect::Location;
-use crate::seam::{Bound, Claim, HoldNote};
+use crate::seam::{Bound, Claim, HoldNote, Kind};
 use crate::time::{Moment, window};
 
 /// Whether an answer that took so long leaves less than a quarter of the lease.
@@ -35,9 +35,25 @@ impl Waiting<'_> {
             units: call.units,
             leads,
             writers_first,
+            waited: self.waited(),
             note,
             wants_fence: call.wants_fence(),
             ..claim
+        }
+    }
+
+    /// For how long this caller has waited, where the store goes by that.
+    fn waited(&self) -> Duration {
+        let Waiting { engine, call, thread, .. } = *self;
+        match call.kind {
+            Kind::Read if !call.by_thread && engine.live_hold(Kind::Read, call.name, thread).is_some() => {
+                Duration::MAX
+            }
+            Kind::Read | Kind::Write | Kind::Semaphore | Kind::Permits if self.attempts > 0 => {
+                // Stores count in milliseconds, and none for a first attempt.
+                engine.clock.now().since(self.begun).max(Duration::from_millis(1))
+            }
+            _ => Duration::ZERO,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::engine::queue::{Sleeper, Ticket};
 use crate::error::Result;
 use crate::park::{self, Parker};
 use crate::seam::{Claim, ListensFor, Others};
-use crate::time::{Moment, random_between};
+use crate::time::Moment;
 
 /// The time after which a client asks that got a standby message: the one that was notified to be next may
 /// not come.
@@ -21,15 +21,6 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 /// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it
 /// was.
 const FRESH: Duration = Duration::from_millis(8);
-
-/// A waiter that leaves a message to others asks by itself within this step times the inverse of its wake
-/// probability. If an ask takes longer on average, that average is the step: on a slow link all would
-/// otherwise ask before the next message.
-const THROTTLE_STEP: Duration = Duration::from_millis(1);
-/// The most of these steps until it asks.
-const MOST_STEPS: u32 = 50;
-/// The longest time until it asks.
-const LONGEST_POLL_PAUSE: Duration = Duration::from_secs(1);
 
 impl Waiting<'_> {
     /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a
@@ -68,7 +59,7 @@ impl Waiting<'_> {
                 return Ok(());
             }
             if self.listening.has_moved() {
-                return if self.is_throttled() { self.sleep_throttled(place, until) } else { Ok(()) };
+                return Ok(());
             }
         }
         if ticket.is_given() || ticket.take_nudge() {
@@ -81,7 +72,6 @@ impl Waiting<'_> {
             return Ok(());
         }
         match self.note_woken(ended) {
-            WokenBy::Message if self.is_throttled() => self.sleep_throttled(place, until),
             WokenBy::Message => Ok(()),
             WokenBy::Here | WokenBy::Time => {
                 if self.listening.stands_by() {
@@ -122,73 +112,6 @@ impl Waiting<'_> {
         }
     }
 
-    /// Sleeps for a random time with the wake probability, while messages wake it with the wake probability;
-    /// then looks by itself whether one came: those who were woken may have died, and nothing else would come
-    /// for what is free then.
-    ///
-    /// Source: the exponential back-off of Ethernet (Metcalfe and Boggs, 1976), by messages instead of slots.
-    fn sleep_throttled(&mut self, place: &QueuePlace, until: Moment) -> Result<()> {
-        let (engine, call, ticket) = (self.engine, self.call, place.ticket());
-        self.parker(place);
-        let Some(subscription) = self.listening.subscription().filter(|at| at.is_up() && at.one_in() > 1)
-        else {
-            return Ok(());
-        };
-        if subscription.draws() {
-            return Ok(());
-        }
-        let now = engine.clock.now();
-        let (step, left) = (THROTTLE_STEP.max(subscription.ask_time()), call.limit.moment(now).since(now));
-        let Some(polls_within) = polls_within(step, subscription.one_in(), left) else { return Ok(()) };
-        let polls_at = now.plus(random_between((Duration::ZERO, polls_within)));
-        subscription.polls_soon(true);
-        // A message that came before that woke it whatever the wake probability; all other reasons to wake
-        // are looked at below.
-        if let Some(parker) = &self.parker {
-            parker.forget_signal();
-        }
-        // Events before that found nobody to wake. Pairs with `Engine::shutdown`.
-        let is_awaited = engine.usable(call.action).is_err() || ticket.is_given() || ticket.take_nudge();
-        let ended = match &self.parker {
-            Some(parker) if !is_awaited => parker.park(until.min(polls_at), call.interrupt),
-            _ => park::Woken::Signal,
-        };
-        subscription.polls_soon(false);
-        match ended {
-            park::Woken::Interrupted => Err(interrupted(call)),
-            park::Woken::Signal | park::Woken::Time => Ok(()),
-        }
-    }
-
-    /// Whether a message makes the waiter ask only with the wake probability. In a queue of the store's each
-    /// message is for the one who gets it.
-    fn is_throttled(&self) -> bool {
-        self.call.kind.is_throttled() && !self.store_queues()
-    }
-
-    /// A thread that has just released what others wait for waits like them before it asks again: to ask at
-    /// once would always be before them.
-    pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
-        let (engine, call) = (self.engine, self.call);
-        if !self.is_throttled() || call.local.state().contended.is_none() {
-            return Ok(());
-        }
-        self.listen();
-        self.listening.count_own_release();
-        let until = call.limit.moment(engine.clock.now());
-        self.sleep_throttled(place, until)
-    }
-
-    /// Learns from an attempt, sent at `sent`, that a message was the reason for.
-    pub(super) fn note_throttled_attempt(&mut self, is_granted: bool, sent: Moment) {
-        if self.is_by_message
-            && self.is_throttled()
-            && let Some(subscription) = self.listening.subscription()
-        {
-            subscription.note_asked(is_granted, self.engine.clock.now().since(sent));
-        }
-    }
-
     /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies
     /// its subscribers in the same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
@@ -204,29 +127,5 @@ impl Waiting<'_> {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
             Parker::new(&engine.clock).park(engine.clock.after(STAND_BACK.mul_f64(part)), call.interrupt);
         }
-    }
-}
-
-/// Within how long a waiter that leaves a message to others looks by itself, with `left` until its limit.
-/// `None`: at once. A timed wait does not end with a message that nobody looked into: it asks a step before
-/// its end.
-fn polls_within(step: Duration, one_in: u32, left: Duration) -> Option<Duration> {
-    let left = left.saturating_sub(step);
-    (!left.is_zero()).then(|| (step * one_in.min(MOST_STEPS)).min(LONGEST_POLL_PAUSE).min(left))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_throttled_poll_precedes_the_limit() {
-        let (ms, ever) = (Duration::from_millis, Duration::MAX);
-        assert_eq!(polls_within(ms(1), 8, ever), Some(ms(8)));
-        assert_eq!(polls_within(ms(1), 256, ever), Some(ms(50)), "of the odds 50 count");
-        assert_eq!(polls_within(ms(50), 256, ever), Some(ms(1_000)), "a second at most");
-        assert_eq!(polls_within(ms(50), 256, ms(90)), Some(ms(40)));
-        assert_eq!(polls_within(ms(50), 256, ms(50)), None);
-        assert_eq!(polls_within(ms(50), 256, Duration::ZERO), None);
     }
 }

@@ -68,7 +68,11 @@ impl Waiting<'_> {
     /// The lock is had: the store's grant took its client out of the wait queue.
     pub(super) fn leave_queue_by_grant(&mut self) {
         if self.wait_mode.may_stand() {
-            self.call.local.state().queued = false;
+            let mut state = self.call.local.state();
+            state.queued = false;
+            if self.call.kind.is_counted() {
+                state.queue.nudge_apart();
+            }
         }
         self.wait_mode.become_granted();
     }

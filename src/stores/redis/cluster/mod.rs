@@ -31,6 +31,7 @@ use crate::seam::{
 };
 use crate::shrink::CrowdMap;
 use crate::stores::redis::about::{agree_on_format, format_key};
+use crate::stores::redis::keys;
 use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::{Deferrable, deferrable};
 use crate::stores::redis::reply::{Redirect, is_split};
@@ -50,7 +51,6 @@ pub(crate) struct ClusterStore {
     topology: Topology,
     unread: UnreadReleases,
     scripts: bool,
-    waits_for_replicas: bool,
     command_timeout: Duration,
     notes: bool,
     /// The member that has the format's number has answered.
@@ -89,7 +89,6 @@ impl ClusterStore {
             topology,
             unread: UnreadReleases::default(),
             scripts: options.scripts,
-            waits_for_replicas: options.replicas.is_some(),
             command_timeout: options.command_timeout,
             notes: options.notes,
             has_agreed: AtomicBool::new(false),
@@ -533,7 +532,7 @@ impl Batches for ClusterStore {
     }
 
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
-        let is_one = is_batched(kind) && self.scripts && !self.waits_for_replicas;
+        let is_one = is_batched(kind) && self.scripts;
         is_one.then(|| u32::from(slot(name.key())))
     }
 
@@ -582,7 +581,9 @@ impl ConnectionWatch for ClusterStore {
 
 impl HoldCaching for ClusterStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.listen(&claim.by_own_turn(), waker)
+        let channel = keys::turn_channel(claim.name.key(), claim.owner.client());
+        let subscriber = |endpoint: &Endpoint| self.topology.subscriber(endpoint);
+        self.topology.wakeups.listen(&channel, waker, subscriber)
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::secrets::Renewable;
 use crate::stores::redis::about::{probe, scripts_refused};
+use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
 use crate::stores::redis::cluster::wakeups::ClusterWakeups;
@@ -303,8 +304,11 @@ impl Settings {
         let reporter = Arc::clone(&self.reporter);
         let subscriber =
             Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, self.ways);
-        let (scripts, replicas, rights) = (options.scripts, options.replicas, self.queue_rights.clone());
-        Ok(RedisStore::new(connections, subscriber, scripts, replicas, rights))
+        let connections = Arc::new(connections);
+        let (scripts, place) = (options.scripts, endpoint.to_string());
+        let acks = options.copies(true);
+        let acks = acks.map(|wanted| Acks::new(&connections, scripts, wanted, &self.reporter, &place));
+        Ok(RedisStore::new(connections, subscriber, scripts, acks, self.queue_rights.clone()))
     }
 }
 

@@ -18,41 +18,20 @@ pub(crate) struct Dialog<'a> {
     pub(super) ledger: &'a Ledger,
 }
 
-pub(crate) struct DialogReplies {
-    pub(crate) replies: Vec<Value>,
-    pub(crate) sent_again: bool,
-}
-
 impl Dialog<'_> {
-    /// The request with its script's body, unless the server is known to know the script.
-    pub(crate) fn whole(&self, command: &Command) -> Option<Command> {
-        let sent = SentScript { script: command.script()?, forgotten: self.ledger.forgotten() };
-        if self.ledger.knows(&self.connection.origin, sent) { None } else { command.with_body() }
-    }
-
     pub(crate) fn say(&mut self, commands: &[Command]) -> std::result::Result<Vec<Value>, Failure> {
-        Ok(self.say_and_count(commands)?.replies)
-    }
-
-    /// Also returns whether a request was sent once more after the others.
-    pub(crate) fn say_and_count(
-        &mut self,
-        commands: &[Command],
-    ) -> std::result::Result<DialogReplies, Failure> {
         let mut replies = Vec::with_capacity(commands.len());
-        let sent_again = self.collect(commands, &mut replies)?;
-        let replies = replies.into_iter().map(|reply| reply.ok_or_else(no_reply));
-        Ok(DialogReplies { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
+        self.collect(commands, &mut replies)?;
+        replies.into_iter().map(|reply| reply.ok_or_else(no_reply)).collect()
     }
 
     /// Like [`say`](Self::say), but keeps the replies that came before a failure: one place for each request
-    /// up to the last answered one, `None` where the answer is missing. Returns whether a script was sent
-    /// again.
+    /// up to the last answered one, `None` where the answer is missing.
     pub(crate) fn collect(
         &mut self,
         commands: &[Command],
         replies: &mut Vec<Option<Value>>,
-    ) -> std::result::Result<bool, Failure> {
+    ) -> std::result::Result<(), Failure> {
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
         // The server ran nothing of a script that it did not know: sent once more with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
@@ -64,15 +43,14 @@ impl Dialog<'_> {
             }
         }
         if again.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         let mut places = places.into_iter();
         self.exchange(&again, |reply| {
             if let Some(place) = places.next() {
                 *place = Some(reply);
             }
-        })?;
-        Ok(true)
+        })
     }
 
     fn exchange(

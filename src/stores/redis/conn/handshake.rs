@@ -15,6 +15,7 @@ use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
 const OLDEST: (u32, u32) = (6, 2);
+const WAITAOF_SINCE: (u32, u32) = (7, 2);
 /// For the version of a server without HELLO, which only the error's words need.
 const INFO_WITHIN: Duration = Duration::from_millis(200);
 
@@ -48,7 +49,7 @@ pub(crate) fn open_at(
                 return Err(without_hello(connection, steps.len(), deadline));
             }
         }
-        step.check(reply, login.role).map_err(connecting)?;
+        step.check(reply, login).map_err(connecting)?;
     }
     Ok(connection)
 }
@@ -101,9 +102,9 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
 }
 
 impl HandshakeStep {
-    fn check(self, reply: Value, role: Role) -> Result<()> {
+    fn check(self, reply: Value, login: &Login) -> Result<()> {
         match (self, accepted(reply)) {
-            (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, role),
+            (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, login.role, login.is_durable),
             (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
             // The name only helps readers of CLIENT LIST, and not every user may set one.
             (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
@@ -181,7 +182,7 @@ fn number(greeting: &Value) -> Option<i64> {
 }
 
 /// HELLO answers with a list of names and values.
-fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
+fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> {
     let Value::Array(items) = greeting else {
         return Err(Error::new(ErrorKind::Protocol, "connect", "HELLO was not answered by a list"));
     };
@@ -201,6 +202,14 @@ fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     let version = field("version");
+    if is_durable && field("server") != "valkey" && is_before(&version, WAITAOF_SINCE) {
+        let words = "durable() needs WAITAOF, which came with Redis 7.2 and Valkey 7.2";
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "connect",
+            format!("{words}; the server is {version}"),
+        ));
+    }
     if field("server") != "valkey" && is_too_old(&version) {
         return Err(Error::new(
             ErrorKind::TooOld,
@@ -215,9 +224,13 @@ fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
 }
 
 fn is_too_old(version: &str) -> bool {
+    is_before(version, OLDEST)
+}
+
+fn is_before(version: &str, least: (u32, u32)) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) < OLDEST,
+        (Some(major), Some(minor)) => (major, minor) < least,
         // A server that does not say its role is judged by what it can do.
         _ => false,
     }
@@ -250,6 +263,8 @@ fn connecting(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ServerOptions;
+    use crate::stores::redis::address::RedisAddress;
 
     fn greeting(server: &str, version: &str, mode: &str, role: &str) -> Value {
         let pairs = [("server", server), ("version", version), ("mode", mode), ("role", role)];
@@ -260,7 +275,8 @@ mod tests {
     #[test]
     fn servers_that_cannot_keep_locks_are_refused_with_the_reason() {
         let check = |server, version, mode, role| {
-            check_server(&greeting(server, version, mode, role), Role::Primary).map_err(|error| error.kind())
+            check_server(&greeting(server, version, mode, role), Role::Primary, false)
+                .map_err(|error| error.kind())
         };
         assert_eq!(check("redis", "6.2.0", "standalone", "master"), Ok(()));
         assert_eq!(check("redis", "10.0.1", "standalone", "master"), Ok(()));
@@ -268,15 +284,27 @@ mod tests {
         assert_eq!(check("redis", "6.0.16", "standalone", "master"), Err(ErrorKind::TooOld));
         assert_eq!(check("redis", "7.0.15", "sentinel", ""), Err(ErrorKind::Unsupported));
         assert_eq!(check("redis", "7.0.15", "standalone", "replica"), Err(ErrorKind::ReadOnly));
-        let error =
-            check_server(&greeting("redis", "6.0.16", "standalone", "master"), Role::Primary).unwrap_err();
+        let error = check_server(&greeting("redis", "6.0.16", "standalone", "master"), Role::Primary, false)
+            .unwrap_err();
         assert!(error.to_string().contains("6.0.16") && error.to_string().contains("6.2"), "{error}");
+    }
+
+    #[test]
+    fn files_are_waited_for_where_the_server_can() {
+        let check = |server, version| {
+            let greeting = greeting(server, version, "standalone", "master");
+            check_server(&greeting, Role::Primary, true).map_err(|error| error.kind())
+        };
+        assert_eq!(check("redis", "7.2.0"), Ok(()));
+        assert_eq!(check("valkey", "8.0.1"), Ok(()));
+        assert_eq!(check("redis", "7.0.15"), Err(ErrorKind::Unsupported));
     }
 
     #[test]
     fn only_clusters_take_a_clusters_url() {
         let check = |mode, role, wanted| {
-            check_server(&greeting("redis", "7.0.15", mode, role), wanted).map_err(|error| error.kind())
+            check_server(&greeting("redis", "7.0.15", mode, role), wanted, false)
+                .map_err(|error| error.kind())
         };
         for wanted in [Role::ClusterPrimary, Role::ClusterMember] {
             assert_eq!(check("standalone", "master", wanted), Err(ErrorKind::Unsupported));
@@ -290,7 +318,9 @@ mod tests {
     fn a_server_that_repeats_the_password_is_not_quoted() {
         let reply = b"-ERR unknown command 'AUTH', with args beginning with: 'S3CR3T' \r\n";
         let reply = redis::parse_redis_value(reply).unwrap();
-        let error = HandshakeStep::Auth.check(reply, Role::Primary).unwrap_err();
+        let options = ServerOptions { url: "redis://a".to_owned(), ..ServerOptions::default() };
+        let login = RedisAddress::new(&options).unwrap().login;
+        let error = HandshakeStep::Auth.check(reply, &login).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Authentication);
         assert!(!format!("{error} {error:?}").contains("S3CR3T"));
     }

@@ -13,11 +13,13 @@ use std::time::Duration;
 use crate::seam::{Answer, Claim, Counting, PLACE_LASTS, REQUEST_LASTS, Release};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
+use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
-    COUNTER, Command, LATCH_ATTEMPT, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_RELEASE,
-    PERMITS_RENEW, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script,
+    COUNTER, Command, LATCH_ATTEMPT, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_LEAVE,
+    PERMITS_RELEASE, PERMITS_RENEW, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE, SIGNAL_ATTEMPT, SIGNAL_CHANGE,
+    Script,
 };
 use crate::stores::redis::server::{QueueRights, RedisCall};
 use crate::time::millis;
@@ -46,15 +48,28 @@ impl RedisKind for CountedKind {
         })
     }
 
-    fn acquisition(&self, claim: &Claim, _count: u32, _link: u32) -> Command {
+    fn turn_channel(&self, claim: &Claim) -> Option<String> {
+        self.has_permits().then(|| keys::turn_channel(claim.name.key(), claim.owner.client()))
+    }
+
+    fn leaving_queue(&self, claim: &Claim) -> Option<Command> {
+        let client = || claim.owner.client().to_string();
+        self.has_permits().then(|| PERMITS_LEAVE.on(&[claim.name.key()]).arg(client()))
+    }
+
+    fn acquisition(&self, claim: &Claim, _count: u32, link: u32) -> Command {
         let key = claim.name.key();
+        let queueing = |command: Command| {
+            let command = command.arg(claim.owner.client().to_string());
+            command.arg(&*queue_mode(claim, link)).arg(millis(claim.waited))
+        };
         match self {
             CountedKind::Semaphore => {
                 let command = SEMAPHORE_ACQUIRE.on(&[key, &request_key(claim)]);
-                command.arg(claim.units).arg(millis(REQUEST_LASTS))
+                queueing(command.arg(claim.units).arg(millis(REQUEST_LASTS)))
             }
             CountedKind::Permits => {
-                with_ids(permits(&PERMITS_ACQUIRE, claim).arg(millis(claim.lease)), claim)
+                with_ids(queueing(permits(&PERMITS_ACQUIRE, claim).arg(millis(claim.lease))), claim)
             }
             CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
             CountedKind::Condition => {
@@ -141,6 +156,10 @@ impl RedisKind for CountedKind {
 }
 
 impl CountedKind {
+    fn has_permits(self) -> bool {
+        matches!(self, CountedKind::Semaphore | CountedKind::Permits)
+    }
+
     /// A question about the number, or a change of it. Only a kind whose permits have ids names their key: a
     /// user's rights need not go further.
     fn counter(&self, claim: &Claim, word: &str, amount: i64, lease: Option<Duration>) -> Command {

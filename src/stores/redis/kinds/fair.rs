@@ -16,7 +16,9 @@ use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::{mutex, replies};
 use crate::stores::redis::reply::Expected;
-use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script};
+use crate::stores::redis::script::{
+    Command, FAIR_ACQUIRE, FAIR_HEAR, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script,
+};
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
@@ -63,6 +65,12 @@ impl RedisKind for FairKind {
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
         Some(mutex::renewal(claim))
+    }
+
+    fn check_cached(&self, claim: &Claim, _own_listeners: i64) -> Option<Command> {
+        let keys = keys_of(claim.name.key());
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        Some(FAIR_HEAR.on(&keys).arg(claim.owner))
     }
 
     fn guarded(&self) -> Option<&'static Script> {

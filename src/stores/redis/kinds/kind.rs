@@ -1,10 +1,14 @@
 //! A kind of lock on Redis: its requests, how to read their replies, and where its waiters listen.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use redis::Value;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Snapshot};
+use crate::stores::redis::acks::Grant;
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
@@ -40,6 +44,11 @@ pub(crate) fn expected(kind: Kind) -> Expected {
     }
 }
 
+/// Whether a grant may have to be on replicas. A re-entry makes no hold that a replica could forget.
+pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
+    count == 1 && !claim.kind.is_counted()
+}
+
 /// Default methods fit most kinds.
 pub(crate) trait RedisKind: Sync {
     /// The channel of all releases, or of this waiter alone; `None`: waiters get no messages, and poll.
@@ -73,8 +82,8 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// The check of a cached hold. `own_listeners`: how many listeners for its release are this client's.
-    /// `None`: this kind is not cached.
+    /// The check of a cached hold, or of one that hears of others. `own_listeners`: how many listeners for its
+    /// release are this client's. `None`: this kind is neither.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }
@@ -104,10 +113,19 @@ pub(crate) trait RedisKind: Sync {
 
     fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         let command = self.acquisition(claim, count, call.server.connections.link());
-        // A re-entry makes no hold that a replica could forget.
-        let is_new = count == 1 && !claim.kind.is_counted();
-        let undo = is_new.then(|| self.removal(claim, 0));
-        replies::attempted(&call.ask_for_hold(command, undo, expected(claim.kind))?, claim.wants_fence)
+        let attempt = replies::attempted(&call.ask(&command, expected(claim.kind))?, claim.wants_fence)?;
+        if needs_copies(claim, count) { call.confirmed(|| self.grant(claim), attempt) } else { Ok(attempt) }
+    }
+
+    /// The claim's grant, for those that need copies.
+    fn grant(&self, claim: &Claim) -> Grant {
+        Grant {
+            lock: Arc::clone(&claim.name),
+            check: Command::new("HEXISTS").arg(claim.name.key()).arg(claim.owner),
+            expected: Value::Int(1),
+            undo: self.removal(claim, 0),
+            scriptless: None,
+        }
     }
 
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {

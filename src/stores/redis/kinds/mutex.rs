@@ -9,7 +9,8 @@ use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    ACQUIRE, Command, FORCE, HAND_OFF, INSPECT, LEAVE_LINE, LOOK_KEPT, RELEASE, RENEW, RING_ACQUIRE, Script,
+    ACQUIRE, Command, FORCE, HAND_OFF, HEAR, INSPECT, LEAVE_LINE, LOOK_KEPT, RELEASE, RENEW, RING_ACQUIRE,
+    Script,
 };
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
@@ -63,7 +64,8 @@ impl RedisKind for MutexKind {
     fn check_cached(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
         let lock = claim.name.key();
         let channel = keys::in_parts(Part::LockChannel, lock);
-        Some(LOOK_KEPT.on(&[lock]).arg(claim.owner).arg(channel).arg(own_listeners))
+        let script = if claim.hears { &HEAR } else { &LOOK_KEPT };
+        Some(script.on(&[lock]).arg(claim.owner).arg(channel).arg(own_listeners))
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
@@ -97,7 +99,7 @@ impl RedisKind for MutexKind {
 }
 
 /// As `acquire.lua` takes it.
-fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
+pub(super) fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
     let word = match claim.queue_mode {
         QueueMode::Barges if claim.waits => "spin",
         QueueMode::Barges => "barge",

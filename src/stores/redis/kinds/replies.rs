@@ -1,5 +1,7 @@
 //! Replies that the scripts of several kinds give.
 
+use std::time::Duration;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{FencingToken, Owner};
 use crate::seam::capabilities::CachedCheck;
@@ -9,6 +11,8 @@ use crate::seam::{
 };
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
 use crate::time::random_between;
+
+const AT_ONCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(1));
 
 /// In place of listeners: the first in the wait queue was told.
 const NEXT_WAS_NOTIFIED: i64 = -3;
@@ -41,6 +45,9 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
         Some("kept") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
+        // Of what is shared the script says when, and to the first alone.
+        Some("soon") => (AT_ONCE, ListensFor::OwnTurn),
+        Some("any") => (AT_ONCE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),
         _ => return Err(reply.unexpected()),
     };
@@ -104,11 +111,12 @@ pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
     })
 }
 
-/// The reply of a look at a hold that is kept until others ask for it.
+/// The reply of a look at a hold that is kept until others ask for it, or hears of them.
 pub(crate) fn looked(reply: &Tagged) -> Answer<CachedCheck> {
     decoded(match reply.tag() {
         b"stays" => Ok(CachedCheck::Stays),
         b"wanted" => Ok(CachedCheck::Wanted),
+        b"unmarked" => Ok(CachedCheck::Unmarked),
         b"lost" => Ok(CachedCheck::Lost),
         _ => Err(reply.unexpected()),
     })

@@ -2,15 +2,22 @@
 //! distinguishes the living readers from the dead. Writers that are to come before readers are in a key that
 //! Redisson does not know.
 
+use std::sync::Arc;
+
+use redis::Value;
+
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;
 use crate::seam::{Answer, Claim, PLACE_LASTS, Snapshot};
+use crate::stores::redis::acks::Grant;
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::RedisKind;
+use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_RELEASE, RW_RENEW, Script,
+    Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_HEAR, RW_INSPECT, RW_LEAVE, RW_RELEASE,
+    RW_RENEW, Script,
 };
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
@@ -30,7 +37,18 @@ impl RedisKind for RwKind {
         Some(keys::rw_channel(claim.name.key()))
     }
 
-    fn acquisition(&self, claim: &Claim, count: u32, _link: u32) -> Command {
+    /// Writers stand in a queue. Readers enter together.
+    fn turn_channel(&self, claim: &Claim) -> Option<String> {
+        (self.0 == Mode::Write).then(|| keys::turn_channel(claim.name.key(), claim.owner.client()))
+    }
+
+    fn leaving_queue(&self, claim: &Claim) -> Option<Command> {
+        let lock = claim.name.key();
+        let command = || RW_LEAVE.on(&[lock]).arg(claim.owner.client().to_string());
+        (self.0 == Mode::Write).then(|| command().arg(keys::rw_channel(lock)))
+    }
+
+    fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command {
         let lock = claim.name.key();
         let marker = format!("{}{count}", markers(&claim.name, claim.owner));
         let (waiting, counter) = (waiting(claim), keys::fence_counter(lock));
@@ -38,7 +56,8 @@ impl RedisKind for RwKind {
         let keys = if claim.wants_fence { &keys[..] } else { &keys[..3] };
         let command = RW_ACQUIRE.on(keys).arg(word(self.0)).arg(claim.owner);
         let alive_ms = if claim.waits { millis(PLACE_LASTS) } else { 0 };
-        command.arg(count).arg(millis(claim.lease)).arg(alive_ms)
+        let command = command.arg(count).arg(millis(claim.lease)).arg(alive_ms);
+        command.arg(&*queue_mode(claim, link)).arg(millis(claim.waited))
     }
 
     fn removal(&self, claim: &Claim, left: u32) -> Command {
@@ -57,6 +76,25 @@ impl RedisKind for RwKind {
             }
             Mode::Write => RENEW.on(&[lock]).arg(format!("{}:write", claim.owner)).arg(lease_ms),
         })
+    }
+
+    fn check_cached(&self, claim: &Claim, _own_listeners: i64) -> Option<Command> {
+        let command = RW_HEAR.on(&[claim.name.key()]);
+        let command = match self.0 {
+            Mode::Read => command.arg(claim.owner),
+            Mode::Write => command.arg(format!("{}:write", claim.owner)),
+        };
+        Some(command.arg(millis(PLACE_LASTS)))
+    }
+
+    fn grant(&self, claim: &Claim) -> Grant {
+        let check = Command::new("HEXISTS").arg(claim.name.key());
+        let check = match self.0 {
+            Mode::Read => check.arg(claim.owner),
+            Mode::Write => check.arg(format!("{}:write", claim.owner)),
+        };
+        let (undo, lock) = (self.removal(claim, 0), Arc::clone(&claim.name));
+        Grant { lock, check, expected: Value::Int(1), undo, scriptless: None }
     }
 
     fn guarded(&self) -> Option<&'static Script> {

@@ -1,11 +1,13 @@
 //! The simple lock: one string key that holds its owner's token.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release, Snapshot};
+use crate::stores::redis::acks::{Grant, Scriptless};
 use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
 use crate::stores::redis::kinds::replies;
@@ -52,26 +54,15 @@ impl RedisKind for TokenKind {
         }
         let (lock, token) = (claim.name.key(), claim.owner.to_string());
         let set = Command::new("SET").arg(lock).arg(&token).arg("NX").arg("PX").arg(millis(claim.lease));
-        let commands = vec![set, Command::new("PTTL").arg(lock), Command::new("GET").arg(lock)];
+        let commands = [set, Command::new("PTTL").arg(lock), Command::new("GET").arg(lock)];
         let mut replies = Vec::with_capacity(commands.len());
-        let result = match call.server.replicas {
-            Some(replicas) => call.server.connections.dialog(call.deadline, |dialog| {
-                let undo =
-                    |dialog: &mut Dialog<'_>| remove(dialog, lock, &token).map(|ended| ended.is_none());
-                let said = replicas.attempt(dialog, commands, |set| *set == Value::Okay, undo)?;
-                replies.extend(said.into_iter().map(Some));
-                Ok(())
-            }),
-            None => call
-                .server
-                .connections
-                .dialog(call.deadline, |dialog| dialog.collect(&commands, &mut replies).map(drop)),
-        };
+        let result =
+            call.server.connections.dialog(call.deadline, |dialog| dialog.collect(&commands, &mut replies));
         let mut replies = replies.into_iter().flatten();
         // SET's answer decides; if it was read, it does not matter what became of the others.
         match replies.next().map(accept).transpose()? {
             None => return Err(result.err().unwrap_or_else(|| Failure::Unknown(unexpected(&Value::Nil)))),
-            Some(Value::Okay) => return Ok(Attempt::granted(None)),
+            Some(Value::Okay) => return call.confirmed(|| self.grant(claim), Attempt::granted(None)),
             Some(Value::Nil) => {}
             Some(other) => return decoded(Err(unexpected(&other))),
         }
@@ -80,11 +71,10 @@ impl RedisKind for TokenKind {
         match (ttl_ms, holder) {
             // Left by an earlier attempt whose answer was lost.
             (_, Some(Value::BulkString(holder))) if holder == token.as_bytes() => {
-                Ok(if renew(call, claim)? {
-                    Attempt::granted(None)
-                } else {
-                    Attempt::Busy { retry_after: Some(Duration::ZERO) }
-                })
+                if !renew(call, claim)? {
+                    return Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) });
+                }
+                call.confirmed(|| self.grant(claim), Attempt::granted(None))
             }
             (Some(Value::Int(ttl_ms)), _) => Ok(Attempt::Busy { retry_after: ttl(ttl_ms) }),
             _ => Ok(Attempt::Busy { retry_after: None }),
@@ -119,6 +109,21 @@ impl RedisKind for TokenKind {
                 }
             }
         })
+    }
+
+    fn grant(&self, claim: &Claim) -> Grant {
+        let token = claim.owner.to_string();
+        Grant {
+            lock: Arc::clone(&claim.name),
+            check: Command::new("GET").arg(claim.name.key()),
+            expected: Value::BulkString(token.clone().into_bytes()),
+            undo: self.removal(claim, 0),
+            scriptless: Some(Scriptless {
+                token,
+                touch,
+                undo: |dialog, lock, token| remove(dialog, lock, token).map(|ended| ended.is_none()),
+            }),
+        }
     }
 
     fn expire_in(&self, _call: &RedisCall<'_>, _claim: &Claim, _rest: Duration) -> Answer<bool> {
@@ -185,6 +190,18 @@ fn remove(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Answer<Option<Opt
         match watched(dialog, lock, token, |_| Some(Command::new("DEL").arg(lock)))? {
             Watched::Done => return Ok(None),
             Watched::Other(holder) => return Ok(Some(holder)),
+            Watched::Changed => {}
+        }
+    }
+}
+
+/// Writes the key's expiry again as it is, if the key has the token.
+fn touch(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Answer<bool> {
+    loop {
+        let again = |ttl_ms: i64| Some(Command::new("PEXPIRE").arg(lock).arg(ttl_ms.max(1)));
+        match watched(dialog, lock, token, again)? {
+            Watched::Done => return Ok(true),
+            Watched::Other(_) => return Ok(false),
             Watched::Changed => {}
         }
     }

@@ -12,7 +12,7 @@
 --                    'stand_for': as 'wait', for an election, but joins no line of three.
 --                    The last four may end in a digit, the client's link
 -- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; 'kept': its client keeps it until others
---                    ask for it, by a recall on the client's channel (see `line.lua`); left out with what follows
+--                    ask for it, by a recall (see `recall.lua`); left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
 --
 -- Returns 'granted' or {'granted', fence}   the owner has it with that count
@@ -74,17 +74,14 @@ if not held then
     why = 'kept'
   end
   if wait_ms then
-    local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-    if is_kept and why == 'ours' then
-      -- Once for each hold: what is told is taken out. If nobody listens, the keeper has seen that by itself.
-      local receivers = redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. holder:sub(1, 36), 'recall')
-      if type(receivers) == 'number' and receivers > 0 then
-        redis.pcall('hdel', lock, 'leasehold:kept')
-      end
+    -- Once: what is told is taken out. If nobody listens, the holder has seen that by itself.
+    if is_kept and why == 'ours' and recall(lock, holder) then
+      redis.pcall('hdel', lock, 'leasehold:kept')
     end
     if not waits then
       return {'busy', wait_ms}
     end
+    local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
     local line = 'leasehold_lock_line:' .. tag
     local time = redis.pcall('time')
     if time.err then

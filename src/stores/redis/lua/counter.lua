@@ -88,4 +88,7 @@ end
 if payload and (latch or payload > 0) then
   redis.pcall('publish', channel, payload)
 end
+if payload and not latch then
+  tell_permits(counter:find('{', 1, true) and counter or '{' .. counter .. '}', payload)
+end
 return {'count', result}

@@ -75,5 +75,9 @@ end
 if ttl_ms == -2 then
   return {'not_held'}
 end
-local holders = redis.pcall('hkeys', lock)
-return {'not_held', holders[1] == 'leasehold:about' and holders[2] or holders[1] or ''}
+for _, holder in ipairs(redis.pcall('hkeys', lock)) do
+  if holder:sub(1, 10) ~= 'leasehold:' then
+    return {'not_held', holder}
+  end
+end
+return {'not_held', ''}

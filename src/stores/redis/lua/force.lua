@@ -18,8 +18,7 @@ if redis.call('del', lock) == 0 then
 end
 for at = 1, #fields do
   if fields[at]:sub(1, 10) ~= 'leasehold:' then
-    local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-    redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. fields[at]:sub(1, 36), 'recall')
+    recall(lock, fields[at])
   end
 end
 tell_line(lock, true)

@@ -16,6 +16,9 @@ end
 if count then
   return {'held', ttl_ms, count, owner}
 end
-local holders = redis.pcall('hkeys', lock)
-local holder = holders[1] or ''
-return {'held', ttl_ms, '0', holder:sub(1, 10) == 'leasehold:' and holders[2] or holder}
+for _, holder in ipairs(redis.pcall('hkeys', lock)) do
+  if holder:sub(1, 10) ~= 'leasehold:' then
+    return {'held', ttl_ms, '0', holder}
+  end
+end
+return {'held', ttl_ms, '0', ''}

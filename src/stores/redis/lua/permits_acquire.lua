@@ -4,14 +4,21 @@
 -- KEYS[2] out        id -> when its lease ends
 -- ARGV[1] channel    where waiters listen
 -- ARGV[2] lease_ms   how long they shall be out, at least
+-- ARGV[3] client     who wants them
+-- ARGV[4] turn       how it goes by the line of waiting clients (see `permits_line.lua`), as in `acquire.lua`
+-- ARGV[5] waited_ms  for how long it has waited
 --         ids        the others: one for each permit, 16 bytes
 --
 -- Returns {'granted'}        they are out under these ids
---         {'busy', ttl_ms}   there are too few; the next lease ends then, -1: none does
+--         {'busy', ttl_ms}   there are too few; the next lease ends then, or what is kept for others, -1: none does
+--         {'in_line', ttl_ms, 'soon', 'first'}   the same, and the client is the first in the line
+--         {'in_line', -1, 'soon'}                the same, and others come before it, who ask then
 --         {'none'}           nobody has set the semaphore up
 local permits, out = KEYS[1], KEYS[2]
-local channel, lease_ms = ARGV[1], tonumber(ARGV[2])
-local ids = {unpack(ARGV, 3)}
+local channel, lease_ms, client = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local turn, waited_ms = ARGV[4], tonumber(ARGV[5])
+local ids = {unpack(ARGV, 6)}
+local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
 local units = #ids
 
 redis.call('get', permits) -- what holds no permits raises here, before anything is written
@@ -48,24 +55,35 @@ end
 
 if not is_out then
   local count = redis.call('get', permits)
-  if (tonumber(count) or 0) < units then
+  local number = tonumber(count) or 0
+  if number < units or not may_take(tag, client, turn, number - units) then
     -- Removes nothing, but a replica refuses it: what only a replica says is no answer.
     redis.call('zrem', out, '')
     if not count then
       return {'none'}
     end
-    local first = redis.call('zrange', out, 0, 0, 'WITHSCORES')
+    local first, ends_ms = redis.call('zrange', out, 0, 0, 'WITHSCORES'), -1
     -- Redisson's number for never.
     if first[2] and tonumber(first[2]) < 922337203685477 then
-      return {'busy', math.max(tonumber(first[2]) - now_ms, 0)}
+      ends_ms = math.max(tonumber(first[2]) - now_ms, 0)
     end
-    return {'busy', -1}
+    -- A client that permits are kept for may be gone: then the first in the line asks.
+    local left_ms = number < units and -1 or kept_left_ms(tag)
+    if left_ms >= 0 then
+      ends_ms = left_ms
+    end
+    if #back > 0 then
+      tell_permits(tag, number)
+    end
+    local is_first = stand_for_permits(tag, client, turn, waited_ms, number)
+    if is_first == nil then
+      return {'busy', ends_ms}
+    end
+    return is_first and {'in_line', ends_ms, 'soon', 'first'} or {'in_line', -1, 'soon'}
   end
 end
 -- The count first: were that refused, there would be no key yet.
-if not is_out then
-  redis.call('decrby', permits, units)
-end
+local left = not is_out and redis.call('decrby', permits, units)
 for _, id in ipairs(ids) do
   local added = redis.pcall('zadd', out, 'GT', now_ms + lease_ms, id)
   if type(added) ~= 'number' then
@@ -77,5 +95,8 @@ for _, id in ipairs(ids) do
 end
 if ttl_ms > 0 then
   redis.call('pexpire', out, ttl_ms) -- with the semaphore, as Redisson's
+end
+if left then
+  leave_line(tag, client, turn, left)
 end
 return {'granted'}

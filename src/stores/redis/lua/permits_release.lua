@@ -6,7 +6,7 @@
 --         ids        the others: one for each permit, 16 bytes
 --
 -- Returns {'freed', listeners}   they were out, and their leases not over. There were none before, and so many were told;
---                                0 also where there were
+--                                0 also where there were; -3: the first in the line (see `permits_line.lua`)
 --         {'not_held'}           not all were; those that were are back
 local permits, out = KEYS[1], KEYS[2]
 local channel, ids = ARGV[1], {unpack(ARGV, 2)}
@@ -33,9 +33,12 @@ if #back > 0 then
   redis.call('zrem', out, unpack(back))
 end
 if count then
+  local is_told = tell_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
   local receivers = count > 0 and redis.pcall('publish', channel, count)
   -- While there were permits, nobody had to wait.
-  if type(receivers) == 'number' and count <= #back then
+  if is_told then
+    listeners = -3
+  elseif type(receivers) == 'number' and count <= #back then
     listeners = receivers
   end
 end

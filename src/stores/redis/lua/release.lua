@@ -56,6 +56,9 @@ end
 if redis.call('pttl', lock) == -2 then
   return {'not_held'}
 end
-local holders = redis.pcall('hkeys', lock)
-local holder = holders[1] or ''
-return {'not_held', holder:sub(1, 10) == 'leasehold:' and holders[2] or holder}
+for _, holder in ipairs(redis.pcall('hkeys', lock)) do
+  if holder:sub(1, 10) ~= 'leasehold:' then
+    return {'not_held', holder}
+  end
+end
+return {'not_held', ''}

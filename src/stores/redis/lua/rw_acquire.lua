@@ -10,13 +10,65 @@
 -- ARGV[3] count      the hold count that the owner shall have
 -- ARGV[4] lease_ms   how long it shall run, at least
 -- ARGV[5] alive_ms   a writer that others keep out counts as waiting for so long; 0: it does not wait
+-- ARGV[6] turn       how a writer goes by the line of waiting clients (see `line.lua`), as in `acquire.lua`; ends in the
+--                    client's link
+-- ARGV[7] waited_ms  for how long it has waited
 --
 -- Returns {'granted'} or {'granted', fence}   the owner has it with that count
 --         {'busy', ttl_ms}                    others have it, or come first; -1: for ever
+--         {'in_line', ttl_ms, why}            the same, and its client stands in the line. why 'soon': a release tells the
+--                                             line; 'any': that of another client's may not; ttl_ms -1: others ask before
+--         {'in_line', ttl_ms, why, 'first'}   the same, and it is the first in the line
 --         {'lost'}                            count above 1, but the owner has nothing
 --         WRONGTYPE                           a lock of another kind has the name
 local lock, marker, waiting, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local half, owner, count, lease_ms, alive_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local turn, link = turn_of(ARGV[6])
+local waited_ms, is_next = tonumber(ARGV[7]), false
+local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+local line, next_key = 'leasehold_lock_line:' .. tag, 'leasehold_lock_next:' .. tag
+local readers, client = 'leasehold_rwlock_readers:' .. tag, owner:sub(1, 36)
+
+-- The ids of clients whose releases tell the line are UUIDs of version 8. Of many readers not all are looked at.
+local function is_ours()
+  local fields = redis.pcall('hlen', lock)
+  fields = type(fields) == 'number' and fields <= 64 and redis.pcall('hkeys', lock) or {}
+  for at = 1, #fields do
+    if fields[at] ~= 'mode' and fields[at]:sub(15, 15) ~= '8' then
+      return false
+    end
+  end
+  return #fields > 0
+end
+
+local PATIENCE_MS = 50
+
+-- A reader waits.
+local function await()
+  redis.pcall('zadd', readers, (now_ms()), client)
+  redis.pcall('zadd', readers, 'GT', link, 'link')
+  if redis.pcall('pexpire', readers, 6000) ~= 1 then
+    redis.pcall('del', readers)
+  end
+end
+
+-- Whether a reader waits for a writer that waits.
+local function is_held_back()
+  local first = redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
+  if not first[2] then
+    return false
+  end
+  local now, now_s = now_ms()
+  if is_dead(first[2], now_s) then
+    drop_dead(line, now_s)
+    return false
+  end
+  if 1700000000000 + first[2] / 10000 + PATIENCE_MS > now then
+    return false
+  end
+  local phase = redis.pcall('zscore', readers, 'phase')
+  return now - waited_ms > (tonumber(phase) or 0)
+end
 
 local field = half == 'write' and owner .. ':write' or owner
 local mode = redis.call('hget', lock, 'mode')
@@ -35,28 +87,64 @@ if not held then
   local may_join = half == 'read' and (mode == 'read' or writes)
   if waiting ~= lock then
     local time = redis.call('time')
-    local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+    local clock_ms = time[1] * 1000 + math.floor(time[2] / 1000)
     if half == 'write' then
       -- Not for long, and once more each time that it asks and is kept out.
       redis.call('zrem', waiting, owner)
-      redis.call('zremrangebyscore', waiting, 0, now_ms)
+      redis.call('zremrangebyscore', waiting, 0, clock_ms)
       if ttl_ms ~= -2 and alive_ms > 0 then
         -- Were memory out, it would wait all the same, and readers would not stand back.
-        redis.pcall('zadd', waiting, now_ms + alive_ms, owner)
+        redis.pcall('zadd', waiting, clock_ms + alive_ms, owner)
         if redis.pcall('pexpire', waiting, alive_ms * 2) ~= 1 then
           redis.pcall('zrem', waiting, owner)
         end
       end
     elseif not writes then
       local last = redis.call('zrange', waiting, -1, -1, 'WITHSCORES')
-      local first_ms = (tonumber(last[2]) or 0) - now_ms
+      local first_ms = (tonumber(last[2]) or 0) - clock_ms
       if first_ms > 0 then
+        if mode == 'write' and alive_ms > 0 then
+          recall_hearers(lock)
+        end
         return {'busy', mode == 'write' and math.max(ttl_ms, first_ms) or first_ms}
       end
     end
   end
-  if ttl_ms ~= -2 and not may_join then
-    return {'busy', ttl_ms}
+  local is_free = ttl_ms == -2
+  if half == 'write' then
+    local kept = nil
+    if is_free and turn == 'next' then
+      is_next = true
+    elseif is_free and turn ~= 'barge' and turn ~= 'spin' then
+      kept, is_next = kept_ms(lock, client)
+      kept = kept or not is_next and expects_readers(tag)
+    end
+    if not is_free or kept then
+      if not is_free and alive_ms > 0 then
+        recall_hearers(lock)
+      end
+      local is_first = nil
+      if turn == 'wait' or turn == 'stand' or turn == 'next' then
+        is_first = stand(tag, client, link, waited_ms)
+      end
+      if is_first == nil then
+        return {'busy', kept or ttl_ms}
+      end
+      local why = (kept or is_ours()) and 'soon' or 'any'
+      return is_first and {'in_line', kept or ttl_ms, why, 'first'} or {'in_line', kept or -1, why}
+    end
+  elseif not writes then
+    -- A lock that is kept for a writer is out for as long as a message and a request take.
+    local kept = is_free and kept_ms(lock, '')
+    if kept or not is_free and not may_join or is_held_back() then
+      if alive_ms > 0 and not is_free and not may_join then
+        recall_hearers(lock)
+      end
+      if alive_ms > 0 and waiting == lock then
+        await() -- who lets writers go first has no turn
+      end
+      return {'busy', kept or mode == 'write' and ttl_ms or -1}
+    end
   end
 end
 
@@ -84,6 +172,18 @@ else
   if expiring ~= 1 then
     redis.call('del', lock)
     return expiring
+  end
+end
+if half == 'read' then
+  if waited_ms > 0 then
+    redis.pcall('zrem', readers, client)
+  end
+elseif not held then
+  if is_next then
+    redis.pcall('pexpire', next_key, 0)
+  end
+  if is_next or turn == 'stand' then
+    redis.pcall('zrem', line, client)
   end
 end
 return {'granted', fence}

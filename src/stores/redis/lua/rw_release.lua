@@ -17,6 +17,7 @@
 local lock = KEYS[1]
 local half, owner, left, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local base, waiting, channel = ARGV[5], ARGV[6], ARGV[7]
+local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 
 if half == 'write' and waiting ~= '' and redis.call('zrem', waiting, owner) == 1 and
   redis.call('zcard', waiting) == 0 then
@@ -95,12 +96,28 @@ else
     redis.call('hdel', lock, gone)
   end
 end
+local is_free, readers = longest_ms <= 0, 'leasehold_rwlock_readers:' .. tag
+local do_some_wait = redis.pcall('exists', 'leasehold_lock_line:' .. tag, readers) ~= 0
 if half == 'write' then
+  -- The readers that waited go before the next writer.
+  local are_awaited = do_some_wait and begin_readers(tag)
+  if do_some_wait and is_free then
+    if are_awaited then
+      stand_by(tag)
+    else
+      tell_line(lock, true)
+    end
+  end
   -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of
   -- Redisson's that sleep; 0 is kept for one that is about to.
   redis.pcall('publish', channel, '1')
   redis.pcall('publish', channel, '0')
-elseif longest_ms <= 0 then
+elseif is_free then
+  local is_kept = do_some_wait and (expects_readers(tag) or tell_line(lock, true))
+  -- Readers that waited for a writer who is gone.
+  if do_some_wait and not is_kept and redis.pcall('del', readers) ~= 0 then
+    redis.pcall('publish', channel, '1')
+  end
   redis.pcall('publish', channel, '0')
 end
 return {'freed', 0}

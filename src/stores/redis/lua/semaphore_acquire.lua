@@ -4,22 +4,40 @@
 -- KEYS[2] request    what became of the request
 -- ARGV[1] units      how many permits are wanted
 -- ARGV[2] lasts_ms   how long the request is remembered
+-- ARGV[3] client     who wants them
+-- ARGV[4] turn       how it goes by the line of waiting clients (see `permits_line.lua`), as in `acquire.lua`
+-- ARGV[5] waited_ms  for how long it has waited
 --
 -- Returns {'granted'}     they are taken, by this or by an earlier sending of the request
---         {'busy', -1}    there are too few, or the request was given up
+--         {'busy', left_ms}   there are too few, or they are kept for others for so long; -1: too few, or the request
+--                             was given up
+--         {'in_line', -1, 'soon'}                 the same, and the client stands in the line
+--         {'in_line', left_ms, 'soon', 'first'}   the same, and it is the first
 --         {'none'}        nobody has set the semaphore up
 local permits, request = KEYS[1], KEYS[2]
-local units, lasts_ms = tonumber(ARGV[1]), ARGV[2]
+local units, lasts_ms, client = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local turn, waited_ms = ARGV[4], tonumber(ARGV[5])
+local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
 
 local was = redis.call('get', request)
 if was then
   return was == 'granted' and {'granted'} or {'busy', -1}
 end
 local count = redis.call('get', permits)
-if (tonumber(count) or 0) < units then
+local number = tonumber(count) or 0
+if number < units or not may_take(tag, client, turn, number - units) then
   -- Removes nothing, but a replica refuses it: what only a replica says is no answer.
   redis.call('hdel', request, '')
-  return count and {'busy', -1} or {'none'}
+  if not count then
+    return {'none'}
+  end
+  -- A client that permits are kept for may be gone: then the first in the line asks.
+  local left_ms = number < units and -1 or kept_left_ms(tag)
+  local is_first = stand_for_permits(tag, client, turn, waited_ms, number)
+  if is_first == nil then
+    return {'busy', left_ms}
+  end
+  return is_first and {'in_line', left_ms, 'soon', 'first'} or {'in_line', -1, 'soon'}
 end
 redis.call('set', request, 'granted', 'PX', lasts_ms)
 local left = redis.pcall('decrby', permits, units)
@@ -27,4 +45,5 @@ if type(left) ~= 'number' then
   redis.call('del', request)
   return left
 end
+leave_line(tag, client, turn, left)
 return {'granted'}

@@ -8,7 +8,7 @@
 -- ARGV[4] channel    where waiters listen
 --
 -- Returns {'freed', listeners}   they are back, by this or by an earlier sending. There were none before, and so many
---                                were told; 0 also where there were
+--                                were told; 0 also where there were; -3: the first in the line (see `permits_line.lua`)
 --         {'not_held'}           the request had taken none
 local permits, request = KEYS[1], KEYS[2]
 local units, lasts_ms, way, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -33,7 +33,11 @@ if type(count) ~= 'number' then
   redis.call('set', request, 'granted', 'PX', lasts_ms)
   return count
 end
+local is_told = tell_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
 local listeners = count > 0 and redis.pcall('publish', channel, count)
+if is_told then
+  return {'freed', -3}
+end
 -- While there were permits, nobody had to wait.
 if type(listeners) == 'number' and count <= tonumber(units) then
   return {'freed', listeners}

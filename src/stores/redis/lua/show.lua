@@ -20,7 +20,8 @@
 --         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
 --         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
 --         longest of its markers, -2 if it has none, -3 if they are not looked at; waiters: owner, until_ms, …; listeners: of each channel, -1: not told;
---         line: client, waited_ms, …; writers_wait: 1 if one of them keeps readers out, which is looked at while readers hold the lock
+--         line: client, waited_ms, …; writers_wait: while readers hold the lock, 1 if a writer keeps readers out that let
+--         writers go first, 2 if one keeps all out, 3 if both
 local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local base, most = ARGV[1], tonumber(ARGV[2])
 
@@ -59,6 +60,11 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   if mode == 'read' then
     local last = redis.pcall('zrange', 'leasehold_rwlock_waiting:' .. base, -1, -1, 'WITHSCORES')
     writers_wait = (tonumber(last[2]) or 0) > now_ms and 1 or 0
+    -- As `rw_acquire.lua` sees it.
+    local first = redis.pcall('zrange', 'leasehold_lock_line:' .. base, 0, 0, 'WITHSCORES')
+    if first[2] and 1700000000000 + first[2] / 10000 + 50 <= now_ms then
+      writers_wait = writers_wait + 2
+    end
   end
 elseif kind == 'hash' then
   kind = 'hash of ' .. redis.call('hlen', object) .. ' fields'

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use redis::{Parser, Value};
 
 use crate::config::{ClusterPubSub, ServerOptions};
+use crate::copies::ReplicaRule;
 use crate::error::ErrorKind;
 use crate::hosts::Hosts;
 use crate::observe::reporter::Reporter;
@@ -76,7 +77,8 @@ impl RingMember {
     fn store_with(&self, hosts: Hosts) -> Arc<ClusterStore> {
         let url = format!("redis-cluster://:S3CR3T@127.0.0.1:{}", self.port);
         let (command_timeout, hosts) = (Duration::from_secs(3), Arc::new(hosts));
-        let options = ServerOptions { url, command_timeout, hosts, ..ServerOptions::default() };
+        let replicas = ReplicaRule::Nothing;
+        let options = ServerOptions { url, command_timeout, hosts, replicas, ..ServerOptions::default() };
         ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).unwrap()
     }
 }
@@ -287,7 +289,8 @@ fn sharded_messages_are_refused_where_the_server_knows_none() {
     *old.shared.has_shards.lock() = false;
     let connect = |cluster_pub_sub| {
         let url = format!("redis-cluster://127.0.0.1:{}", old.port);
-        let options = ServerOptions { url, cluster_pub_sub, ..ServerOptions::default() };
+        let replicas = ReplicaRule::Nothing;
+        let options = ServerOptions { url, cluster_pub_sub, replicas, ..ServerOptions::default() };
         ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).map(|store| store.close())
     };
     for way in [ClusterPubSub::Auto, ClusterPubSub::Plain] {

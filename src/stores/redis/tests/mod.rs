@@ -5,6 +5,7 @@ mod connections;
 mod fake;
 mod given_up;
 mod harness;
+mod hearing;
 mod kinds;
 mod permits;
 mod replicas;
@@ -16,4 +17,5 @@ mod subscriber;
 #[cfg(feature = "tls")]
 mod tls;
 mod token;
+mod turns;
 mod wait_queue;

@@ -4,10 +4,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Replicas, ServerOptions};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+use crate::config::ServerOptions;
+use crate::copies::{ReplicaRule, Replicas};
 use crate::error::ErrorKind;
+use crate::observe::Observer;
+use crate::observe::event::Event;
+use crate::observe::reporter::Reporter;
 use crate::seam::{Failure, Kind, Store};
 use crate::stores::redis::RedisStore;
+use crate::stores::redis::acks::Acks;
+use crate::stores::redis::kinds;
 use crate::stores::redis::tests::fake::{Act, Fake};
 use crate::stores::redis::tests::harness::{Said, claim, granted, open, soon};
 use crate::sync::Mutex;
@@ -29,14 +37,17 @@ fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, RedisStore, Scri
             _ => Act::HangUp,
         }
     });
-    let replicas = Some(Replicas { count: 1, within: Duration::from_millis(20) });
-    let store = open(&ServerOptions { replicas, ..fake.options() });
+    let store = open(&ServerOptions { replicas: required(Duration::from_millis(20)), ..fake.options() });
     (fake, store, script)
+}
+
+fn required(within: Duration) -> ReplicaRule {
+    ReplicaRule::Required(Replicas { count: 1, within })
 }
 
 #[test]
 fn a_grant_on_too_few_replicas_is_in_doubt() {
-    let granted_alone = [("eval", GRANTED), ("wait", ":0\r\n")];
+    let granted_alone = [("evalsha", GRANTED), ("hexists", ":1\r\n"), ("eval", ":1\r\n"), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("evalsha", "-LOADING Redis is loading the dataset in memory\r\n")],
         // Somebody else has undone it, or the answer is about another hold.
@@ -54,21 +65,147 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
     }
 }
 
-/// The first wait was over before the script ran: nothing had been written that a replica could lack.
+/// Such a connection leads to a server that was promoted since, or WAIT would count from an older write.
 #[test]
-fn a_script_that_was_sent_again_is_waited_for_again() {
-    let (_fake, store, script) = scripted(&[
-        ("eval", GRANTED),
-        ("wait", ":1\r\n"),
-        ("evalsha", "-NOSCRIPT No matching script. Please use EVAL.\r\n"),
-        ("wait", ":1\r\n"),
-        ("eval", GRANTED),
-        ("wait", ":0\r\n"),
-        ("evalsha", FREED),
-    ]);
-    granted(store.attempt(&claim(Kind::Mutex, "known", 30_000), 1, soon()));
-    let error = store.attempt(&claim(Kind::Mutex, "forgotten", 30_000), 1, soon()).refused();
-    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
-    assert!(script.lock().is_empty());
+fn an_acknowledgement_counts_after_its_server_showed_the_grant() {
+    for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
+        let (_fake, store, script) = scripted(&[
+            ("evalsha", GRANTED),
+            ("hexists", held),
+            ("eval", touched),
+            ("wait", ":1\r\n"),
+            ("evalsha", FREED),
+        ]);
+        let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).refused();
+        assert!(error.to_string().contains("no longer had the grant"), "{error}");
+        assert!(script.lock().is_empty());
+        store.close();
+    }
+}
+
+/// A server on which WAIT is answered when the test says so.
+fn waiting() -> (Fake, RedisStore, Receiver<()>, Sender<&'static str>) {
+    let ((came, waits), (answer, answers)) = (unbounded(), unbounded());
+    let fake = Fake::start(move |command| match command.split(' ').next() {
+        Some("evalsha") => Act::Say(GRANTED),
+        Some("wait") => {
+            came.send(()).ok();
+            answers.recv().map_or(Act::HangUp, Act::Say)
+        }
+        _ => Act::Say(":1\r\n"),
+    });
+    let options =
+        ServerOptions { replicas: required(Duration::from_secs(5)), command_timeout: LONG, ..fake.options() };
+    let store = open(&options);
+    (fake, store, waits, answer)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn await_gathered(acks: &Acks, grants: usize) {
+    super::harness::eventually(|| acks.gathered() == grants);
+}
+
+#[test]
+fn one_wait_serves_all_grants_before_it() {
+    let (_fake, store, waits, answer) = waiting();
+    let acks = store.server.acks.clone().unwrap();
+    let attempt = |key: &str| store.attempt(&claim(Kind::Mutex, key, 30_000), 1, soon());
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| attempt("first"));
+        waits.recv_timeout(LONG).unwrap();
+        // Their grants are not stopped by it, and gather.
+        let others: Vec<_> =
+            ["a", "b", "c", "d"].map(|key| scope.spawn(move || attempt(key))).into_iter().collect();
+        await_gathered(&acks, 4);
+        answer.send(":1\r\n").unwrap();
+        granted(first.join().unwrap());
+        waits.recv_timeout(LONG).unwrap();
+        answer.send(":1\r\n").unwrap();
+        others.into_iter().for_each(|other| _ = granted(other.join().unwrap()));
+    });
+    assert!(waits.is_empty());
+    store.close();
+}
+
+#[test]
+fn a_grant_outlasts_the_round_of_one_whose_time_was_over() {
+    let (_fake, store, waits, answer) = waiting();
+    let acks = store.server.acks.clone().unwrap();
+    let attempt = |key: &str| store.attempt(&claim(Kind::Mutex, key, 30_000), 1, soon());
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| attempt("first"));
+        waits.recv_timeout(LONG).unwrap();
+        let others = ["a", "b"].map(|key| scope.spawn(move || attempt(key)));
+        await_gathered(&acks, 2);
+        answer.send(":1\r\n").unwrap();
+        granted(first.join().unwrap());
+        // One of both leads, and gets no acknowledgement. The other leads its own.
+        waits.recv_timeout(LONG).unwrap();
+        answer.send(":0\r\n").unwrap();
+        waits.recv_timeout(LONG).unwrap();
+        answer.send(":1\r\n").unwrap();
+        let counted = others.map(|other| other.join().unwrap().is_ok()).into_iter().filter(|is| *is).count();
+        assert_eq!(counted, 1);
+    });
+    store.close();
+}
+
+struct ReplicaEvents(Sender<bool>);
+
+impl Observer for ReplicaEvents {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::NoReplica { .. } | Event::ReplicaBack { .. } = event {
+            self.0.send(matches!(event, Event::ReplicaBack { .. })).unwrap();
+        }
+    }
+}
+
+/// Replies to ROLE: no replica, one that has acknowledged nothing yet, one that has.
+const ALONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
+const LOADS: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n0\r\n";
+const ONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n7\r\n";
+
+#[test]
+fn without_a_connected_replica_grants_count_and_are_reported_once() {
+    let (role, waits) = (Arc::new(Mutex::new((ALONE, ":0\r\n"))), Arc::new(Mutex::new(0)));
+    let (says, counter) = (Arc::clone(&role), Arc::clone(&waits));
+    let fake = Fake::start(move |command| match command.split(' ').next() {
+        Some("evalsha") => Act::Say(GRANTED),
+        Some("role") => Act::Say(says.lock().0),
+        Some("wait") => {
+            *counter.lock() += 1;
+            Act::Say(says.lock().1)
+        }
+        _ => Act::Say(":1\r\n"),
+    });
+    let (sender, told) = bounded(10);
+    let reporter = Arc::new(Reporter::new(Some(Arc::new(ReplicaEvents(sender)))));
+    let store = RedisStore::connect(&fake.options(), Arc::clone(&reporter)).unwrap();
+    let wanted = ServerOptions::default().copies(true).unwrap();
+    let connections = &store.server.connections;
+    let acks = Acks::new(connections, true, wanted, &reporter, "here");
+    let grant = kinds::of(Kind::Mutex).grant(&claim(Kind::Mutex, "lk", 30_000));
+    let confirm = || acks.confirm(&grant, soon());
+    confirm().done();
+    confirm().done();
+    assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 0));
+    // It comes, but still loads.
+    *role.lock() = (LOADS, ":0\r\n");
+    confirm().done();
+    assert_eq!(*waits.lock(), 1);
+    *role.lock() = (LOADS, ":1\r\n");
+    confirm().done();
+    assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(true), 2));
+    // It goes away, while one waits for it.
+    *role.lock() = (ALONE, ":0\r\n");
+    confirm().done();
+    confirm().done();
+    assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 3));
+    // It is there, but does not answer.
+    *role.lock() = (ONE, ":0\r\n");
+    confirm().unwrap_err();
+    assert_eq!(*waits.lock(), 5);
+    assert!(told.is_empty());
     store.close();
 }

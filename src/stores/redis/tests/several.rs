@@ -1,14 +1,14 @@
 //! Several locks in one request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::config::{Replicas, ServerOptions};
+use crate::config::ServerOptions;
+use crate::copies::{ReplicaRule, Replicas};
 use crate::error::ErrorKind;
 use crate::ident::FencingToken;
 use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Sink, Store};
+use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 use crate::stores::redis::tests::kinds::Messages;
@@ -165,29 +165,20 @@ fn which_locks_go_together() {
 fn every_grant_waits_for_required_replicas() {
     let server = Server::start(&[]);
     let within = Duration::from_millis(20);
-    let options = ServerOptions { replicas: Some(Replicas { count: 1, within }), ..server.options() };
+    let replicas = ReplicaRule::Required(Replicas { count: 1, within });
+    let options = ServerOptions { replicas, ..server.options() };
     let (store, careless) = (open(&options), server.store());
     let (me, you) = (claim(Kind::Mutex, "a", 30_000), claim(Kind::Mutex, "a", 30_000));
     // It has none.
     assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::Busy);
-    assert_eq!(server.keys(), [""; 0], "it is undone");
+    let ahead = store.begin_attempt(&me, 1, soon()).wait();
+    assert_eq!(ahead.refused().kind(), ErrorKind::Busy);
+    let several = wishes(&["a", "fenced", "b"]);
+    assert_eq!(ask(&store, &several, true).map(drop).refused().kind(), ErrorKind::Busy);
+    assert_eq!(locks(&server), [""; 0], "they are undone");
     granted(careless.attempt(&me, 1, soon()));
-    assert!(store.hand_off(&me, &you, soon()).is_none(), "a hand-off is a grant");
-    for kind in [Kind::Mutex, Kind::Fenced] {
-        assert_eq!(store.group(kind, &me.name), None, "several are granted by one request");
-    }
-    // Attempts go over connections of their own, and must not overtake a release.
-    let is_answered = Arc::new(AtomicBool::new(false));
-    let answered = Arc::clone(&is_answered);
-    store.release_later(
-        &me,
-        soon(),
-        Sink::new(move |answer| {
-            assert!(matches!(answer, Ok(Release::Freed { .. })));
-            answered.store(true, Ordering::SeqCst);
-        }),
-    );
-    assert!(is_answered.load(Ordering::SeqCst));
+    let handed = store.hand_off(&me, &you, soon()).unwrap().wait();
+    assert!(matches!(handed, Err(Failure::Unknown(_))), "a hand-off is a grant: {handed:?}");
     for store in [store, careless] {
         store.close();
     }

@@ -1,4 +1,4 @@
-//! Whether a server and the tables can keep locks: looked at once, when a client connects.
+//! Checks once, when a client connects, whether server and tables can keep locks.
 
 use mysql::prelude::Queryable;
 
@@ -32,9 +32,9 @@ pub(super) fn server(database: &mut Mysql, link: &mut MysqlConnection) -> Answer
     Ok(())
 }
 
-/// A server that writes statements to its binary log refuses changes at READ COMMITTED. Each statement is a
-/// transaction of its own and finds its row by the key, so that the next stricter isolation is as good, but
-/// for gaps that are locked at a name's first use.
+/// A server that writes statements to its binary log refuses changes at READ COMMITTED. Since each statement
+/// is a transaction of its own and finds its row by the key, the next stricter isolation does as well,
+/// except that a name's first use locks a gap.
 pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Answer<()> {
     let text = "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')";
     let log: Vec<(String, String)> = match link.conn.query(text) {
@@ -54,7 +54,7 @@ pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Ans
     Ok(())
 }
 
-/// Looks for the table, makes what is missing if the options say so, and tries a lock.
+/// Finds the table, creates what is missing if the options allow it, and tries a lock.
 pub(super) fn tables(
     database: &mut Mysql,
     options: &ServerOptions,
@@ -71,7 +71,7 @@ pub(super) fn tables(
             let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
             link.command(create)?;
         }
-        // Without it there is no directory, which is not worth a client.
+        // Failure only costs the directory, so it does not fail the client.
         let clients = query(include_str!("../query/mysql/clients.sql"), &table.name);
         if !seen.has_clients
             && let Err(Failure::Unknown(error)) = link.command(clients)
@@ -82,7 +82,7 @@ pub(super) fn tables(
         check(&seen)?;
     }
     if !seen.is_there {
-        // Or this user has no right to see it.
+        // The table may exist without a right to see it.
         return Err(match link.conn.query_drop(format!("SELECT 1 FROM {} LIMIT 0", table.name)) {
             Err(mysql::Error::MySqlError(error)) if error.code != NO_SUCH_TABLE => failed(error.into()),
             _ => Failure::Refused(no_table(options)),
@@ -99,15 +99,15 @@ pub(super) fn tables(
 }
 
 struct Seen {
-    /// Its full name, and the tables of the same name in other letters, which are others where the server
-    /// tells letters apart.
+    /// Its full name, and tables whose names differ only in case where the server distinguishes case.
     table: TableInUse,
     is_there: bool,
     comment: String,
     has_clients: bool,
 }
 
-/// Asks all in one round trip, as text: a prepared statement may be refused. A table that this user may not
+/// One round trip, as text, since a prepared statement may be refused. A table that this user may not use
+/// counts as missing.
 /// use is none.
 fn look(link: &mut MysqlConnection, table: &str) -> Answer<Seen> {
     let (schema, name) = match table.split_once('.') {

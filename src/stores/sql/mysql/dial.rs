@@ -1,7 +1,7 @@
-//! New connections, by a deadline that the driver does not know.
+//! New connections, within a deadline that the driver does not know.
 //!
-//! The driver gives up at the first address of a name that does not accept, looks names up without a
-//! time-out, and waits for a server that accepts and says nothing for as long as for any answer.
+//! The driver stops at the first address that refuses, looks names up without a time-out, and waits for a
+//! silent server as long as for any answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{channel, thread};
 use crate::time::{Clock, Moment};
 
-/// The most connections that are being opened for nobody any more. Each ends with the time-out of an answer.
+/// Most abandoned attempts to connect that still run. Each ends with the time-out of an answer.
 const MOST_LEFT: usize = 8;
 
 #[derive(Clone)]
@@ -26,8 +26,7 @@ pub(super) struct Dial {
     hosts: Arc<Hosts>,
     connect_timeout: Duration,
     left: Arc<AtomicUsize>,
-    /// The user and the password as their sources have them by now; the driver reads the files of certificates
-    /// itself.
+    /// User and password, renewed from their sources; the driver itself reads the files of certificates.
     pub(super) renewal: Option<Arc<Renewable<(OptsBuilder, Dial)>>>,
 }
 
@@ -37,7 +36,7 @@ impl Dial {
         Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default(), renewal: None }
     }
 
-    /// Connects until `deadline` at the latest. `answer` is the time-out that `opts` have for each answer.
+    /// Connects by `deadline`. `answer` is the time-out for each answer in `opts`.
     pub(super) fn connect(&self, opts: &OptsBuilder, answer: Duration, deadline: Moment) -> Result<Conn> {
         let connect = |opts: &OptsBuilder| {
             self.connect_once(opts, answer, deadline).map_err(|error| refusal(error).during("connect"))
@@ -56,12 +55,12 @@ impl Dial {
         let mut rounds = Rounds::until(deadline);
         let mut failure = None;
         while let Some(limit) = rounds.next_limit() {
-            // Of one address nothing is to be had by trying again.
+            // With a single address, another try gains nothing.
             let limit = if families.is_empty() { deadline.since(Clock::System.now()) } else { limit };
             let opts = opts.clone().tcp_connect_timeout(Some(limit));
             let from: Vec<_> = match &*families {
                 [] => vec![opts],
-                // The driver tries the addresses of its own address's family.
+                // The driver tries the addresses of the family that `bind_address` has.
                 families => families.iter().map(|own| opts.clone().bind_address(Some(*own))).collect(),
             };
             for opts in from {
@@ -74,8 +73,8 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// An address of the client's for each family that the host has, in the host's order; none if the host has
-    /// one address.
+    /// A local address for each family that the host has, in the host's order; empty if the host has one
+    /// address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;
@@ -91,7 +90,7 @@ impl Dial {
         Ok(families)
     }
 
-    /// Opens a connection, on a thread of its own where the driver may take longer than there is time.
+    /// Opens a connection, on a separate thread where the driver may take longer than there is time.
     fn open(&self, opts: OptsBuilder, answer: Duration, deadline: Moment) -> mysql::Result<Conn> {
         if answer <= deadline.since(Clock::System.now()) {
             return Conn::new(opts);
@@ -99,7 +98,7 @@ impl Dial {
         if self.left.load(Ordering::SeqCst) >= MOST_LEFT {
             return Err(late());
         }
-        // Without room: a connection that comes too late is not sent.
+        // Capacity zero: a connection that comes too late is not sent.
         let (sender, opened) = channel::bounded(0);
         let left = Arc::clone(&self.left);
         let work = move || {
@@ -109,7 +108,7 @@ impl Dial {
         };
         thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
         opened.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|ended| {
-            // Before the thread can find out that nobody waits for it.
+            // Decided before the thread can notice that nobody waits.
             let is_left = ended == channel::RecvTimeoutError::Timeout;
             self.left.fetch_add(usize::from(is_left), Ordering::SeqCst);
             Err(late())
@@ -117,7 +116,7 @@ impl Dial {
     }
 }
 
-/// Whether another address may do, or another try: no server has said anything.
+/// Whether no server has answered, so that another address or another try may work.
 fn is_of_network(error: &mysql::Error) -> bool {
     use DriverError::{ConnectTimeout, CouldNotConnect};
     matches!(error, mysql::Error::IoError(_) | mysql::Error::DriverError(ConnectTimeout | CouldNotConnect(_)))
@@ -147,13 +146,13 @@ mod tests {
 
     const BOTH: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)];
 
-    /// The driver itself ends with the first address that does not accept.
+    /// The driver alone stops at the first address that refuses.
     #[test]
     fn each_sort_of_address_of_a_name_is_tried() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::Builder::new().spawn(move || {
-            // "Too many connections", as servers say it.
+            // The server's "Too many connections".
             let (mut client, _) = listener.accept().unwrap();
             client.write_all(b"\x0b\0\0\0\xff\x10\x04Too many").unwrap();
         });

@@ -1,4 +1,4 @@
-//! `GET_LOCK`: a session's locks, of the whole server, by a name made of the lock name's SHA-256.
+//! `GET_LOCK`: locks of a session, for the whole server, named by the SHA-256 of the lock's name.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::stores::sql::statement::Args;
 use crate::time::Moment;
 
 impl MysqlConnection {
-    /// How long the session may idle, in the server's whole seconds; `None`: as the server is set.
+    /// How long the session may idle, in whole seconds; `None`: the server's setting.
     fn set_idle_limit(&mut self, limit: Option<Duration>) -> Answer<()> {
         let limit = limit.map_or_else(|| "DEFAULT".to_owned(), |limit| seconds(limit).to_string());
         self.command(format!("SET SESSION wait_timeout = {limit}"))
     }
 }
 
-/// Rounded up, within what the server takes: a year.
+/// Rounded up; at most a year, the server's maximum.
 fn seconds(limit: Duration) -> u64 {
     let up = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
     up.clamp(1, 31_536_000)
@@ -40,7 +40,7 @@ impl SessionDatabase for Mysql {
                 return Err(Failure::Unknown(Error::new(ErrorKind::Refused, "lock", words)));
             }
         }
-        // If this fails the session has a lock without an end: its connection is not kept.
+        // Without this limit the lock would have no end, so a failure costs the connection.
         link.set_idle_limit(Some(claim.lease)).map_err(|failure| Failure::Unknown(failure.into_error()))?;
         Ok(true)
     }
@@ -55,7 +55,7 @@ impl SessionDatabase for Mysql {
 
     fn unlock(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<bool> {
         let freed = link.number(&self.queries.session_free, &Args::one("name", name))? == Some(1);
-        // It is free; if this fails, only the connection is not used again.
+        // The lock is free; after a failure the connection is not used again.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }
@@ -77,8 +77,7 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// A server that was started anew gives the same numbers again, but not to a session that was idle
-    /// before.
+    /// A restarted server repeats session numbers, but its sessions have idled for less time.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -88,12 +87,12 @@ impl SessionDatabase for Mysql {
         Ok(idle.is_some())
     }
 
-    /// The driver cannot use a connection any more once an answer over it came too late: a server that stands
-    /// still for a moment would cost the sessions of all holds. So the renewals' connection asks first.
+    /// The driver cannot use a connection after a late answer, so a server that stalls for a moment would
+    /// cost the sessions of all holds. Therefore the connection for renewals asks first.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over_renewals(deadline, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {
-            // A server that has no room for another connection, or wants other credentials, answers.
+            // A server that has no room, or refuses the credentials, does answer.
             Err(Failure::Refused(error)) if !error.is_silence() || is_refused_connection(&error) => Ok(()),
             asked => asked,
         }

@@ -1,7 +1,7 @@
-//! Locks on a MySQL or MariaDB transaction of the caller's own: lock and data are committed together.
+//! Locks on a MySQL or MariaDB transaction of the caller: lock and data commit together.
 //!
-//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. It is
-//! another lock than one of a [`LockClient`](crate::LockClient)'s.
+//! Without a lease, such a lock ends with its transaction, however that ends.
+//! [`LockClient`](crate::LockClient)'s locks are others.
 //!
 //! # Examples
 //!
@@ -36,7 +36,7 @@ use crate::stores::sql::mysql::refusal::{
 };
 use crate::stores::sql::refused;
 
-/// A table of names; the connection that has a name's row locked holds the lock.
+/// A table of names; whoever has a name's row locked holds the lock.
 ///
 /// # Examples
 ///
@@ -65,13 +65,13 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for what is no plain identifier.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for anything but a plain identifier.
     pub fn new(table: &str) -> Result<NameTable> {
         check_table(table)?;
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table where it is not there. Not within a transaction, which the server would commit.
+    /// Creates the table if it is missing. Call it outside a transaction, which the server would commit.
     ///
     /// # Blocking
     ///
@@ -81,7 +81,7 @@ impl NameTable {
     ///
     /// The server's answer.
     pub fn create(&self, connection: &mut impl Queryable) -> Result<()> {
-        // That needs no right to make one.
+        // Needs no right to create tables.
         match connection.query_drop(format!("SELECT 1 FROM {} LIMIT 0", self.table)) {
             Err(Driver::MySqlError(error)) if error.code == NO_SUCH_TABLE => {}
             looked => return looked.map_err(|error| failed("create", error)),
@@ -90,10 +90,10 @@ impl NameTable {
         connection.query_drop(text).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so
-    /// long. A row that is not there is made.
+    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if it is still locked
+    /// then. Creates a missing row.
     ///
-    /// The server counts whole seconds, so `wait` is rounded up. Zero does not wait on MariaDB, and is one
+    /// The server counts whole seconds, so `wait` is rounded up. Zero does not wait on MariaDB, and waits a
     /// second on MySQL.
     ///
     /// # Blocking
@@ -103,14 +103,14 @@ impl NameTable {
     /// # Errors
     ///
     /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one, which ends the transaction: run it again.
-    /// [`Lost`](ErrorKind::Lost) if the transaction has ended, also by this wait's being in vain where the
-    /// server is set so (`innodb_rollback_on_timeout`).
+    /// [`Lost`](ErrorKind::Lost) if the transaction has ended, which a wait in vain causes where
+    /// `innodb_rollback_on_timeout` is set.
     ///
     /// # Guarantees
     ///
-    /// At every isolation level one transaction at a time has the lock. A wait that was in vain leaves the
-    /// transaction as it was, but where it is `Lost`. The first ordinary SELECT comes after this: at
-    /// REPEATABLE READ it fixes what the transaction sees.
+    /// At every isolation level one transaction at a time has the lock. A wait in vain leaves the
+    /// transaction as it was, unless it is `Lost`. At REPEATABLE READ the first ordinary SELECT after this
+    /// fixes what the transaction sees.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
@@ -132,7 +132,7 @@ impl NameTable {
         match taken {
             Ok(()) => {
                 limit(transaction, before).map_err(failed)?;
-                // It is gone when the transaction is: that is how `check` finds out.
+                // The savepoint ends with the transaction, which is how `check` finds out.
                 transaction.query_drop("SAVEPOINT leasehold").map_err(failed)?;
                 Ok(Some(TxLock { name: name.to_owned() }))
             }
@@ -149,7 +149,7 @@ impl NameTable {
     }
 }
 
-/// A lock that a transaction has.
+/// A lock held by a transaction.
 ///
 /// # Examples
 ///
@@ -180,7 +180,7 @@ impl TxLock {
         &self.name
     }
 
-    /// Whether the transaction, and with it the lock, still stands.
+    /// Checks that the transaction, and with it the lock, still stands.
     ///
     /// # Blocking
     ///
@@ -188,8 +188,8 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a deadlock, a time-out, `KILL`,
-    /// by dying. Also after `ROLLBACK TO` a savepoint older than the lock.
+    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction by a deadlock, a time-out, `KILL`
+    /// or its own end; also after `ROLLBACK TO` a savepoint older than the lock.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         let asked = transaction.query_drop("RELEASE SAVEPOINT leasehold");
         asked

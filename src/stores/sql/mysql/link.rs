@@ -1,4 +1,4 @@
-//! One connection, and what its errors say of it.
+//! One connection, and the meaning of its errors for it.
 
 use std::time::Duration;
 
@@ -15,14 +15,13 @@ pub(super) struct MysqlConnection {
     pub(super) conn: Conn,
     /// When it was last known to stand.
     pub(super) used: Moment,
-    /// The server has ended the session.
+    /// Whether the server ended the session.
     pub(super) ended: bool,
-    /// An answer did not come in time. It may come yet, and the driver would take it for that to another
-    /// question.
+    /// Whether an answer was late. It may still arrive, and the driver would take it for the next request's.
     pub(super) silent: bool,
-    /// Statements go as text, which costs one round trip instead of two: for what is asked but once.
+    /// Send statements as text: one round trip instead of two, for a statement used once.
     pub(super) as_text: bool,
-    /// Of one that is made for requests with little time: for how long it waits for an answer.
+    /// Time-out for an answer, on a connection made for requests with little time.
     pub(super) answer: Duration,
     deadline: Moment,
 }
@@ -32,12 +31,12 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// A server that has no room for a prepared statement
-    /// gets it as text: no hold is lost because others have used up `max_prepared_stmt_count`.
+    /// Sends the text where the server has no room for a prepared statement, so that other users of
+    /// `max_prepared_stmt_count` cost no hold.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));
         let params = match &*statement.names {
-            [] => Params::Empty, // the driver refuses names for a statement that has none
+            [] => Params::Empty, // the driver refuses names without parameters
             names => Params::Named(names.iter().map(value).collect()),
         };
         let prepared = match self.as_text {
@@ -120,7 +119,7 @@ impl From<&Column> for Value {
     }
 }
 
-/// The statement with the values in the places of their names.
+/// The statement with the values filled in.
 fn as_text(sql: &str, params: &Params) -> String {
     let Params::Named(values) = params else { return sql.to_owned() };
     let mut parts = sql.split(':');
@@ -129,7 +128,7 @@ fn as_text(sql: &str, params: &Params) -> String {
         let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
         let (name, rest) = part.split_at(end);
         match values.get(name.as_bytes()) {
-            // Escaped as the session's sql_mode, which `settings` sets, reads it.
+            // Escaped for the sql_mode that `settings` sets.
             Some(value) => text.push_str(&value.as_sql(false)),
             None => {
                 text.push(':');

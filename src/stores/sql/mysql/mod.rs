@@ -1,6 +1,5 @@
-//! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ
-//! COMMITTED. The server wakes no waiters, so they look now and then, and one client of each name often
-//! (`poller_lock`).
+//! MySQL and MariaDB: each request is one statement on one row, a transaction of its own at READ COMMITTED.
+//! The server wakes no waiters, so they poll, and one client for each name polls often (`poller_lock`).
 
 mod check;
 mod dial;
@@ -39,7 +38,7 @@ use crate::stores::sql::timed_out;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
-/// A connection that has been idle for longer is asked whether it still stands.
+/// After this idle time a connection is pinged before use.
 const IDLE: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
@@ -99,8 +98,8 @@ impl Queries {
     }
 }
 
-/// Whether what has lasted for so many of the server's whole seconds may have begun then: of two clocks, so
-/// one more or less.
+/// Whether something that has lasted for `seconds` of the server's clock may have begun at `since`; two
+/// clocks allow for a second more or less.
 fn has_lasted_since(since: Moment, seconds: i64) -> bool {
     let span = Clock::System.now().since(since).as_secs();
     u64::try_from(seconds.saturating_add(1)).is_ok_and(|seconds| seconds >= span)
@@ -111,13 +110,13 @@ struct Mysql {
     dial: Dial,
     isolation: &'static str,
     command_timeout: Duration,
-    /// The shortest wait for a locked row, in seconds: none with MariaDB, one with MySQL.
+    /// Shortest wait for a locked row, in seconds: zero with MariaDB, one with MySQL.
     least_wait: u64,
     queries: Queries,
     poller_locks: Option<Arc<TurnstileHub>>,
     notes: Notes,
     table: Option<TableInUse>,
-    /// Sessions whose connections were given up, to be ended, and when.
+    /// Sessions of connections given up, to be ended, and since when.
     given_up: Mutex<Vec<(u32, Moment)>>,
 }
 
@@ -144,7 +143,7 @@ impl Database for Mysql {
         if left.is_zero() {
             return Err(timed_out("no time was left to connect"));
         }
-        // Less than half, so that the next request with about as much time may use it, after a ping.
+        // Less than half, so that a ping and a request fit into the time.
         let answer = left.mul_f32(0.375);
         let opts = self.opts.clone().read_timeout(Some(answer)).write_timeout(Some(answer));
         let opts = opts.init(settings(self.isolation, 1));
@@ -160,8 +159,8 @@ impl Database for Mysql {
         link.silent
     }
 
-    /// A commit that waits for a replica is bound by no time-out. The next connection ends its session, so
-    /// that there are no more sessions than connections.
+    /// No time-out bounds a commit that waits for a replica. The next connection ends that session, so that
+    /// there are no more sessions than connections.
     fn give_up(&self, link: MysqlConnection) {
         if link.silent {
             self.given_up.lock().push((link.conn.connection_id(), link.used));
@@ -184,8 +183,8 @@ impl Database for Mysql {
 }
 
 impl Mysql {
-    /// Ends a session of an earlier connection that still does what was asked over that. A server that was
-    /// started anew gives the same numbers again, but such a session has not been busy for as long.
+    /// Ends the session of a connection given up if it is still busy with that request. A restarted server
+    /// repeats session numbers, but such a session has been busy for less time.
     fn end_given_up(&self, link: &mut MysqlConnection, session: u32, since: Moment) -> Answer<()> {
         let busy = link.number(&self.queries.session_busy, &Args::one("session", session))?;
         if busy.is_some_and(|busy| has_lasted_since(since, busy))
@@ -219,9 +218,9 @@ impl Rows for Mysql {
         self.notes.without_if_refused(|| self.acquire_by_row(link, claim))
     }
 
-    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with hundreds
-    /// of waiters the server only searches their queue for deadlocks. A server that takes no writes any more
-    /// is found out too: nobody changes its rows.
+    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with
+    /// hundreds of waiters the server does little but search their queue for deadlocks. Reading also notices
+    /// a server that takes no more writes, whose rows nobody changes.
     fn look_before(&self, link: &mut MysqlConnection, claim: &Claim) -> Answer<Option<Change<u64>>> {
         let args = Args::one("name", &*claim.name);
         let records = link.run(&self.queries.all.look, &args).map_err(Failure::of_reading)?;
@@ -245,7 +244,7 @@ impl Rows for Mysql {
 
     fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool) -> Answer<()> {
         if link.silent || link.ended {
-            return Ok(()); // nobody uses it again
+            return Ok(()); // not used again
         }
         let limit = if briefly { self.least_wait } else { limit_in_seconds(self.command_timeout) };
         let set = link.command(format!("SET SESSION innodb_lock_wait_timeout = {limit}"));
@@ -253,7 +252,7 @@ impl Rows for Mysql {
         set
     }
 
-    /// One by one: a DELETE that looks for its rows would lock those that it passes.
+    /// Row by row: a DELETE with a condition would lock every row that it passes.
     fn sweep(&self, link: &mut MysqlConnection, age: Duration) -> Answer<u64> {
         let mut removed = 0;
         for record in link.run(&self.queries.long_free, &Args::one("age_ms", age))? {
@@ -268,7 +267,7 @@ impl Rows for Mysql {
 
     fn old_versions(&self, link: &mut MysqlConnection, age: Duration) -> Answer<Vec<String>> {
         match link.run(&self.queries.old_versions, &Args::one("age_ms", age)) {
-            // Without the right PROCESS nothing is to be seen.
+            // Needs the right PROCESS.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
             found => found?.iter().map(|record| record.text(0)).collect(),
         }

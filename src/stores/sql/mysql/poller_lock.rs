@@ -1,12 +1,11 @@
-//! The poller lock of a name: the one client that looks often whether its lock is free.
+//! The poller lock of a name, which makes one client poll the lock often.
 //!
-//! Nothing wakes the waiters of these servers, so they poll each 50–100 ms. Of the clients that wait for a
-//! name, the one that has the name's poller lock, a lock by `GET_LOCK`, looks each few milliseconds besides,
-//! and wakes its waiter when the lock is free. One thread and one connection of the client do that for all
-//! names. The server takes the poller lock back when that connection ends, however it does.
+//! These servers wake no waiters, so waiters poll every 50–100 ms. Among the clients that wait for a name,
+//! the one that has its poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its waiter once the lock
+//! is free. It does so for all names with one thread and one connection. The server frees the poller lock
+//! when that connection ends, however it ends.
 //!
-//! The poller lock only ever adds a wake-up: grants depend on the row, and waiters poll as if there were
-//! none.
+//! The poller lock only adds wake-ups: the row alone decides grants, and waiters poll regardless.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,31 +29,30 @@ use crate::stores::sql::statement::{Args, Record, Statement};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
-/// How often the client that has a poller lock looks.
+/// Period of the designated poller.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// How long another waits until it tries the poller lock again: doubled from the first to the second.
+/// Pause before another try for the poller lock, doubled from the first to the second.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
-/// The most names that are watched at a time; waiters of others only poll.
+/// Most names polled at a time; waiters for other names poll themselves only.
 const MOST_NAMES: usize = 64;
-/// The time for which the connection is kept after the last waiter left.
+/// The connection outlives the last waiter by this.
 const LINGER: Duration = Duration::from_secs(5);
-/// The word that `look` returns beside the ids.
+/// `look` returns this word beside the ids.
 const READ_ONLY: &str = "read-only";
-/// An answer that takes longer costs the connection, and with it the poller locks.
+/// A later answer costs the connection, and with it the poller locks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The statements, for rows or for session locks.
+/// The statements for rows, or for session locks.
 pub(super) struct PollerLockQueries {
-    /// Tries the poller lock of `:name`; also returns by which id `look` knows the name.
+    /// Tries the poller lock of `:name`; returns the id of the name for `look`.
     pub(super) enter: Statement,
-    /// Gives it back.
     pub(super) leave: Statement,
-    /// Says which of the ids in the list, in place of `IDS`, are held; also `READ_ONLY` if the server takes
-    /// no writes.
+    /// Returns which ids of the list, in place of `IDS`, are held, and `READ_ONLY` if the server takes no
+    /// writes.
     pub(super) look: String,
-    /// How that list is made: what stands for each id, in place of `ID`, and what stands between two.
+    /// The text for each id, in place of `ID`, and the separator.
     pub(super) list: (&'static str, &'static str),
-    /// The table of the locks; nothing for session locks.
+    /// The table of the locks; empty for session locks.
     pub(super) realm: String,
 }
 
@@ -64,7 +62,7 @@ impl PollerLockQueries {
     }
 }
 
-/// The channels are the names that are waited for. None is ever up: no waiter relies on a message.
+/// A channel for each name. None is ever up, since no waiter relies on a message.
 pub(super) type TurnstileHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {
@@ -76,7 +74,7 @@ pub(super) struct PollerLocks {
 /// The thread's knowledge of a name.
 struct Watched {
     channel: Arc<Channel>,
-    /// By which `look` knows it, once its poller lock is this client's.
+    /// The name's id for `look`, while this client has the poller lock.
     id: Option<String>,
     tries_at: Moment,
     pause: Duration,
@@ -99,14 +97,14 @@ impl WakeupProtocol for PollerLocks {
 
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<TurnstileHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
-    // The server gives up as soon: one that is hung up on while it waits goes on to wait.
+    // The server's own limit is as short, since it would go on with a wait after the client hung up.
     let opts = opts.init(settings(READ_COMMITTED, ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
 
 impl TurnstileHub {
-    /// Has `waker` woken when the lock looks free while the poller lock is this client's. `None`: the waiter
-    /// only polls.
+    /// Wakes `waker` when the lock looks free and this client has the poller lock. `None`: the waiter only
+    /// polls.
     pub(super) fn listen_at(self: &Arc<Self>, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let is_full = {
             let names = &self.state.lock().channels;
@@ -117,9 +115,9 @@ impl TurnstileHub {
 }
 
 impl PollerLocks {
-    /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
-    /// client has ended. A server that takes no writes any more is not looked at: its locks are never freed,
-    /// or seem free for ever.
+    /// Polls over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
+    /// client has ended. A server that takes no writes is not polled: its locks are never freed, or look
+    /// free for ever.
     fn watch(&self, hub: &TurnstileHub, link: &mut MysqlConnection) -> Answer<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
         let replaced_at = Clock::System.after(Lifetime::default().some_age());
@@ -133,7 +131,7 @@ impl PollerLocks {
             for (name, watched) in watched.iter_mut().filter(|(_, watched)| is_due(watched)) {
                 let entered = link.run(&self.queries.enter, &self.queries.of(name))?;
                 watched.id = entered.first().map_or(Ok(None), |entered| entered.maybe(0, Record::text))?;
-                // A random part: waiters that came together do not go on together.
+                // Random, so that waiters that came together do not stay together.
                 watched.tries_at = now.plus(random_between((watched.pause / 2, watched.pause)));
                 watched.pause = (watched.pause * 2).min(TRIES_EVERY.1);
             }
@@ -143,13 +141,12 @@ impl PollerLocks {
         Ok(())
     }
 
-    /// Wakes the waiters of the locks that are free.
     fn look(&self, link: &mut MysqlConnection, watched: &HashMap<Box<str>, Watched>) -> Answer<()> {
         let fronts: Vec<_> = watched.values().filter_map(|one| Some((one.id.as_deref()?, one))).collect();
         if fronts.is_empty() {
             return Ok(());
         }
-        // The ids are the server's own, of hexadecimal digits.
+        // The ids are the server's own, hexadecimal digits.
         let (each, between) = self.queries.list;
         let ids: Vec<_> = fronts.iter().map(|(id, _)| each.replace("ID", id)).collect();
         let text = self.queries.look.replace("IDS", &ids.join(between));
@@ -166,8 +163,8 @@ impl PollerLocks {
     }
 }
 
-/// Sleeps until there is something to do, and brings `watched` up to date: the names that nobody waits for
-/// any more and whose poller lock is still this client's. `None`: it is over.
+/// Sleeps until there is something to do, and updates `watched`. Returns the names without waiters whose
+/// poller lock this client still has; `None`: the end.
 fn next(hub: &TurnstileHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
     let mut state = hub.state.lock();
     let until = if watched.is_empty() {

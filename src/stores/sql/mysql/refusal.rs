@@ -1,4 +1,4 @@
-//! The meaning of the server's errors, by their numbers.
+//! The meaning of the server's errors.
 
 use std::error::Error as _;
 use std::io::ErrorKind::{TimedOut, WouldBlock};
@@ -16,20 +16,20 @@ pub(super) fn read_only_now() -> Error {
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const TOO_MANY_CONNECTIONS: u16 = 1040;
-/// Of Galera: the node has lost the others, or has not found them yet.
+/// Galera: the node has lost the other nodes, or not found them yet.
 const NOT_READY: u16 = 1047;
 const TOO_MANY_STATEMENTS: u16 = 1461;
-/// The server, or a proxy's next one, does not know the statement, or its tables have changed.
+/// The server, or the proxy's next one, does not know the statement, or its tables have changed.
 const UNKNOWN_STATEMENT: u16 = 1243;
 const NEEDS_PREPARING: u16 = 1615;
 const ENDED: &str = "the server ended the connection";
 
-/// The session was idle for too long: the request was not read.
+/// The session idled too long; the request was not read.
 const WAS_IDLE: u16 = 4031;
 
-/// A request that failed after it was sent. An error of the server's means that the statement was rolled
-/// back, unless the session ended with it: then the statement may have been committed before. A proxy that
-/// has lost its server says no more than that either.
+/// The failure of a request that was sent. An error means that the server rolled the statement back, unless
+/// the session ended with it: then the statement may have been committed before. A proxy that lost its
+/// server says no more than that.
 pub(super) fn failed(error: Driver) -> Failure {
     match &error {
         Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {
@@ -46,14 +46,14 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
     }
 }
 
-/// Shutdown, killed, idle for too long, no network; a proxy repeats the codes of its own client (2000 and
-/// up). Connection exceptions have states of class 08, but for two that leave the connection as it was.
+/// Shutdown, killed, idle too long, no network; a proxy repeats its own client's codes (2000 and up).
+/// Connection exceptions have class 08, two of which leave the connection intact.
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
 }
 
-/// Whether the server did not run a statement because it could not be, or is not, prepared.
+/// Whether the server ran nothing because the statement was not prepared.
 pub(super) fn was_not_prepared(error: &Driver) -> bool {
     matches!(error, Driver::MySqlError(said)
         if matches!(said.code, TOO_MANY_STATEMENTS | UNKNOWN_STATEMENT | NEEDS_PREPARING))
@@ -67,7 +67,7 @@ pub(super) fn refusal(error: Driver) -> Error {
     let (kind, words) = match &error {
         Driver::MySqlError(error) => match classify(error.code) {
             (ErrorKind::Refused, _) if is_end(error) => (ErrorKind::Unreachable, ENDED),
-            // One statement alone: nobody else's work was undone, and it can be asked for again.
+            // The one statement undid nobody's work and can be repeated.
             (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
             other => other,
         },
@@ -106,7 +106,7 @@ pub(super) fn took_too_long(error: &Driver) -> bool {
         || of_socket(error).is_some_and(|io| matches!(io.kind(), TimedOut | WouldBlock))
 }
 
-/// Whether the host said at once that nobody listens: then a connection that still stands can be asked.
+/// Whether the host refused at once; an open connection may still serve then.
 pub(super) fn is_refused_connection(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref());
     matches!(
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_session_end_leaves_the_outcome_unknown() {
-        // Killed, shut down; a proxy's words for a server that it has lost, and a code that nobody knows.
+        // Killed, shut down; a proxy's words for a lost server, and an unknown code.
         for (code, state) in
             [(1053, "08S01"), (1927, "70100"), (3169, "HY000"), (2013, "HY000"), (9_999, "08007")]
         {
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Then the connection is looked up anew.
+    /// The connection is looked up anew then.
     #[test]
     fn a_server_without_writes_is_read_only() {
         for code in [1036, 1047, 1290, 1792, 1836] {

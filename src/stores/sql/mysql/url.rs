@@ -1,4 +1,4 @@
-//! URLs, and how much TLS they want: in MySQL's words.
+//! URLs and TLS modes, in MySQL's words.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::hosts::{check_url, parameters, unknown_parameter};
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 
-/// MySQL's `ssl-mode`, without `PREFERRED`: the driver either speaks TLS or does not.
+/// MySQL's `ssl-mode`, without `PREFERRED`: the driver speaks either TLS or plain.
 const MODES: [Option<&str>; 5] =
     [Some("DISABLED"), None, Some("REQUIRED"), Some("VERIFY_CA"), Some("VERIFY_IDENTITY")];
 
-/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
+/// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
 /// password.
 pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let unusable = |words: &str| {
@@ -28,7 +28,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let mode = mode.map(|word| TlsMode::named("ssl-mode", MODES, word)).transpose()?;
     let named = format!("mysql://{rest}");
     for (name, value) in parameters(&named)?.1 {
-        // The driver reads it alone as it does with the others.
+        // Tried alone first, so that an error names the parameter.
         if Opts::from_url(&format!("mysql://host/x?{name}={value}")).is_err() {
             let instead = if name.contains("ssl") || name.contains("tls") {
                 "TLS is asked for by ssl-mode"
@@ -38,7 +38,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
             return Err(unknown_parameter(Some(name), instead));
         }
     }
-    // The driver's own message may repeat parts of the URL.
+    // The driver's message may repeat parts of the URL.
     let read = Opts::from_url(&named).map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
     if read.get_db_name().is_none_or(str::is_empty) {
         return Err(unusable("the URL names no database"));
@@ -53,7 +53,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
         .prefer_socket(false)
         .read_timeout(Some(options.command_timeout))
         .write_timeout(Some(options.command_timeout))
-        // Rows that a condition found count as changed, also when they were so already.
+        // Makes rows that a condition found count as changed, even if their values stay.
         .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
         .init(settings(READ_COMMITTED, limit_in_seconds(options.command_timeout)));
     if mode == TlsMode::Disable {
@@ -65,9 +65,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
 pub(super) const READ_COMMITTED: &str = "READ COMMITTED";
 pub(super) const REPEATABLE_READ: &str = "REPEATABLE READ";
 
-/// The first statements on each connection: what the statements need, whatever the server is set to. A wait
-/// ends for rows, and for a table that DDL has or a server that is locked for reading: without a limit of its
-/// own that is a day, for each session.
+/// First statements on each connection, whatever the server's settings. Waits for rows, for tables locked by
+/// DDL and for a server locked for reading must end: the default limit is a day, for each session.
 pub(super) fn settings(isolation: &str, limit: u64) -> Vec<String> {
     vec![
         format!("SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"),
@@ -79,8 +78,8 @@ pub(super) fn settings(isolation: &str, limit: u64) -> Vec<String> {
     ]
 }
 
-/// The server is to give up first, which is certain: a client that does must clean up behind itself. It
-/// counts whole seconds, and MySQL looks but once in a second whether they are over.
+/// The server must give up first, since a client that does has to clean up. It counts whole seconds, and
+/// MySQL checks them once a second.
 pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
     command_timeout.as_secs().saturating_sub(1).max(1)
 }
@@ -89,14 +88,14 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
     // The driver reads the files with each connection, and does not say which of them is at fault.
     crate::tls::check(tls)?;
-    // It always trusts the public authorities too, of whom anybody has a certificate: without the name that
-    // says nothing.
+    // The driver also trusts public authorities, which certify anybody, so without checking the name a
+    // certificate says nothing.
     if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
         let words = "MySQL's driver believes public authorities beside those that are given, so a certificate without the \
                      host's name proves nothing: take ssl-mode=VERIFY_IDENTITY";
         return Err(Error::invalid("connect", words));
     }
-    // It asks for the process's provider, and panics where nothing says which.
+    // The driver uses the process's default TLS provider, and panics if there is none.
     crate::tls::provide();
     let identity =
         tls.identity.clone().map(|(certificate, key)| mysql::ClientIdentity::new(certificate, key));
@@ -148,7 +147,7 @@ mod tests {
                     assert_eq!(ssl.skip_domain_validation(), skips_name, "{url}");
                     assert_eq!(ssl.accept_invalid_certs(), believes_all, "{url}");
                 }
-                // Without the feature.
+                // Without the feature `tls`.
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Unsupported);
                     assert!(error.to_string().contains("ssl-mode=DISABLED"), "{error}");

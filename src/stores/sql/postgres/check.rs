@@ -1,7 +1,7 @@
-//! Whether a server, its sessions and the tables can keep locks: looked at once, when a client connects.
+//! Checks once, when a client connects, whether server, sessions and tables can keep locks.
 //!
-//! The table of the locks is named with its schema from then on: roles of one program may have search paths
-//! of their own.
+//! From then on the table is named with its schema, since the roles of one program may have different search
+//! paths.
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
@@ -16,7 +16,7 @@ use crate::stores::sql::rows::try_one;
 use crate::stores::sql::statement::Args;
 use crate::stores::sql::{beside, query};
 
-/// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
+/// Version 11 added `sha256`; 14 ends idle sessions, which the leases of session locks need.
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
@@ -29,14 +29,14 @@ pub(super) struct Place {
 /// A row of `seen.sql`.
 pub(super) struct Seen {
     pub(super) backend: String,
-    /// Zero: it did not say.
+    /// Zero: unknown.
     pub(super) version: i32,
     pub(super) is_standby: bool,
-    /// `None`: no such table is in sight.
+    /// `None`: no such table is visible.
     pub(super) place: Option<Place>,
     has_clients: bool,
     has_queue: bool,
-    /// The line's table is there, and this user may use it.
+    /// Whether the queue's table exists and this user may use it.
     pub(super) is_queue_usable: bool,
     schemas: String,
 }
@@ -45,19 +45,20 @@ fn refuse<T>(kind: ErrorKind, words: impl Into<String>) -> Answer<T> {
     Err(Failure::Refused(Error::new(kind, "connect", words)))
 }
 
-/// Refuses a pooler that gives each transaction whichever session is free: settings, prepared statements and
-/// locks would get lost. One of two connections then has the session of the other, or another after it.
+/// Refuses a pooler that gives each transaction any free session, which would lose settings, prepared
+/// statements and locks. With one, the second of two connections gets the first one's session, or the first
+/// gets another.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // In a transaction it keeps what it was given. If none may begin, the pooler pools statements.
+    // Within a transaction the session stays. If none may begin, the pooler pools statements.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
-        // A server without room says so at once. A pooler lets those wait for whom its pool has no session.
+        // A server without room says so at once; a pooler without a session makes the client wait.
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             let words = "a second connection was neither given nor refused while the first was open: a pooler such as \
                          PgBouncer has too small a pool for this user and database (default_pool_size, pool_size), or the \
@@ -65,7 +66,7 @@ pub(super) fn session(
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "connect", words).with_source(error)));
         }
         Err(error) if is_of_protocol(&error) => return pooled(),
-        // Without room for a second one, nothing more can be found out.
+        // Without room for a second connection nothing more can be found out.
         Err(_) => None,
     };
     if other.as_ref().is_some_and(|other| other.backend == link.backend) {
@@ -75,7 +76,7 @@ pub(super) fn session(
     if seen.backend == link.backend { Ok(seen) } else { pooled() }
 }
 
-/// Not prepared, for poolers.
+/// As text, for poolers.
 fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
     let text = query(include_str!("../query/postgres/seen.sql"), &quoted(table));
     let mut said = link.words(&text)?.into_iter();
@@ -107,7 +108,7 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
     Ok(())
 }
 
-/// The table, and whether this user may use its line. Makes what is missing if the options say so.
+/// The table, and whether this user may use its queue. Creates what is missing if the options allow it.
 pub(super) fn find(
     mut seen: Seen,
     options: &ServerOptions,
@@ -125,7 +126,7 @@ pub(super) fn find(
             seen = look(&options.table.name, link)?;
         }
         if let Some(place) = &seen.place {
-            // Without it there is no directory, which is not worth a client.
+            // Failure only costs the directory, so it does not fail the client.
             create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients")?;
             create_beside(link, place, include_str!("../query/postgres/line.sql"), "_line")?;
             seen = look(&options.table.name, link)?;
@@ -143,7 +144,7 @@ pub(super) fn find(
     refuse(ErrorKind::Unsupported, words)
 }
 
-/// Makes a table beside that of the locks. Locks work without it, so the server may refuse.
+/// Creates a table beside that of the locks. Locks work without it, so the server may refuse.
 fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suffix: &str) -> Answer<()> {
     let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
     match link.execute(&create) {
@@ -159,7 +160,7 @@ pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
     format!("DO{}", text.replace("{has_schema}", &has_schema.to_string()).replace("{create}", create))
 }
 
-/// A name that `check_table` has found plain, in quotes: the server's own words may name tables too.
+/// A plain name, by `check_table`, in quotes, since SQL's keywords may name tables too.
 pub(super) fn quoted(table: &str) -> String {
     let parts: Vec<_> = table.split('.').map(|part| identifier(&part.to_ascii_lowercase())).collect();
     parts.join(".")
@@ -172,8 +173,8 @@ fn identifier(name: &str) -> String {
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answer<()> {
     let all = &database.queries.all;
     link.prepare(&[&all.renew.text, &all.take.text, &all.leave.text])?;
-    // The first use, which looks for a transaction that a pooler leaves open, writes nothing. A refusal is the
-    // trial's to judge: a user who may only read is let in.
+    // Nothing is written by the first use, which looks for a transaction left open by a pooler. `try_one`
+    // judges a refusal: a user who may only read is accepted.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
     let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
     if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {

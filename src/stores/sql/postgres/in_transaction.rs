@@ -1,10 +1,10 @@
-//! Locks on a PostgreSQL transaction of the caller's own: lock and data are committed together.
+//! Locks on a PostgreSQL transaction of the caller: lock and data commit together.
 //!
-//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. Both
-//! kinds of lock here are other locks than [`LockClient`](crate::LockClient)'s, and than each other.
+//! Without a lease, such a lock ends with its transaction, however that ends. The two kinds here are
+//! different locks from each other's and from [`LockClient`](crate::LockClient)'s.
 //!
-//! All calls are on the caller's `postgres::Client`, which blocks. In a task of an async runtime it panics,
-//! also where no lock is asked for: use it in `spawn_blocking`.
+//! All calls use the caller's `postgres::Client`, which blocks, and which panics in a task of an async
+//! runtime: use it in `spawn_blocking`.
 //!
 //! # Examples
 //!
@@ -37,7 +37,7 @@ use crate::stores::sql::postgres::refusal::{classify, worded};
 use crate::stores::sql::refused;
 use crate::time::{Clock, Moment, millis};
 
-/// A table of names; the connection that has a name's row locked holds the lock.
+/// A table of names; whoever has a name's row locked holds the lock.
 ///
 /// # Examples
 ///
@@ -66,13 +66,13 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for what is no plain identifier.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for anything but a plain identifier.
     pub fn new(table: &str) -> Result<NameTable> {
         check_table(table)?;
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table where none is in sight of the connection's search path.
+    /// Creates the table unless the connection's search path finds one.
     ///
     /// # Blocking
     ///
@@ -80,16 +80,16 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if the table's name has no schema and another schema has a
-    /// table of that name, which programs with another search path lock; else the server's answer.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name has no schema and another schema has such a
+    /// table, which programs with another search path lock; else the server's answer.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
         let table = quoted(&self.table);
         let create = include_str!("../query/postgres/names.sql").replace(NAMES, &table);
         client.batch_execute(&unless_in_sight(&create, &table)).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so
-    /// long. A row that is not there is made.
+    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if it is still locked
+    /// then. Creates a missing row.
     ///
     /// # Blocking
     ///
@@ -118,8 +118,8 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // Usually the row is there, and then nothing is written. Another's row that is not committed yet
-            // is waited for by the INSERT.
+            // Usually the row exists, and nothing is written. The INSERT waits for another's row that is not
+            // committed yet.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;
@@ -132,10 +132,10 @@ impl NameTable {
 }
 
 /// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`;
-/// `None` if others kept it meanwhile. Needs no table.
+/// `None` if it is still locked then. Needs no table.
 ///
-/// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock (among a million, with a
-/// probability of 3 in 10⁸): then they wait for each other, never do both get in.
+/// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock and exclude each other
+/// (among a million names, with a probability of 3 in 10⁸).
 ///
 /// # Blocking
 ///
@@ -148,8 +148,7 @@ impl NameTable {
 ///
 /// # Guarantees
 ///
-/// One transaction of this database at a time has the lock. A wait that was in vain leaves the transaction as
-/// it was.
+/// One transaction of this database at a time has the lock. A wait in vain leaves the transaction as it was.
 pub fn lock_advisory(
     transaction: &mut Transaction<'_>,
     name: &str,
@@ -165,7 +164,7 @@ pub fn lock_advisory(
     })
 }
 
-/// A lock that a transaction has.
+/// A lock held by a transaction.
 ///
 /// # Examples
 ///
@@ -196,7 +195,7 @@ impl TxLock {
         &self.name
     }
 
-    /// Whether the transaction, and with it the lock, still stands.
+    /// Checks that the transaction, and with it the lock, still stands.
     ///
     /// # Blocking
     ///
@@ -204,8 +203,8 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a time-out, by an administrator,
-    /// by dying.
+    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a time-out, an administrator,
+    /// or its own end.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         transaction.query("SELECT 1", &[]).map(drop).map_err(|error| failed("check", error).on(&self.name))
     }
@@ -231,7 +230,7 @@ fn waiting(
         Err(error) => return Err(failed(error)),
     };
     let taken = take(&mut inner, deadline).and_then(|()| {
-        // Rolling back would restore it; committing does not.
+        // Rolling back the savepoint restores it; committing does not.
         inner.query("SELECT set_config('lock_timeout', $1, true)", &[&before]).map(drop)
     });
     match taken {
@@ -247,9 +246,9 @@ fn waiting(
     }
 }
 
-/// Has each wait of the transaction's end by then.
+/// Makes each wait of the transaction end by `deadline`.
 fn limit(transaction: &mut Transaction<'_>, deadline: Moment) -> Driver<()> {
-    // Zero would be no limit at all.
+    // Zero would mean no limit.
     let left = millis(deadline.since(Clock::System.now())).clamp(1, 2_000_000_000);
     transaction.query("SELECT set_config('lock_timeout', $1, true)", &[&left.to_string()]).map(drop)
 }

@@ -1,6 +1,6 @@
-//! One connection: the driver's async client, and a runtime of its own that runs only while a call waits.
+//! One connection: the driver's async client, with a runtime that runs only while a call waits.
 //!
-//! The `postgres` crate is the same, but its calls have no end when the server has stopped answering.
+//! The `postgres` crate works alike, but its calls never end if the server stops answering.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -46,10 +46,10 @@ pub(super) type Secure = tokio_postgres::NoTls;
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) config: Config,
-    /// The hosts with their ports, and the sockets of this machine.
+    /// Hosts with ports, and local sockets.
     pub(super) address: String,
     pub(super) secure: Secure,
-    /// The same by what the files of secrets have by now.
+    /// The same, renewed from the files of secrets.
     pub(super) renewal: Option<Arc<Renewable<Dial>>>,
 }
 
@@ -95,7 +95,7 @@ impl Dial {
     }
 }
 
-/// Whether another address may do, or another try: no server has said anything.
+/// Whether no server has answered, so that another address or another try may work.
 fn is_of_network(error: &tokio_postgres::Error) -> bool {
     error.source().is_some_and(|cause| cause.is::<io::Error>())
 }
@@ -104,7 +104,7 @@ pub(super) async fn within<T>(deadline: Moment, work: impl Future<Output = T>) -
     timeout(deadline.since(Clock::System.now()), work).await.ok()
 }
 
-/// A runtime that can be waited on and dropped anywhere, also in a task of the caller's own runtime.
+/// A runtime that can be waited for and dropped anywhere, even in a task of the caller's runtime.
 pub(super) struct Driver {
     /// `None` only during drop.
     runtime: Option<Runtime>,
@@ -122,10 +122,9 @@ impl Driver {
         Ok(Driver { runtime: Some(runtime) })
     }
 
-    /// The result of `work`, for which the calling thread waits. An error: nothing was begun.
+    /// Waits for the result of `work`. An error: nothing was begun.
     ///
-    /// A thread that runs the tasks of a runtime may not run another one: tokio panics. Then a thread beside it
-    /// does.
+    /// tokio panics if a thread of one runtime runs another, so a separate thread runs it then.
     pub(super) fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> Result<T> {
         let runtime = self.runtime.as_ref().ok_or_else(ending)?;
         match Handle::try_current() {
@@ -138,7 +137,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Not waited for: in a task that would be a panic, and a look-up of a host's name may hang.
+        // Without waiting: that would panic in a task, and a host look-up may hang.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -150,13 +149,13 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
         let waiting = spawn_scoped(scope, work).map_err(|error| {
             Error::new(ErrorKind::Resource, "use", "the system could not start a thread").with_source(error)
         })?;
-        // A panic of the driver's is the caller's, as it is without the thread.
+        // Passes on a panic of the driver, as happens without the thread.
         waiting.join().or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// While a thread's local storage is torn down, nothing can be waited for on it: its guards' releases are
-/// repeated by the watchdog.
+/// A thread whose local storage is being destroyed cannot wait; the watchdog repeats the releases of its
+/// guards.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }
@@ -165,19 +164,18 @@ pub(super) struct PostgresConnection {
     client: Arc<Client>,
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
-    /// A statement was prepared since the last look for a transaction that is open.
+    /// Whether a statement was prepared since the last check for an open transaction.
     is_untried: bool,
-    /// The table of the locks, which errors name.
+    /// The table of the locks, for error texts.
     pub(super) table: Option<Arc<str>>,
-    /// The server has ended the session, whatever the socket says yet.
+    /// Whether the server ended the session, whatever the socket says.
     pub(super) ended: bool,
-    /// The last answer did not come in time. The driver passes it over if it comes yet, so that the session
-    /// of a hold goes on.
+    /// Whether the last answer was late. The driver skips it when it arrives, so a hold's session continues.
     pub(super) silent: bool,
     deadline: Moment,
-    /// The shortest of the setup and of statements' preparations.
+    /// The shortest time of the setup and the preparations.
     round_trip: Duration,
-    /// Dropped last: it runs what reads and writes for the client.
+    /// Dropped last: it runs the tasks that read and write for the client.
     driver: Driver,
 }
 
@@ -192,8 +190,8 @@ impl Link for PostgresConnection {
 }
 
 impl PostgresConnection {
-    /// Connects and has the server carry out `setup`. Meanwhile has it cancel what the sessions of `given_up`
-    /// still do; nobody is at the other end of their connections.
+    /// Connects and runs `setup`. Meanwhile cancels requests still running in `given_up`, whose connections
+    /// are closed.
     pub(super) fn open(
         given_up: Vec<CancelToken>,
         dial: &Dial,
@@ -208,7 +206,7 @@ impl PostgresConnection {
                     drop(tokio::spawn(async move { session.cancel_query(secure).await }));
                 }
                 let (client, connection) = dial.connect(deadline).await?;
-                drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
+                drop(tokio::spawn(connection)); // ends with the runtime; the client notices
                 let setup = format!("{setup}; SELECT pg_backend_pid()");
                 let asked = Clock::System.now();
                 let ready = within(deadline, client.simple_query(&setup)).await;
@@ -231,7 +229,7 @@ impl PostgresConnection {
         })
     }
 
-    /// The columns of the last row that unprepared statements return; nothing is as an empty text.
+    /// The columns of the last row that unprepared statements return; NULL is an empty text.
     pub(super) fn words(&mut self, text: &str) -> Answer<Vec<String>> {
         let answer = self.ask(within(self.deadline, self.client.simple_query(text)))?;
         let answer = self.judge(answer)?;
@@ -244,8 +242,7 @@ impl PostgresConnection {
         self.client.cancel_token()
     }
 
-    /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did
-    /// meanwhile.
+    /// Whether the connection still stands. First lets the runtime poll the socket.
     pub(super) fn is_alive(&self) -> bool {
         if self.ended || self.client.is_closed() {
             return false;
@@ -255,17 +252,17 @@ impl PostgresConnection {
                 tokio::task::yield_now().await;
             }
         });
-        // A look that could not be had: the request itself will say so.
+        // If that fails, the request itself will tell.
         looked.is_err() || !self.client.is_closed()
     }
 
-    /// For how many milliseconds a freed lock is reserved for this client.
+    /// Milliseconds for which a freed lock is reserved for this client.
     pub(super) fn reserved_ms(&self) -> i64 {
         10 << link(self.round_trip)
     }
 
-    /// The rows that two statements return, of which the second begins when the first is committed. An error:
-    /// that of the first, or the second could not be prepared and neither was sent.
+    /// The rows of two statements, the second of which begins when the first is committed. An error: the
+    /// first failed, or the second could not be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),
@@ -276,7 +273,7 @@ impl PostgresConnection {
         Ok((answers.pop().unwrap_or_else(|| Ok(Vec::new()))?, second))
     }
 
-    /// Runs the statement once for each list of parameters; whether each returned a row.
+    /// Runs the statement for each list of parameters; returns whether each returned a row.
     pub(super) fn each(&mut self, statement: &Text, args: &[Args]) -> Vec<Answer<bool>> {
         let requests: Vec<_> = args.iter().map(|args| (statement, args)).collect();
         match self.send(&requests, None) {
@@ -285,8 +282,8 @@ impl PostgresConnection {
         }
     }
 
-    /// Sends statements without waiting in between, and reads their rows. Those behind the first are waited
-    /// for no longer than `behind` after the one before. An error: none was sent.
+    /// Sends statements without waiting in between, and reads their rows. Each answer after the first must
+    /// follow the one before within `behind`. An error: none was sent.
     fn send(
         &mut self,
         requests: &[(&Text, &Args)],
@@ -298,7 +295,7 @@ impl PostgresConnection {
             sendable.push((self.statement(&text.text)?, text.names.iter().map(param).collect::<Vec<_>>()));
         }
         let (client, deadline) = (Arc::clone(&self.client), self.deadline);
-        // For the first use of a statement in this session: whether a transaction is open. Nothing here
+        // Before a statement's first use in this session: checks for an open transaction. Nothing here
         // prepares a statement in a transaction.
         let check = std::mem::take(&mut self.is_untried).then(|| {
             let client = Arc::clone(&self.client);
@@ -340,7 +337,7 @@ impl PostgresConnection {
         Ok(read)
     }
 
-    /// Prepares a statement once for each connection; until it is, nothing was asked for.
+    /// Prepares a statement once a connection; a failure means that nothing was requested.
     fn statement(&mut self, sql: &str) -> Answer<Statement> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
@@ -354,7 +351,7 @@ impl PostgresConnection {
         Ok(statement)
     }
 
-    /// Prepares these statements in one round trip. What the server refuses is refused again when it is used.
+    /// Prepares these statements in one round trip. A refusal is repeated when the statement is used.
     pub(super) fn prepare(&mut self, texts: &[&str]) -> Answer<()> {
         let prepare = |text: &&str| {
             let (client, text) = (Arc::clone(&self.client), (*text).to_owned());
@@ -382,7 +379,7 @@ impl PostgresConnection {
         Ok(())
     }
 
-    /// Begins a transaction, in which nothing looks for one.
+    /// Begins a transaction; its statements do not check for an open one.
     pub(super) fn begin(&mut self) -> Answer<()> {
         self.is_untried = false;
         self.execute("BEGIN")
@@ -397,7 +394,6 @@ impl PostgresConnection {
         self.driver.wait(request).map_err(Failure::Refused)
     }
 
-    /// The outcome of a request.
     fn judge<T>(&mut self, answer: Option<Driven<T>>) -> Answer<T> {
         self.silent = answer.is_none();
         let Some(result) = answer else {
@@ -412,7 +408,7 @@ impl PostgresConnection {
 
 type Checked = Driven<Vec<SimpleQueryMessage>>;
 
-/// Whether the answer to [`IS_BEGUN`] came, and says that a transaction is open.
+/// Whether [`IS_BEGUN`] was answered in time, and found an open transaction.
 async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
     let Some(check) = check else { return false };
     match within(deadline, check).await {
@@ -422,11 +418,11 @@ async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
     }
 }
 
-/// Whether a transaction was open before this. Not prepared: a prepared statement begins its transaction and
-/// itself at different times.
+/// Whether a transaction was open before. Unprepared, since a prepared statement and its transaction begin
+/// at different times.
 const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
-/// A statement behind a change is for others: a table that somebody has locked must not delay the caller.
+/// For statements after a change, which serve others: a table locked by somebody must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn record(row: &Row) -> Answer<Record> {
@@ -478,8 +474,8 @@ impl<'a> FromSql<'a> for Value {
     }
 }
 
-/// The server ends no session for being idle, and no transaction for its time, whatever it does to others of
-/// this user. Not every version has all of these.
+/// Keeps the server from ending idle sessions and long transactions, whatever this user's other sessions
+/// have. Not every version has all of these settings.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 

@@ -1,7 +1,7 @@
-//! Wake-ups: one listening connection per client, opened when the first waiter comes.
+//! Wake-ups: one listening connection a client, opened for the first waiter.
 //!
-//! The hub's thread LISTENs and UNLISTENs. A channel is up once the server has confirmed its LISTEN: messages
-//! committed after that are received.
+//! The hub's thread LISTENs and UNLISTENs. A channel is up once the server has confirmed its LISTEN: every
+//! message committed after that arrives.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,17 +20,17 @@ use crate::stores::sql::postgres::refusal::{read_only_now, unreachable};
 use crate::stores::sql::timed_out;
 use crate::time::Clock;
 
-/// A silent server is asked for a word after this; a connection is dead after twice this.
+/// After this silence the server must send something; after twice this the connection is dead.
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) type NotificationListener = Hub<Notifications>;
 
 pub(super) struct Notifications {
     dial: Dial,
-    /// The locks' realm: the same name elsewhere has another channel.
+    /// Tells apart the channels of equal names in different tables.
     realm: String,
     connect_timeout: Duration,
-    /// Notifies the thread of news, or of the end.
+    /// Notifies the thread of changes, and of the end.
     changed: Notify,
 }
 
@@ -66,7 +66,7 @@ impl NotificationListener {
         self.protocol.hashed(name.key().bytes())
     }
 
-    /// The channel on which a client is notified that it is next in the lock's line.
+    /// The channel that notifies a client that it is next in the lock's wait queue.
     pub(super) fn turn_channel(&self, name: &LockName, client: ClientId) -> String {
         self.protocol.hashed(name.key().bytes().chain([0]).chain(client.to_string().bytes()))
     }
@@ -81,7 +81,7 @@ impl NotificationListener {
         if is_idle { self.linger.clamp(Duration::from_millis(10), SILENCE) } else { SILENCE }
     }
 
-    /// LISTENs to what is new and ends what nobody needs; also asks the server for a word.
+    /// LISTENs to new channels and UNLISTENs unneeded ones; also makes the server send something.
     async fn arrange(&self, client: &Client) -> Result<()> {
         let (mut commands, mut fresh) = (String::new(), Vec::new());
         {
@@ -99,7 +99,7 @@ impl NotificationListener {
                 }
             }
         }
-        // Nobody releases at a server that takes no writes any more.
+        // At a server that takes no writes nobody releases.
         commands.push_str("SHOW transaction_read_only");
         let answer = within(Clock::System.after(SILENCE), client.simple_query(&commands)).await;
         let answer = answer.ok_or_else(|| timed_out("the server fell silent"))?;
@@ -107,7 +107,7 @@ impl NotificationListener {
         if last_word(&answer) == "on" {
             return Err(read_only_now().during("subscribe"));
         }
-        // Each wakes its waiters: before the LISTEN a release could pass unheard.
+        // Wakes its waiters, since a release before the LISTEN was not heard.
         fresh.iter().for_each(|channel| channel.set_up(true));
         let mut state = self.state.lock();
         state.stands();

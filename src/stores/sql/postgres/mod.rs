@@ -1,5 +1,5 @@
-//! PostgreSQL: one statement on one row for each request, each a transaction of its own at READ COMMITTED,
-//! and LISTEN/NOTIFY for wake-ups.
+//! PostgreSQL: each request is one statement on one row, a transaction of its own at READ COMMITTED;
+//! LISTEN/NOTIFY wakes waiters.
 
 mod check;
 pub mod in_transaction;
@@ -39,15 +39,15 @@ use crate::stores::sql::statement::{Args, Record, Statements, first};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
-/// The most time for which one request's renewals wait for locked rows, all together. Behind a long
-/// transaction a renewal waits in the engine, which asks again soon.
+/// Longest total wait of one batch of renewals for locked rows. Behind a long transaction a renewal waits in
+/// the engine, which repeats it soon.
 const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 
-/// The wait for one locked row where others wait for the connection.
+/// Wait for a locked row while others wait for the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// The most time for which a statement waits for what another transaction has locked: the server's refusal is
-/// to come while there is time to ask in another way.
+/// Longest wait of a statement for locks of another transaction: the server's refusal has to leave time for
+/// another request.
 fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }
@@ -63,8 +63,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let session_locks = options.table.session_locks;
     let found = if session_locks { None } else { Some(check::find(seen, options, &mut first)) };
     let (place, is_queue_usable) = found.transpose().map_err(failed)?.unzip();
-    // A table's locks and advisory locks of one name are not the same: each have channels of their own. One
-    // table has one set of them, by whichever schema's name it is called.
+    // A table's locks and advisory locks of one name differ, and have different channels. A table has one
+    // set of channels, whatever schema it is named with.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
@@ -93,10 +93,10 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
 }
 
-/// The first statements on each connection, whatever the server, the database and the role are set to. The
-/// server gives up when the client does; and grants are on the disk. Each statement finds its rows by a key:
-/// a plan that reads the whole table looks good while the table is small, and stays when it has grown. Plans
-/// do not depend on the values, so that each is made once a connection.
+/// First statements on each connection, whatever the settings of server, database and role. The server gives
+/// up when the client does, and commits grants to disk. Each statement finds its rows by a key: a plan that
+/// reads the whole table looks good while the table is small, and stays when it has grown. Plans do not
+/// depend on values, so each is made once a connection.
 fn setup(options: &ServerOptions) -> String {
     let (limit, wait) =
         (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
@@ -111,7 +111,7 @@ fn setup(options: &ServerOptions) -> String {
 
 queries!(
     "postgres": sweep, renew_free, take_cached, take_in_queue, free_unawaited, old_versions, tell, leave_wait_queue, is_line_full,
-    tidy_queue, recall, check_cached, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
+    tidy_queue, recall, mark, check_cached, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
 );
 
 struct Postgres {
@@ -123,7 +123,7 @@ struct Postgres {
     notes: Notes,
     command_timeout: Duration,
     place: Option<check::Place>,
-    /// Sessions whose connections were given up, to be cancelled.
+    /// Sessions of connections given up, to be cancelled.
     given_up: Mutex<Vec<CancelToken>>,
 }
 
@@ -145,8 +145,8 @@ impl Database for Postgres {
         link.silent
     }
 
-    /// A commit that waits for a standby is bound by no time-out of the server's. The next connection cancels
-    /// it, so that there are no more sessions than connections.
+    /// No time-out of the server bounds a commit that waits for a standby. The next connection cancels it,
+    /// so that there are no more sessions than connections.
     fn give_up(&self, link: PostgresConnection) {
         if link.silent {
             self.given_up.lock().push(link.cancel_token());
@@ -192,7 +192,7 @@ impl Rows for Postgres {
 
     fn acquire(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         self.notes.without_if_refused(|| {
-            // One that takes a free lock whomever it is kept for needs nothing of the wait queue.
+            // An attempt that barges needs nothing of the wait queue.
             if claim.queue_mode == QueueMode::Barges || !self.has_queue(claim.kind) {
                 return self.acquire_by_row(link, claim);
             }
@@ -225,12 +225,13 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_line(link, claim) } else { Ok(()) }
     }
 
-    /// Passes over rows that another transaction has locked: those come after all others, so that no hold
+    /// Skips locked rows and renews them last, so that no hold waits for another's row. Each of them waits
+    /// for its share of the time.
     /// waits for the row of another. Each of them waits for its share of the time.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);
-        // Their rows are locked, or they are lost.
+        // Rows that are locked, or holds that are lost.
         let open = answers.iter().zip(claims).filter(|(answer, _)| matches!(answer, Ok(false)));
         let open: Vec<Claim> = open.map(|(_, claim)| claim.clone()).collect();
         let now = Clock::System.now();
@@ -239,7 +240,7 @@ impl Rows for Postgres {
         let asked = until_broken(link, &open, Ok(()), |link, claim| {
             let share = until.since(Clock::System.now()) / ahead;
             ahead = ahead.saturating_sub(1).max(1);
-            // Zero is no limit.
+            // Zero would mean no limit.
             let args = Args::of(claim).and("wait_ms", share.max(Duration::from_millis(1)));
             Ok(!link.run(&self.queries.all.renew, &args)?.is_empty())
         });
@@ -255,10 +256,16 @@ impl Rows for Postgres {
     }
 
     fn check_cached(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
+        let unmarked = self.mark(link, claims);
         if self.line.is_refused() {
-            return claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect(); // nobody sees who wants it
+            // Nobody sees who wants it.
+            let unseen = |claim: &Claim| if claim.hears { CachedCheck::Stays } else { CachedCheck::Wanted };
+            let looks = claims.iter().zip(unmarked);
+            return looks
+                .map(|(claim, new)| Ok(if new { CachedCheck::Unmarked } else { unseen(claim) }))
+                .collect();
         }
-        self.look_in_line(link, claims)
+        self.look_in_line(link, claims, &unmarked)
     }
 
     fn force(&self, link: &mut PostgresConnection, name: &LockName, token: bool) -> Answer<Change<()>> {
@@ -313,7 +320,7 @@ impl SessionDatabase for Postgres {
         let args = Args::one("name", name).and("channel", self.listener.channel(name));
         let freed = link.run(&self.queries.advisory_unlock, &args);
         or_done_unheard(freed.and_then(|freed| first(freed)?.flag(0)), || {
-            // It is free, and the session would still end with the lease: it is not used again.
+            // The lock is free, but the session would still end with the lease: it is not used again.
             link.ended = true;
             true
         })
@@ -334,7 +341,7 @@ impl SessionDatabase for Postgres {
     }
 
     fn session(&self, link: &PostgresConnection) -> u32 {
-        link.backend.parse().unwrap_or(0) // no process's
+        link.backend.parse().unwrap_or(0) // no process has zero
     }
 
     fn end_left(&self, link: &mut PostgresConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
@@ -344,7 +351,7 @@ impl SessionDatabase for Postgres {
     }
 }
 
-/// Milliseconds as a setting, which has 31 bits: 24 days at most.
+/// Milliseconds, capped at the setting's 31 bits: 24 days.
 fn idle_limit(lease: Duration) -> String {
     lease_ms(lease).clamp(1, i64::from(i32::MAX)).to_string()
 }

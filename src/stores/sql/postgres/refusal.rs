@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::refused::{self, Words};
 
-/// A request that failed after it was sent. An error of the server's means that the statement was rolled
-/// back, unless the session ended with it: then the statement may have been committed before. A pooler that
-/// has lost its server says no more than that either.
+/// The failure of a request that was sent. An error means that the server rolled the statement back, unless
+/// the session ended with it: then the statement may have been committed before. A pooler that lost its
+/// server says no more than that.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -23,7 +23,7 @@ pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failu
 }
 
 pub(super) fn ends_the_session(said: &DbError) -> bool {
-    // Servers translate the one and always send the other; poolers may send the first alone.
+    // Servers always send the untranslated severity, poolers perhaps only the translated one.
     let is_fatal = match said.parsed_severity() {
         Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
         None => matches!(said.severity(), "FATAL" | "PANIC"),
@@ -31,12 +31,12 @@ pub(super) fn ends_the_session(said: &DbError) -> bool {
     is_fatal || class(said.code()) == "08"
 }
 
-/// Whether this is another session than before: it does not know what was prepared in it.
+/// Whether the session is another than before, without the prepared statements.
 pub(super) fn is_changed(said: &DbError) -> bool {
     *said.code() == SqlState::INVALID_SQL_STATEMENT_NAME
 }
 
-/// The server waited for a request when it ended the session, so this one was not read.
+/// The server ended an idle session, so it did not read this request.
 fn was_idle(said: &DbError) -> bool {
     matches!(said.code().code(), "57P05" | "25P03")
 }
@@ -49,30 +49,30 @@ fn code_of(error: &Error) -> Option<&SqlState> {
     error.source()?.downcast_ref::<tokio_postgres::Error>()?.code()
 }
 
-/// Whether the server refuses what a table is, or who may use it: its columns, values and rights.
+/// Whether the server objects to a table's columns, values or rights.
 pub(super) fn is_of_table(error: &Error) -> bool {
     code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
 }
 
-/// Whether another transaction has locked a whole table: of a row the server says in which relation.
+/// Whether another transaction has locked a whole table; for a locked row the server names the relation.
 pub(super) fn is_of_locked_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());
     said.is_some_and(|said| *said.code() == SqlState::LOCK_NOT_AVAILABLE && said.where_().is_none())
 }
 
-/// Whether a pooler, or the server, ended the session for what was asked.
+/// Whether a pooler or the server ended the session over this request.
 pub(super) fn is_of_protocol(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
 }
 
-/// Whether the server has no room for a message: its queue is full.
+/// Whether the server's queue of messages is full.
 fn has_full_queue(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
 
-/// A change that notifies those who listen to `channel`; without a message if the server has no room for one.
-/// It sends messages as it commits, so that nothing was changed then. Those who wait ask before long.
+/// Runs a change that notifies `channel`; without the message if the server has no room for it. The server
+/// queues messages as it commits, so the refused change did not happen. Waiters poll before long.
 pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answer<T>) -> Answer<T> {
     match change(channel) {
         Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),
@@ -80,7 +80,7 @@ pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answe
     }
 }
 
-/// A change of a session's, which the server does not undo when it has no room for its message.
+/// As [`or_unheard`], for a change of a session's locks, which the server does not undo.
 pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -> Answer<T> {
     match outcome {
         Err(Failure::Refused(error)) if has_full_queue(&error) => Ok(done()),
@@ -88,7 +88,7 @@ pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -
     }
 }
 
-/// The server takes no writes, also if what was asked for is none to it.
+/// The server takes no writes, even where a request is none to it.
 pub(super) fn read_only_now() -> Error {
     Error::new(ErrorKind::ReadOnly, "request", READ_ONLY)
 }
@@ -119,7 +119,7 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
 
 fn refusal(error: tokio_postgres::Error, table: Option<&str>) -> Error {
     let (kind, words) = match error.code().map_or(refused::ANYTHING, classify) {
-        // One statement alone: nobody else's work was undone, and it can be asked for again.
+        // The one statement undid nobody's work and can be repeated.
         (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
         other => other,
     };

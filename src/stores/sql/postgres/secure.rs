@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL: an async stream for the driver, over the crate's own TLS.
+//! TLS to PostgreSQL: an async stream for the driver, over this crate's TLS.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::stores::sql::url::TlsMode;
 use crate::tls;
 
-/// How connections are secured; not at all, if there is nothing in it.
+/// How connections are secured; `None`: not at all.
 #[derive(Clone)]
 pub(super) struct Secure(Option<tls::Config>);
 
@@ -22,7 +22,7 @@ impl Secure {
     pub(super) fn new(mode: TlsMode, options: &TlsOptions) -> Result<Secure> {
         Ok(Secure(match mode {
             TlsMode::Disable => None,
-            // A user that wants authorities asked has named them.
+            // Certificates are checked if the user named authorities.
             TlsMode::Prefer | TlsMode::Require | TlsMode::VerifyCa => {
                 Some(tls::config_for_any_name(options)?)
             }
@@ -36,7 +36,7 @@ impl MakeTlsConnect<Socket> for Secure {
     type TlsConnect = Handshake;
     type Error = io::Error;
 
-    /// Also called where TLS is not wanted, so what cannot be used is said later.
+    /// Also called without TLS, so an unusable configuration is reported later.
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
         Ok(Handshake { config: self.0.clone(), host: host.to_owned() })
     }
@@ -68,7 +68,7 @@ pub(super) struct SecureStream {
     session: tls::TlsClient,
 }
 
-/// The socket as TLS takes one: what is not ready would block.
+/// The socket as rustls expects it: reports `WouldBlock` when it is not ready.
 struct Ready<'a, 'b> {
     socket: &'a mut Socket,
     context: &'a mut Context<'b>,
@@ -129,8 +129,8 @@ impl SecureStream {
         Poll::Ready(Ok(()))
     }
 
-    /// As [`poll_send`](Self::poll_send). A server that hangs up on this client's certificate says so before,
-    /// while the client still writes: that is what failed, and not the write.
+    /// As [`poll_send`](Self::poll_send). A server that refuses this client's certificate says so before it
+    /// hangs up, while the client still writes: report that instead of the failed write.
     fn poll_send_or_hear(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let sent = self.poll_send(context);
         if let Poll::Ready(Err(_)) = &sent
@@ -146,7 +146,7 @@ impl SecureStream {
         let read = self.session.read_tls(&mut Ready { socket: &mut self.socket, context });
         let read = ready!(later(read))?;
         if let Err(error) = self.session.process_new_packets() {
-            // The server is notified of the reason, if it still listens.
+            // Tells the server the reason, if it still listens.
             drop(self.poll_send(context));
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
         }
@@ -171,7 +171,7 @@ impl AsyncRead for SecureStream {
                 Err(error) => return Poll::Ready(Err(error)),
             }
             ready!(me.poll_receive(context))?;
-            // Some of what comes wants an answer, which must not wait for the next write.
+            // Some messages need an answer that must not wait for the next write.
             if let Poll::Ready(Err(error)) = me.poll_send(context) {
                 return Poll::Ready(Err(error));
             }
@@ -187,7 +187,7 @@ impl AsyncWrite for SecureStream {
             let sent = me.poll_send_or_hear(context);
             match (taken, sent) {
                 (_, Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
-                // The session is full, and so is the socket.
+                // Both the session and the socket are full.
                 (0, Poll::Pending) => return Poll::Pending,
                 (0, Poll::Ready(Ok(()))) if !bytes.is_empty() => {}
                 (taken, _) => return Poll::Ready(Ok(taken)),
@@ -203,7 +203,7 @@ impl AsyncWrite for SecureStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let me = self.get_mut();
-        me.session.send_close_notify(); // once, however often it is asked for
+        me.session.send_close_notify(); // rustls sends it once
         ready!(me.poll_send(context))?;
         Pin::new(&mut me.socket).poll_shutdown(context)
     }

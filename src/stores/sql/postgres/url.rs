@@ -1,4 +1,4 @@
-//! URLs, and how much TLS they want: in the words of libpq, and with its meanings.
+//! URLs and TLS modes, in libpq's words and meanings.
 
 use std::net::IpAddr;
 
@@ -12,15 +12,15 @@ use crate::stores::sql::postgres::link::{Dial, Secure};
 use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 use crate::system::NO_LOCAL_SOCKETS;
 
-/// libpq's `sslmode`, without `allow`, which begins in the clear.
+/// libpq's `sslmode`, without `allow`, which begins unencrypted.
 const MODES: [Option<&str>; 5] =
     [Some("disable"), Some("prefer"), Some("require"), Some("verify-ca"), Some("verify-full")];
 
-/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
+/// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
 /// password.
 pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     check_url(&options.url)?;
-    // The driver takes the first for the end of the password, and the rest of that for a host's name.
+    // The driver ends the password at the first `@`, and would look up the rest as a host's name.
     if options.url.split(['?', '#']).next().is_some_and(|url| url.matches('@').count() > 1) {
         return Err(Error::invalid(
             "connect",
@@ -30,15 +30,15 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let (url, [mode, ca, certificate, key]) =
         taken_out(&options.url, ["sslmode", "sslrootcert", "sslcert", "sslkey"]);
     let mode = mode.map(|word| TlsMode::named("sslmode", MODES, word)).transpose()?;
-    // The authorities of the system, asked for by name.
+    // The system's authorities, requested by name.
     let is_system = ca == Some("system");
     for (name, value) in parameters(&url)?.1 {
-        // The driver reads it alone as it does with the others.
+        // Tried alone first, so that an error names the parameter.
         if format!("postgres://host/?{name}={value}").parse::<Config>().is_err() {
             return Err(unknown_parameter(Some(name), ""));
         }
     }
-    // The driver's own message may repeat parts of the URL.
+    // The driver's message may repeat parts of the URL.
     let mut config: Config = url.parse().map_err(|_told_without_the_url| {
         let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";
         Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
@@ -78,7 +78,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let ca = ca.filter(|_| !is_system).map(file).transpose()?;
     let tls =
         TlsOptions { ca: options.tls.ca.clone().or(ca), identity: options.tls.identity.clone().or(identity) };
-    // Anybody has a certificate of public authorities: as with libpq, without the name they say nothing.
+    // Public authorities certify anybody: as in libpq, they prove nothing without the name.
     if is_system && mode.is_some_and(|mode| mode != TlsMode::VerifyFull) {
         return Err(Error::invalid("connect", "sslrootcert=system goes with sslmode=verify-full only"));
     }
@@ -103,7 +103,7 @@ fn secure(mode: TlsMode, tls: &TlsOptions) -> Result<Secure> {
     Secure::new(mode, tls)
 }
 
-/// As with a libpq that was built without TLS: who only prefers it goes without.
+/// As libpq without TLS: `prefer` goes unencrypted.
 #[cfg(not(feature = "tls"))]
 fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
     match mode {
@@ -120,14 +120,14 @@ fn addresses(config: &Config) -> String {
         Host::Tcp(name) if !name.starts_with('/') => {
             format!("{name}:{}", ports.get(at).or(ports.first()).unwrap_or(&5432))
         }
-        // As the path: the variant is not there on Windows.
+        // The variant for paths does not exist on Windows.
         socket => format!("{socket:?}").trim_start_matches("Unix(\"").trim_end_matches("\")").to_owned(),
     });
     addresses.collect::<Vec<_>>().join(",")
 }
 
 fn is_all_here(config: &Config) -> bool {
-    // The other variant, for sockets of this machine, is not there on Windows.
+    // The variant for local sockets does not exist on Windows.
     let is_here = |host: &Host| !matches!(host, Host::Tcp(name) if !is_here(name));
     match config.get_hostaddrs() {
         [] => config.get_hosts().iter().all(is_here),
@@ -153,7 +153,7 @@ mod tests {
         for url in ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x"] {
             assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
         }
-        // A socket of this machine, where there are such.
+        // A local socket, where there are such.
         match (ssl_mode("postgres://%2Ftmp/x"), NO_LOCAL_SOCKETS) {
             (Ok(mode), None) => assert_eq!(mode, SslMode::Disable),
             (Err(error), Some(words)) => {
@@ -173,7 +173,7 @@ mod tests {
         ] {
             match ssl_mode(url) {
                 Ok(mode) => assert_eq!(mode, SslMode::Require, "{url}"),
-                // Without the feature, or on a system that trusts nobody.
+                // Without the feature `tls`, or on a system without authorities.
                 Err(error) => assert!(
                     ["disable", "tls_ca"].iter().any(|way| error.to_string().contains(way)),
                     "{error}"

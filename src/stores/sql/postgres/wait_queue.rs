@@ -1,11 +1,10 @@
-//! The line of the clients that wait for a lock: a table beside the locks', with a row for each of them.
+//! The wait queue of a lock: a table beside the locks', with a row for each waiting client.
 //!
-//! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the wait
-//! queue by the next. A client that writes to the wait queue writes to the lock's row too. So of a release
-//! and a client that joins at the same time one sees the other: the release is made by two statements then,
-//! or the client asks once more. The wait queue only refuses and wakes: whether a lock is free, its own row
-//! says. The client does without the wait queue if the table is missing or of another shape, or the user may
-//! not use it.
+//! Without waiters, a release is one statement. Otherwise one statement frees the lock, and the next
+//! notifies the first in the wait queue. Since a client that joins also writes to the lock's row, one of a
+//! release and a join at the same time sees the other: the release uses two statements, or the client asks
+//! once more. The wait queue only delays and wakes; the lock's own row decides whether it is free. If the
+//! table is missing or has another shape, or this user may not use it, the client does without.
 //!
 //! Source: docs/decisions/0032.
 
@@ -28,18 +27,18 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment, random_between};
 
-/// After an attempt that saw a lock in between two others.
+/// After an attempt that saw the lock free between two holders.
 const AT_ONCE: Duration = Duration::from_millis(1);
-/// How often a client that waits removes the entries of clients that were killed.
+/// Period in which a waiting client removes the entries of killed clients.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
-/// For how long this client does without a table that another transaction had locked.
+/// Time without the queue after another transaction had locked its table.
 const LOCKED_LASTS: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct QueueUse {
-    /// The table is missing or of another shape, or the user lacks the rights. Tried anew after a while.
+    /// The table is missing or has another shape, or this user lacks rights. Retried after a while.
     pub(super) refused: Refused,
-    /// This client's last release found a client in the wait queue. Decides which statements are tried first.
+    /// Whether this client's last release found a waiting client; decides which statements are tried first.
     awaited: AtomicBool,
     tidied: Mutex<Option<Moment>>,
 }
@@ -67,8 +66,8 @@ impl QueueUse {
     }
 }
 
-/// The ids of clients whose releases tell the wait queue are UUIDs of version 8; versions of this crate
-/// without a wait queue, and clients that may not use it, have version 4.
+/// Clients whose releases notify the queue have ids of UUID version 8; version 4 marks clients without a
+/// queue: older versions of this crate, or without rights.
 fn notifies_queue(owner: &str) -> bool {
     owner.as_bytes().get(14) == Some(&b'8')
 }
@@ -90,7 +89,7 @@ impl Postgres {
         }
     }
 
-    /// Does without the wait queue if the server refuses that, or another transaction has locked its table.
+    /// Goes on without the wait queue if the server refuses it, or another transaction has locked its table.
     pub(super) fn or_without_queue<T>(
         &self,
         link: &mut PostgresConnection,
@@ -103,8 +102,8 @@ impl Postgres {
                 self.line.note_refused();
                 Ok(done)
             }
-            // Noted only once the other table was found to be open: else it is the locks' own that is locked.
-            // Clients that go on without the wait queue are woken by no release in it.
+            // Noted only once the locks' own table proves unlocked. Clients without the wait queue are woken
+            // by no release in it.
             Err(Failure::Refused(error)) if is_of_locked_table(&error) => {
                 let done = without(link)?;
                 self.line.refused.note_for(Clock::System.now(), LOCKED_LASTS);
@@ -124,7 +123,7 @@ impl Postgres {
 
     fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
-        // Most locks are free: the smaller statement does for those.
+        // Most locks are free, and this statement is the smaller one.
         let stands_for_election = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
             || stands_for_election
@@ -158,8 +157,8 @@ impl Postgres {
         loop {
             let records = link.run(&self.queries.take_in_queue, &args)?;
             let taken = taken_of(&records)?;
-            // Behind the statement that joins the wait queue: a look of the keeper's saw that, or this makes
-            // it give the lock back.
+            // After the statement that joins the queue, so that a check of the holder sees the join, or this
+            // recall reaches the holder.
             self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
@@ -180,13 +179,12 @@ impl Postgres {
             }
             let (left, spread, listens_for) = retry(seen.as_ref(), kept(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
-            // Nothing else wakes here: who deletes a row notifies nobody.
+            // A deleted row notifies nobody.
             return Ok(Attempt::InWaitQueue { retry_after: Some(retry_after), listens_for, watches: false });
         }
     }
 
-    /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The
-    /// keeper sees by itself what does not come.
+    /// Recalls a cached lock for which this client waits. A check by the holder replaces a lost recall.
     pub(super) fn recall(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
@@ -198,11 +196,27 @@ impl Postgres {
         }
     }
 
+    /// Has waiters ask for the locks of claims that hear of them; of which nobody would have asked up to now.
+    pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
+        let args = |claim: &Claim| {
+            let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
+            Args::of(claim).and("keeper", keeper)
+        };
+        let hearing: Vec<_> = claims.iter().filter(|claim| claim.hears).map(args).collect();
+        if hearing.is_empty() {
+            return vec![false; claims.len()];
+        }
+        // What fails is tried again by the next look.
+        let mut marked = link.each(&self.queries.mark, &hearing).into_iter();
+        claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
+    }
+
     /// Whether others than this client stand in each lock's wait queue or have asked for it.
     pub(super) fn look_in_line(
         &self,
         link: &mut PostgresConnection,
         claims: &[Claim],
+        unmarked: &[bool],
     ) -> Vec<Answer<CachedCheck>> {
         let list = |of: &dyn Fn(&Claim) -> String| claims.iter().map(of).collect::<Vec<_>>().join(",");
         let client = claims.first().map(|claim| claim.owner.client().to_string());
@@ -211,16 +225,18 @@ impl Postgres {
             .and("owners", list(&|claim| claim.owner.to_string()))
             .and("client", client);
         let looked = link.run(&self.queries.check_cached, &args).and_then(|records| {
-            let of_one = |record: &Record| Ok((record.int(0)?, record.flag(1)?));
+            let of_one = |record: &Record| Ok((record.int(0)?, (record.flag(1)?, record.flag(2)?)));
             records.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
         });
-        let look = |at: i64| match looked.as_ref().map(|wanted| wanted.get(&at)) {
-            Ok(Some(true)) => Ok(CachedCheck::Wanted),
-            Ok(Some(false)) => Ok(CachedCheck::Stays),
+        let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
+            Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
+            // The row of a hold that hears may be locked, so that it could not be marked.
+            Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
+            Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),
             Err(failure) => Err(failure.copy()),
         };
-        (1..).zip(claims).map(|(at, _)| look(at)).collect()
+        (1..).zip(claims).zip(unmarked).map(|((at, claim), new)| look(at, claim.hears, *new)).collect()
     }
 
     pub(super) fn change_and_notify(
@@ -254,8 +270,8 @@ impl Postgres {
         self.change_and_tell(link, &self.queries.all.leave, &claim.name, args)
     }
 
-    /// Runs a statement that frees the lock, and tells its wait queue. If the wait queue does not work, at
-    /// least those who listen to releases are notified.
+    /// Runs a statement that frees the lock, and notifies its wait queue; if the queue fails, at least those
+    /// who listen for releases.
     pub(super) fn change_and_tell(
         &self,
         link: &mut PostgresConnection,
@@ -277,7 +293,7 @@ impl Postgres {
                 if is_of_table(&error) {
                     self.line.note_refused();
                 }
-                // The lock is free all the same; whom this does not reach either asks before long.
+                // The lock is free; waiters that miss this poll before long.
                 drop(link.execute(&format!("NOTIFY {channel}")));
                 Others::Nobody
             }
@@ -286,8 +302,8 @@ impl Postgres {
         Ok(Change::Made(others))
     }
 
-    /// Takes the claim's client out of the wait queue. If it was notified that it is next, the one behind it
-    /// is told.
+    /// Removes the claim's client from the wait queue. If it was notified as the next, the one behind it is
+    /// notified instead.
     pub(super) fn leave_the_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
         let gone = link.run(&self.queries.leave_wait_queue, &args)?;
@@ -308,7 +324,7 @@ fn kept(records: &[Record]) -> Answer<Option<Duration>> {
     Ok(ms.map(milliseconds))
 }
 
-/// When a waiter asks again, with the bounds of a random part; and the messages that it listens for.
+/// When a waiter asks again, the bounds of a random addition, and the messages that it listens for.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), ListensFor) {
     match (seen, kept) {
         (Some(row), _) if !notifies_queue(&row.owner) => {
@@ -316,7 +332,7 @@ fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Du
         }
         (Some(row), _) => (row.remaining(), AFTER_LEASE, ListensFor::OwnTurn),
         (None, Some(kept)) => (kept, AFTER_RESERVATION, ListensFor::OwnTurn),
-        // Another was quicker, and gone again from what this statement saw.
+        // Another was quicker, and is gone from this statement's snapshot.
         (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), ListensFor::OwnTurn),
     }
 }

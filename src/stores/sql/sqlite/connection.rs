@@ -1,9 +1,9 @@
 //! A connection, and which files it has open.
 //!
-//! SQLite shares the log's index among a process's connections to a file, by the file's inode: a connection
-//! that is opened while one stands whose log or index was deleted gets that one's index beside a new log. So
-//! the connections of a process are known here, and those whose files are no more in their places are ended
-//! before another is opened.
+//! SQLite shares the log's index among a process's connections to one inode: a connection opened while
+//! another's log or index is deleted would combine that old index with a new log. So a table lists the
+//! connections of this process, and before another is opened those whose files are no longer in place are
+//! closed.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::system::FileId;
 use crate::time::{Clock, Moment};
 
-/// A connection's place, from which another thread may take it to end it.
+/// Another thread can take the connection out, to close it.
 type Place = Mutex<Option<Connection>>;
 
 type Table = Vec<(Files, Weak<Place>)>;
@@ -34,7 +34,7 @@ pub(super) struct SqliteConnection {
     place: Arc<Place>,
     files: Files,
     path: Arc<Path>,
-    /// Its files could not be read, or not made sense of.
+    /// Whether its files were unreadable or invalid.
     has_failed: AtomicBool,
     pub(super) deadline: Moment,
     boot: Value,
@@ -59,7 +59,7 @@ impl Link for SqliteConnection {
                 let is_changed = prepared.execute(params)? > 0;
                 return Ok(Vec::from_iter(is_changed.then(|| Record(vec![Value::Int(0)]))));
             }
-            // Read to the end: only then it has been committed.
+            // Read to the end, since only then SQLite commits.
             let read = |row: &Row<'_>| -> rusqlite::Result<Record> {
                 let columns = 0..row.as_ref().column_count();
                 columns.map(|at| row.get(at)).collect::<rusqlite::Result<_>>().map(Record)
@@ -71,8 +71,8 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Takes in a connection that has read, so that its files are there. `before`: the database that was
-    /// there before it was opened. `None`: it has not got those files that are in their places.
+    /// Adds a connection that has read, so that its log and index exist. `before`: the database at the path
+    /// before it was opened. `None`: its files are not those in place.
     pub(super) fn new(
         conn: Connection,
         path: &Arc<Path>,
@@ -90,7 +90,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // Pairs with `end_strays`: one that stood while this was opened shares its index with it.
+        // Races with `end_strays`: a connection that stood while this one was opened shares its index.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))
@@ -106,7 +106,7 @@ impl SqliteConnection {
         Some(SqliteConnection { place, files, path, has_failed, deadline, boot })
     }
 
-    /// Has `talk` use the connection, whose waits for other writers end by its deadline.
+    /// Runs `talk` over the connection, whose waits for other writers end by its deadline.
     pub(super) fn on<T>(&self, talk: impl FnOnce(&Connection) -> Answer<T>) -> Answer<T> {
         let conn = self.get();
         let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
@@ -120,15 +120,14 @@ impl SqliteConnection {
         outcome
     }
 
-    /// Whether the path still leads to the files that it has open. A process that opens the path now is to
-    /// get the same.
+    /// Whether the path still leads to the open files, so that a process that opens it gets the same.
     pub(super) fn is_in_place(&self) -> bool {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether it is to be used again. One that could not read may have an index to another log: that of a
-    /// log which somebody deleted stays until all connections to it have ended. One that was ended is none,
-    /// though its files may be back in their places.
+    /// Whether to use the connection again. One that failed to read may combine an index with another log,
+    /// and that index stays until all connections to it have ended. A closed one stays closed, even if its
+    /// files are back in place.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
     }
@@ -137,15 +136,15 @@ impl SqliteConnection {
         self.files
     }
 
-    /// The connection, for one use; within it nothing, if it was ended since it was looked at.
+    /// The connection, for one use; `None` inside if it was closed since the check.
     pub(super) fn get(&self) -> MutexGuard<'_, Option<Connection>> {
         self.place.lock()
     }
 }
 
 impl Drop for SqliteConnection {
-    /// The last connection to a file writes what its log has into the file, and deletes the log by its name.
-    /// One whose log is gone would write over what others have done since, and delete theirs.
+    /// The last connection to a file writes the log into the database and deletes the log by name. A
+    /// connection whose log is gone would overwrite what others did since, and delete theirs.
     fn drop(&mut self) {
         if !self.is_in_place() {
             leave(self.place.lock().take());
@@ -153,20 +152,19 @@ impl Drop for SqliteConnection {
     }
 }
 
-/// Ends the connections of this process to the file at `path` that have other files beside it open than those
-/// that are there.
+/// Closes this process's connections to `path` whose log or index is not the one in place.
 pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
-        // Looked for under the lock: while a connection in the table stands, SQLite deletes nothing of its
-        // files. Before it was opened they may not have been there, or been those of an earlier one, and it
-        // would be taken for a stray. Pairs with `among`.
+        // Read under the mutex: while the table has a connection, SQLite deletes none of its files. Read
+        // earlier, the files might be missing or an older connection's, and a new connection would look like
+        // a stray. Races with `among`.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()
     };
     for stray in &strays {
-        // Its request ends within its own time.
+        // Its request ends within its own deadline.
         let Some(mut place) = stray.try_lock_for(deadline.since(Clock::System.now())) else { continue };
         leave(place.take());
         drop(place);
@@ -176,12 +174,12 @@ pub(super) fn end_strays(path: &Path, deadline: Moment) {
 
 fn leave(conn: Option<Connection>) {
     if let Some(conn) = conn {
-        // One that refuses this is closed all the same.
+        // Closed even if SQLite refuses the setting.
         drop(conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true));
     }
 }
 
-/// Waits for other writers end by then.
+/// Waits for other writers end by `deadline`.
 pub(super) fn limit(conn: &Connection, deadline: Moment) -> rusqlite::Result<()> {
     conn.busy_timeout(deadline.since(Clock::System.now()))
 }
@@ -225,9 +223,8 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a
-/// commit it is not sure itself. SQLite has no code for a table that is not there: without that of the
-/// clients only the directory does not work.
+/// SQLite rolls back a statement that fails, and is in doubt only about a commit that the disk failed.
+/// SQLite has no code for a missing table. Without the table of the clients, only the directory fails.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     let said = error.to_string();
     if said.contains("no such table") && said.contains("_clients") {
@@ -261,7 +258,7 @@ fn refused(error: rusqlite::Error) -> Error {
 }
 
 #[cfg(not(leasehold_shuttle))]
-// Windows lets nobody move or delete a database that is open.
+// Windows lets nobody move or delete an open database.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -271,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// A database beside which there is nothing, as after its last connection was closed.
+    /// A database without log and index, as after its last connection closed.
     fn at_rest() -> (TempDir, Arc<Path>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
@@ -282,7 +279,7 @@ mod tests {
         (folder, path.into())
     }
 
-    /// A connection that has read, so that its log and index are there.
+    /// A connection that has read, so that its log and index exist.
     fn opened(path: &Path) -> Connection {
         let conn = Connection::open(path).unwrap();
         conn.query_row("SELECT count(*) FROM some", [], |_| Ok(())).unwrap();
@@ -293,7 +290,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// The other thread has begun to look before the connection was opened, and goes on after it is in the
+    /// The other thread began its check before the connection was opened, and goes on once it is in the
     /// table.
     #[cfg(target_os = "linux")]
     #[test]
@@ -312,7 +309,7 @@ mod tests {
                 let state = status.lines().find_map(|line| line.strip_prefix("State:"));
                 state.is_some_and(|state| state.trim().starts_with('S'))
             };
-            // It waits for the table.
+            // The thread waits for the table.
             while !is_asleep() {
                 std::thread::yield_now();
             }
@@ -323,7 +320,7 @@ mod tests {
         });
     }
 
-    /// The files that it had open may have been put back since: that they are in their places is not enough.
+    /// Its files may be back in place since: that is not enough.
     #[test]
     fn a_connection_that_was_ended_is_not_used_again() {
         let (folder, path) = at_rest();
@@ -337,7 +334,7 @@ mod tests {
         assert!(!link.is_sound(), "it has been ended");
     }
 
-    /// The file that the path leads to afterwards is whole, and is not the one that was opened.
+    /// The file found at the path afterwards is whole, and is not the one that was opened.
     #[test]
     fn a_database_replaced_during_opening_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());

@@ -11,7 +11,7 @@ use crate::stores::sql::lease_ms;
 use crate::system::{self, FileId, file_id};
 use crate::time::Clock;
 
-/// `sqlite:///path`, where bytes may be written as `%20`.
+/// `sqlite:///path`, with escapes such as `%20`.
 pub(super) fn path(url: &str) -> Result<PathBuf> {
     let unusable =
         || Error::invalid("connect", "the URL cannot be used; it has the form sqlite:///path/of/the/file");
@@ -25,8 +25,7 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(system::local_path(path)) }
 }
 
-/// The files of a database: its own, and the log of changes and its index, which are there while a connection
-/// stands.
+/// A database and, while a connection stands, its log of changes and that log's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
     own: FileId,
@@ -34,34 +33,31 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those that the path leads to, one looked up after the other. They are never opened: closing them would
-    /// end SQLite's own locks on them.
+    /// The files at the path, looked up one by one. Never opened here, since closing them would end SQLite's
+    /// own locks.
     pub(super) fn at(path: &Path) -> Option<Files> {
         Some(Files { own: file_id(path)?, beside: beside(path).each_ref().map(|path| file_id(path)) })
     }
 
-    /// The database alone.
     pub(super) fn own_at(path: &Path) -> Option<FileId> {
         file_id(path)
     }
 
-    /// Whether the database is this one.
     pub(super) fn is_of(&self, own: FileId) -> bool {
         self.own == own
     }
 
-    /// Whether all are there.
     pub(super) fn is_whole(&self) -> bool {
         self.beside.iter().all(Option::is_some)
     }
 
-    /// Whether a connection with these files open has the same database, and not what is beside it now.
+    /// Whether a connection with these files open has this database, and another log or index.
     pub(super) fn is_stray(&self, open: &Files) -> bool {
         self.own == open.own && self.beside != open.beside
     }
 }
 
-/// The database itself, where the path is a symbolic link to it: SQLite has its files beside that.
+/// The target of a symbolic link, since SQLite keeps the other files beside that.
 fn itself(path: &Path) -> Cow<'_, Path> {
     let target = path.is_symlink().then(|| std::fs::canonicalize(path).ok()).flatten();
     target.map_or(Cow::Borrowed(path), Cow::Owned)
@@ -77,23 +73,23 @@ fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Says that the log of changes has twice of what stays of it by `journal_size_limit`, or more.
+/// A warning if the log of changes has at least twice the size of `journal_size_limit`.
 pub(super) fn long_log(path: &Path) -> Option<String> {
     let [log, _] = beside(path);
     let size = std::fs::metadata(log).ok()?.len();
     (size >= 32 << 20).then(|| format!("the log (-wal) has {} MiB", size >> 20))
 }
 
-/// Gives the files beside the database its group, as far as they are this user's. SQLite gives them its mode:
-/// without its group, those who may write it by that would be kept out, for good if this process ends without
-/// taking them away.
+/// Gives the files beside the database the database's group, as far as they are this user's. SQLite copies
+/// only the mode: without the group, other members would be locked out, for good if this process ends
+/// without deleting the files.
 pub(super) fn share(path: &Path) {
     for beside in beside(path) {
         system::share_group(&beside, path);
     }
 }
 
-/// Whether this user may not write a file that is there, and why.
+/// Why this user may not write an existing file.
 fn refuses_writing(path: &Path) -> Option<ErrorKind> {
     match system::writing_refused(path)? {
         io::ErrorKind::ReadOnlyFilesystem => Some(ErrorKind::ReadOnly),
@@ -101,7 +97,7 @@ fn refuses_writing(path: &Path) -> Option<ErrorKind> {
     }
 }
 
-/// The reason, in words, why this user cannot write the database; `None`: nothing that can be seen.
+/// The visible reason why this user cannot write the database, in words.
 pub(super) fn hindrance(path: &Path) -> Option<Error> {
     let said = |path: &Path, kind: ErrorKind, why: &str, then: &str| {
         let is_mount = kind == ErrorKind::ReadOnly;
@@ -126,8 +122,8 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
     Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))
 }
 
-/// Refuses a file that other processes may have by another path, as far as that can be seen. SQLite keeps the
-/// log and its index beside the path, so clients of two paths would not see each other's locks.
+/// Refuses a file that has, visibly, another path. SQLite keeps the log and its index beside the path, so
+/// clients of two paths would not see each other's locks.
 pub(super) fn check_path(path: &Path) -> Result<()> {
     let Ok(itself) = std::fs::canonicalize(path) else { return Ok(()) };
     let why = if system::is_mount_point(&itself) {
@@ -142,14 +138,14 @@ pub(super) fn check_path(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
-/// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends
-/// later by it than its holder counts on, and another's never sooner.
+/// Time since the machine's start. Read before the statement, which may wait: so a lease ends no later than
+/// its holder counts on, and another's no sooner.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
-/// The start of the machine, until whose next rows go by the time since then, and which of its time namespaces
-/// this is, whose clocks differ; `None`: it does not say.
+/// Identifies the machine's start and its time namespace, whose clocks differ: rows count time from there.
+/// `None`: unknown.
 pub(super) fn boot() -> Option<String> {
     Some(format!("{} {}", system::boot_id()?, system::clock_namespace().display()))
 }

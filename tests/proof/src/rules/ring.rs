@@ -45,7 +45,7 @@ struct Ring {
     broken: &'static str,
     nodes: [Node; NODES],
     processes: [Doing; NODES],
-    /// Which processes have told their list to all nodes in reach.
+    /// The processes that have told their list to all nodes in reach.
     joined: [bool; NODES],
     has_lost: bool,
     has_been_away: bool,

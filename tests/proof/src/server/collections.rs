@@ -129,6 +129,14 @@ impl Server {
             |members: &[(i64, String)], name: &str| members.iter().position(|(_, member)| member == name);
         match (command, rest) {
             ("zcard", []) => Reply::Number(members.len() as i64),
+            ("zrank", [member]) => at(&members, member).map_or(Reply::Nil, |at| Reply::Number(at as i64)),
+            ("zcount", [least, most]) => {
+                let most = if *most == "+inf" { Some(i64::MAX) } else { score(most) };
+                let (Some(least), Some(most)) = (score(least), most) else {
+                    return error("ERR min or max is not a float");
+                };
+                Reply::Number(members.iter().filter(|(by, _)| (least..=most).contains(by)).count() as i64)
+            }
             ("zscore", [member]) => {
                 at(&members, member).map_or(Reply::Nil, |at| Reply::Text(members[at].0.to_string()))
             }

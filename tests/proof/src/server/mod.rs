@@ -37,17 +37,16 @@ pub struct Server {
     pub keys: BTreeMap<String, Entry>,
     /// The number of listeners of each channel.
     pub listeners: BTreeMap<String, i64>,
-    /// The messages published since the last reading.
+    /// Messages published since the last reading.
     pub published: Vec<(String, String)>,
     /// A command that the user may not use.
     pub refused: Option<String>,
-    /// The memory is full.
     pub is_full: bool,
     /// The running script has called a command that writes.
     pub has_written: bool,
 }
 
-pub const COMMANDS: [&str; 33] = [
+pub const COMMANDS: [&str; 36] = [
     "time",
     "publish",
     "del",
@@ -75,6 +74,9 @@ pub const COMMANDS: [&str; 33] = [
     "lrange",
     "zadd",
     "zincrby",
+    "zcard",
+    "zcount",
+    "zrank",
     "zrem",
     "zscore",
     "zrange",
@@ -83,7 +85,7 @@ pub const COMMANDS: [&str; 33] = [
     "zremrangebyscore",
 ];
 
-/// The writing commands, those that may take memory first.
+/// The writing commands; those that may take memory come first.
 const TAKES_MEMORY: [&str; 9] =
     ["set", "incr", "incrby", "decrby", "hset", "hincrby", "rpush", "zadd", "zincrby"];
 const WRITES: [&str; 8] = ["del", "pexpire", "hdel", "lpop", "lrem", "zrem", "zpopmin", "zremrangebyscore"];
@@ -100,7 +102,7 @@ fn integer(text: &str) -> Option<i64> {
     if is_written_so { text.parse().ok() } else { None }
 }
 
-/// The begin of a range of a list or a sorted set, and its length.
+/// Start and length of a range of a list or sorted set.
 fn range(first: i64, last: i64, length: usize) -> (usize, usize) {
     let length = length as i64;
     let from = if first < 0 { (length + first).max(0) } else { first };
@@ -108,7 +110,7 @@ fn range(first: i64, last: i64, length: usize) -> (usize, usize) {
     (from as usize, (to - from + 1).max(0) as usize)
 }
 
-/// A score as the scripts give it: a whole number, perhaps in Lua's notation for large ones.
+/// A whole score, perhaps in Lua's notation for large numbers.
 fn score(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     #[allow(clippy::cast_possible_truncation)]
@@ -121,7 +123,7 @@ impl Server {
         self.now_us / 1000
     }
 
-    /// Removes what has ended: a key is still there in the millisecond that it ends in.
+    /// Removes expired keys: a key still exists in the millisecond in which it ends.
     pub fn expire(&mut self) {
         let now = self.now_ms();
         self.keys.retain(|_, entry| entry.ends_ms.is_none_or(|ends| now <= ends));
@@ -136,7 +138,7 @@ impl Server {
         self.keys.insert(key.to_owned(), Entry { value, ends_ms });
     }
 
-    /// Takes an empty collection away.
+    /// Removes an empty collection.
     fn tidy(&mut self, key: &str) {
         let is_empty = match self.get(key) {
             Some(Value::Hash(fields)) => fields.is_empty(),
@@ -149,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Carries a command out.
+    /// Runs a command.
     ///
     /// # Panics
     ///
@@ -162,7 +164,7 @@ impl Server {
             return error("NOPERM this user has no permissions to run the command");
         }
         let takes_memory = TAKES_MEMORY.contains(&command.as_str());
-        // In the middle of what it writes no script is stopped.
+        // A script is never stopped between its writes.
         if takes_memory && self.is_full && !self.has_written {
             return error("OOM command not allowed when used memory > 'maxmemory'.");
         }
@@ -180,7 +182,9 @@ impl Server {
             ("del", keys) => {
                 Reply::Number(keys.iter().filter(|key| self.keys.remove(**key).is_some()).count() as i64)
             }
-            ("exists", [key]) => Reply::Number(i64::from(self.keys.contains_key(*key))),
+            ("exists", keys) => {
+                Reply::Number(keys.iter().filter(|key| self.keys.contains_key(**key)).count() as i64)
+            }
             ("pttl", [key]) => Reply::Number(match self.keys.get(*key) {
                 None => -2,
                 Some(Entry { ends_ms: None, .. }) => -1,
@@ -195,8 +199,8 @@ impl Server {
                 self.list(&command, rest)
             }
             (
-                "zadd" | "zincrby" | "zrem" | "zscore" | "zcard" | "zrange" | "zrangebyscore" | "zpopmin"
-                | "zremrangebyscore",
+                "zadd" | "zincrby" | "zrem" | "zscore" | "zcard" | "zcount" | "zrank" | "zrange"
+                | "zrangebyscore" | "zpopmin" | "zremrangebyscore",
                 _,
             ) => self.sorted(&command, rest),
             ("pubsub", ["numsub" | "shardnumsub", channel]) => {

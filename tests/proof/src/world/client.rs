@@ -1,10 +1,9 @@
-//! The steps of a client of ours after an answer, and after none.
+//! The steps of our client after an answer, and without one.
 
 use super::{Phase, Request, SOON_MS, World};
 use crate::kinds::{ALIVE_MS, Answer, Kind, LEASE_MS, Op, Why};
 
 impl World<'_> {
-    /// The answer arrives.
     pub(super) fn answered(&mut self, index: usize) {
         let request = self.requests.remove(index);
         let owner = request.who.owner;
@@ -28,7 +27,7 @@ impl World<'_> {
                 self.is_to_wait(owner, left, why == Why::Foreign)
             }
             (Op::Acquire(..), Phase::Extends { levels, .. }, Answer::Granted(_)) => {
-                // Whatever became of it: now the store says that it has it.
+                // Whatever happened before, now the store says that it holds the lock.
                 self.owners[owner].phase = Phase::Holds { until_us, levels: levels + 1 };
                 self.owners[owner].is_void = request.is_void;
             }
@@ -36,7 +35,7 @@ impl World<'_> {
                 self.owners[owner].phase = Phase::Holds { until_us, levels };
                 self.owners[owner].is_void = request.is_void;
             }
-            // The store has it no longer.
+            // The store no longer has it.
             (_, Phase::Extends { .. }, _) => self.end_cycle(owner, true),
             (Op::Release(0), Phase::Releases { .. }, Answer::StillHeld) => {
                 if self.is_calm {
@@ -90,7 +89,7 @@ impl World<'_> {
 
     pub(super) fn granted(&mut self, owner: usize, until_us: u64, is_void: bool) {
         if self.server.now_us >= until_us {
-            // Too late: it is given back under the number that it had, which is given up.
+            // Too late: released under its number, which is then retired.
             self.is_calm = false;
             if self.owners[owner].who.is_foreign() {
                 return self.foreign_is_too_late(owner);
@@ -107,13 +106,13 @@ impl World<'_> {
         (owner.heard, owner.is_next, owner.standby) = (false, false, false);
     }
 
-    /// Listens before it sleeps, and asks again after it began to.
+    /// Listens before it sleeps, and asks again after it began to listen.
     pub(super) fn is_to_wait(&mut self, owner: usize, left_ms: Option<u64>, all_releases: bool) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_is_to_wait(owner, left_ms);
         }
         let now = self.server.now_ms();
-        let lined = self.kind.queues_here();
+        let lined = self.kind.has_line(&self.owners[owner].who);
         let fair = self.kind == Kind::Fair;
         let owner = &mut self.owners[owner];
         owner.has_asked = true;
@@ -131,7 +130,7 @@ impl World<'_> {
             until_ms = Some(until_ms.map_or(soon, |until| until.min(soon)));
         }
         if fair {
-            // It asks again to keep its place.
+            // Asks again to keep its place.
             let keeps = now + ALIVE_MS / 2;
             until_ms = Some(until_ms.map_or(keeps, |until| until.min(keeps)));
         }
@@ -139,7 +138,7 @@ impl World<'_> {
         owner.phase = Phase::Sleeps { until_ms };
     }
 
-    /// The owner will learn nothing of this request. A request that is on its way still stays there.
+    /// The owner will not learn of this request's outcome. A request on its way stays there.
     pub(super) fn unknown(&mut self, request: &Request) {
         if request.who.is_foreign() {
             return self.foreign_knows_nothing(request);

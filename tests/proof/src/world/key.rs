@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::{Phase, Request, World};
-use crate::kinds::Answer;
+use crate::kinds::{Answer, Kind};
 use crate::server::Value;
 
 impl World<'_> {
     /// Times count from now.
     pub(super) fn described(&self) -> String {
-        // The fault may be in nothing else that is seen: a request that was answered so is as it was.
+        // The fault may show in nothing else: the answered request left the state as it was.
         let mut key = self.wrong.clone().unwrap_or_default();
         let now_us = i128::from(self.server.now_us);
         let since = |us: u64| i128::from(us) - now_us;
@@ -17,17 +17,26 @@ impl World<'_> {
             let ends = entry.ends_ms.map(|ends| since(ends * 1000));
             write!(key, "{name} {ends:?} ").ok();
             match &entry.value {
-                // A counter of fences is compared with the clock.
+                // A fencing counter is compared with the clock.
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // Scores are times: of the line only the order matters, and the second of each place's last
-                // sign of life, the others are compared with the clock.
+                // Scores are times: of the wait queue only the order matters, and the second of each place's
+                // last sign of life; the others are compared with the clock.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_line:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {
                         let ago_s = (now_s - i128::from(*score)).rem_euclid(100);
                         write!(key, "{member} {ago_s},").ok();
+                        // A writer that has waited for long enough comes before readers.
+                        if self.kind == Kind::ReadWrite {
+                            write!(
+                                key,
+                                "{} ",
+                                now_us / 1000 - 1_700_000_000_000 - i128::from(*score) / 10_000
+                            )
+                            .ok();
+                        }
                     }
                 }
                 Value::Sorted(members) => {
@@ -59,9 +68,10 @@ impl World<'_> {
                 owner.is_spent,
                 owner.is_void,
             ];
-            write!(key, "|{} {} {phase} {flags:?}", owner.who.number, owner.cycles).ok();
+            let waited = if owner.has_asked { since(owner.since_us) } else { 0 };
+            write!(key, "|{} {} {waited} {phase} {flags:?}", owner.who.number, owner.cycles).ok();
         }
-        // Of requests by different clients the order does not matter.
+        // The order of different clients' requests does not matter.
         let mut requests: Vec<&Request> = self.requests.iter().collect();
         requests.sort_by_key(|request| (request.who.client, !request.is_in_order));
         let requests: Vec<String> = requests
@@ -73,7 +83,7 @@ impl World<'_> {
                 };
                 let (who, op, sent) = (request.who, request.op, since(request.sent_us));
                 let flags = [request.is_awaited, request.is_in_order, request.is_void];
-                format!("{who:?} {op:?} {sent} {flags:?} {} {answer}", request.unlock)
+                format!("{who:?} {op:?} {sent} {} {flags:?} {} {answer}", request.waited_ms, request.unlock)
             })
             .collect();
         let left = &self.left;

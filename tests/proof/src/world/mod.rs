@@ -1,10 +1,9 @@
 //! Clients, their requests on the way, a server, and time.
 //!
-//! The clients do what the library's engine does: they ask, listen, ask again before they sleep, wake by a
-//! message or when a lease that they were told of has ended, keep to the window from before a request was
-//! sent, give a number up when something may still come under it, and hand a lock off to a thread of their
-//! own. Not modelled are the polls by which waiters find out in any case: nobody is to need them while no
-//! request is lost and no process killed.
+//! The clients behave like the library's engine: they ask, listen, ask again before they sleep, wake by a
+//! message or at the end of a lease that they were told, keep to the window from before a request was sent,
+//! retire a number while a request under it may still arrive, and hand a lock off to a thread of their own.
+//! Safety polls are not modelled: nobody may need them unless a request is lost or a process killed.
 
 mod check;
 mod client;
@@ -19,38 +18,36 @@ use crate::server::{Server, Value};
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 
-/// A request is answered, or given up, within this: longer than a lease, so that holds end while requests are
+/// A request is answered or abandoned within this: longer than a lease, so that holds end while requests are
 /// on their way, and much shorter than outcomes are remembered.
 const LATEST_US: u64 = 1_500_000;
 
 const TICK_US: u64 = 5000;
 
-/// How long the second in the line waits for the first, and more than that.
+/// How long the second in the queue waits for the first, and more.
 const SOON_MS: u64 = 26;
 
-/// How often things may happen.
+/// How often events may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The client that each owner is of.
     pub owners: &'static [usize],
-    /// One of them that does nothing.
+    /// An owner that does nothing.
     pub idle: Option<usize>,
-    /// How often each takes the lock or gives up.
+    /// How often each owner takes the lock or gives up.
     pub cycles: u8,
-    /// Requests and answers that are lost or late.
+    /// Lost or late requests and answers.
     pub faults: u8,
-    /// Processes that are killed.
     pub kills: u8,
-    /// How often the server loses all it has.
+    /// How often the server loses its data.
     pub losses: u8,
-    /// How often time passes until something ends, and how often five milliseconds do.
+    /// How often time passes until something ends, and how often by five milliseconds.
     pub spans: u8,
     pub ticks: u8,
     pub renewals: u8,
     pub reentries: u8,
     /// Waits that end without the lock.
     pub gives_up: u8,
-    /// How often the server's memory becomes full. It may have room again at any time.
+    /// How often the server's memory fills up. It may have room again at any time.
     pub fills: u8,
     /// A command that the user may not use.
     pub refused: Option<&'static str>,
@@ -59,7 +56,7 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// It has not asked, or will ask again at once.
+    /// The process has not asked, or will ask again at once.
     Wants,
     Asks,
     Sleeps {
@@ -69,7 +66,7 @@ enum Phase {
         until_us: u64,
         levels: u8,
     },
-    /// It holds, and has asked for more time or another level.
+    /// The process holds, and has asked for more time or another level.
     Extends {
         until_us: u64,
         levels: u8,
@@ -90,15 +87,17 @@ struct Owner {
     who: Who,
     phase: Phase,
     cycles: u8,
+    /// Since when it waits.
+    since_us: u64,
     /// Has it asked since it began to wait, does it listen to its own turn, to all releases.
     has_asked: bool,
     own_turn: bool,
     releases: bool,
-    /// The messages that it has heard since it asked last.
+    /// Messages since its last request.
     heard: bool,
     is_next: bool,
     standby: bool,
-    /// Something may still come under its number.
+    /// A request may still arrive under its number.
     is_spent: bool,
     /// The server lost the lock that it held.
     is_void: bool,
@@ -110,11 +109,13 @@ struct Request {
     to: Option<Who>,
     op: Op,
     sent_us: u64,
+    /// For how long its owner had waited by then.
+    waited_ms: u64,
     /// Whether the owner waits for the answer still.
     is_awaited: bool,
-    /// Whether it is on its client's connection, behind what that sent before.
+    /// Whether it uses its client's connection, behind earlier requests.
     is_in_order: bool,
-    /// Of a release by Redisson and what follows it: which. Of all others 0.
+    /// The number of Redisson's release that this belongs to; 0 for all other requests.
     unlock: u8,
     answer: Option<Answer>,
     is_void: bool,
@@ -128,7 +129,7 @@ pub enum Action {
     Answer(usize),
     /// The request or its answer never arrives.
     Lose(usize),
-    /// Its owner waits no longer, and it arrives all the same.
+    /// Its owner stopped waiting, and it still arrives.
     Late(usize),
     Renew(usize),
     Reenter(usize),
@@ -145,7 +146,7 @@ pub enum Action {
 #[derive(Clone)]
 pub struct World<'a> {
     scripts: &'a Scripts,
-    /// The requests of the foreign client, if there is one.
+    /// The foreign client's requests, if there is one.
     foreign: Option<&'a Foreign>,
     kind: Kind,
     left: Limits,
@@ -153,10 +154,10 @@ pub struct World<'a> {
     owners: Vec<Owner>,
     requests: Vec<Request>,
     last_fence: u64,
-    /// No request was lost, no answer came after its lease, nobody was killed, no data gone, no hold let run
-    /// out.
+    /// Whether no request was lost, no answer came after its lease, nobody was killed, no data lost, and no
+    /// hold expired.
     is_calm: bool,
-    /// Nobody was killed, no data gone.
+    /// Whether nobody was killed and no data lost.
     is_whole: bool,
     wrong: Option<String>,
 }
@@ -171,6 +172,7 @@ impl<'a> World<'a> {
             who: Who { owner, client: *client, number: 1 },
             phase: Phase::Idle,
             cycles: if limits.idle == Some(owner) { 0 } else { limits.cycles },
+            since_us: BEGIN_US,
             has_asked: false,
             own_turn: false,
             releases: false,
@@ -196,7 +198,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Over the client's connection. The request that undoes one without an answer goes over another.
+    /// Uses the client's connection. The request that undoes an unanswered one uses another.
     fn send(&mut self, owner: usize, op: Op, to: Option<Who>, is_awaited: bool) {
         let who = self.owners[owner].who;
         let sent_us = self.server.now_us;
@@ -207,6 +209,11 @@ impl<'a> World<'a> {
             to,
             op,
             sent_us,
+            waited_ms: if self.owners[owner].has_asked {
+                (sent_us - self.owners[owner].since_us) / 1000
+            } else {
+                0
+            },
             is_awaited,
             is_in_order: op != Op::Undo && !who.is_foreign(),
             unlock,
@@ -215,15 +222,29 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Whether another thread of the same client is at it, so that this one waits for it and does not ask.
+    /// Whether another thread of the client asks, so that this one waits for it.
     fn stands_behind(&self, owner: usize) -> bool {
         let me = &self.owners[owner];
+        // Of a client's threads that want permits one asks at a time.
+        if matches!(self.kind, Kind::Semaphore(_)) {
+            return self.waits_beside(owner);
+        }
         self.kind.queues_here()
             && self.owners.iter().any(|other| {
                 other.who.owner != owner
                     && other.who.client == me.who.client
                     && !matches!(other.phase, Phase::Idle | Phase::Wants | Phase::Dead)
             })
+    }
+
+    /// Whether another thread of the same client asks or sleeps.
+    fn waits_beside(&self, owner: usize) -> bool {
+        let client = self.owners[owner].who.client;
+        self.owners.iter().any(|other| {
+            other.who.owner != owner
+                && other.who.client == client
+                && matches!(other.phase, Phase::Asks | Phase::Sleeps { .. })
+        })
     }
 
     /// Another thread of the same client that waits for this one.
@@ -237,19 +258,24 @@ impl<'a> World<'a> {
         self.owners.iter().find(waits).map(|other| other.who.owner)
     }
 
-    /// It waits no longer. The place in line is the client's: another of its threads keeps it, and gives it
-    /// up when it is the last and has not asked itself.
+    /// Stops waiting. The place in the queue is the client's: another of its threads keeps it; the last one
+    /// gives it up, if it has not asked itself.
     fn leaves(&mut self, owner: usize) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_leaves(owner);
         }
-        let is_last = self.kind.queues_here() && self.successor(owner).is_none();
+        let who = self.owners[owner].who;
+        let is_last = match self.kind {
+            Kind::Plain | Kind::Fenced => self.successor(owner).is_none(),
+            Kind::Semaphore(_) => self.successor(owner).is_none() && !self.waits_beside(owner),
+            Kind::Fair | Kind::ReadWrite => self.kind.has_line(&who) && self.owners[owner].has_asked,
+        };
         if is_last || self.kind == Kind::Fair && self.owners[owner].has_asked {
             self.send(owner, Op::Leave, None, false);
         }
     }
 
-    /// The owner has nothing any more, and wants nothing until its next cycle.
+    /// The owner holds nothing, and wants nothing until its next cycle.
     fn end_cycle(&mut self, owner: usize, gives_number_up: bool) {
         let owner = &mut self.owners[owner];
         owner.phase = Phase::Idle;
@@ -257,11 +283,11 @@ impl<'a> World<'a> {
         (owner.has_asked, owner.own_turn, owner.releases) = (false, false, false);
         (owner.heard, owner.is_next, owner.standby, owner.is_void) = (false, false, false, false);
         if owner.who.is_foreign() {
-            // It has no other number: its thread does no more.
+            // Redisson's thread has no other number, so it stops.
             owner.cycles *= u8::from(!gives_number_up);
             return;
         }
-        // A semaphore's request has a number of its own each time.
+        // Each request of a semaphore has its own number.
         if gives_number_up || owner.is_spent || matches!(self.kind, Kind::Semaphore(_)) {
             owner.who.number += 1;
             owner.is_spent = false;
@@ -274,7 +300,7 @@ impl<'a> World<'a> {
         for owner in &self.owners {
             for (listens, own_turn) in [(owner.own_turn, true), (owner.releases, false)] {
                 if listens && owner.phase != Phase::Dead {
-                    // One subscription of a client, however many of its threads want it.
+                    // A client has one subscription, however many of its threads want it.
                     self.server.listeners.insert(self.channel(&owner.who, own_turn), 1);
                 }
             }
@@ -284,7 +310,7 @@ impl<'a> World<'a> {
         let reply = self.scripts.run(&mut self.server, &call.script, &call.keys, &call.arguments);
         match self.read(&request, &reply) {
             Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
-            // Nothing that ends a hold, or keeps it, takes memory that is not there.
+            // Nothing that ends or keeps a hold may need more memory.
             Ok(Answer::Refused)
                 if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOff(..)) =>
             {
@@ -333,8 +359,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The answer arrives.
-    /// Ends what has ended by now, here and in the store.
+    /// Delivers the answer, then ends what has expired, here and in the store.
     fn end_windows(&mut self) {
         self.keep_places();
         self.server.expire();
@@ -358,7 +383,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A sleeper asks each 1.2 s at the latest, and so has its place in the line until now.
+    /// A sleeper asks at least each 1.2 s, and so keeps its place in the queue.
     fn keep_places(&mut self) {
         let (now_ms, now_s) = (self.server.now_ms(), (self.server.now_us / 1_000_000) as i64);
         let sleeps = |owner: &&Owner| matches!(owner.phase, Phase::Sleeps { .. }) && !owner.who.is_foreign();
@@ -374,13 +399,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether no request would be on its way for longer than any is: its owner has given it up by then, and
-    /// the server has it.
+    /// Whether no request is on its way for too long: by then its owner has abandoned it, and the server has
+    /// it.
     fn may_become(&self, now_us: u64) -> bool {
         self.requests.iter().all(|request| now_us <= request.sent_us + LATEST_US)
     }
 
-    /// When the next thing ends.
     fn next_end_us(&self) -> Option<u64> {
         let keys = self.server.keys.values().filter_map(|entry| entry.ends_ms).map(|ends| (ends + 1) * 1000);
         let owners = self.owners.iter().filter_map(|owner| match owner.phase {
@@ -398,7 +422,7 @@ impl<'a> World<'a> {
         let waits = |owner: &Owner| matches!(owner.phase, Phase::Idle | Phase::Wants | Phase::Sleeps { .. });
         let only_waits = self.owners.iter().filter(|owner| owner.who.client == client).all(waits)
             && !self.requests.iter().any(|request| request.who.client == client);
-        // A waiter behind one that dies is not to wait longer for that.
+        // A waiter behind one that dies must not wait longer for that.
         self.is_calm &= only_waits;
         for owner in &mut self.owners {
             if owner.who.client == client {

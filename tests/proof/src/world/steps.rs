@@ -1,4 +1,4 @@
-//! The steps that may be taken, and their outcomes.
+//! The possible steps, and their outcomes.
 
 use super::{Action, Phase, Request, TICK_US, World};
 use crate::explore;
@@ -81,7 +81,11 @@ impl explore::World for World<'_> {
         let mut next = self.clone();
         match *action {
             Action::Ask(owner) => {
+                let now_us = next.server.now_us;
                 let one = &mut next.owners[owner];
+                if one.phase == Phase::Idle {
+                    one.since_us = now_us;
+                }
                 let turn = match (one.has_asked, one.is_next) {
                     (false, _) => Turn::Wait,
                     (true, false) => Turn::Stand,
@@ -162,7 +166,7 @@ impl explore::World for World<'_> {
                 next.left.losses -= 1;
                 (next.is_calm, next.is_whole) = (false, false);
                 next.server.keys.clear();
-                // A server takes longer than this to come back.
+                // A server takes longer than this to return.
                 next.server.now_us += TICK_US;
                 next.end_windows();
                 for owner in &mut next.owners {

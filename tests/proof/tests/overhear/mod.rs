@@ -152,7 +152,7 @@ impl Ear {
     /// Each part is held, entered again, in vain asked for by another thread, released, renewed and taken
     /// away.
     fn listen(mut self) -> Foreign {
-        // It has asked for other things since it began.
+        // Redisson has sent other requests since it began.
         let mark = self.mark();
         while self.next() != ["ECHO", &mark] {}
         self.shared(Part::Plain, "");
@@ -207,7 +207,7 @@ impl Ear {
         let said = said.unwrap_or_else(|error| panic!("{verb}: {error}"));
         assert_eq!(said, expected, "{verb}");
         let mark = self.mark();
-        // It does not wait for the last that it sends.
+        // Redisson does not wait for the reply to the last command that it sends.
         let mut is_forgotten =
             !verb.ends_with("-unlock") && verb != "unlock" || verb.ends_with("force-unlock");
         let mut is_over = false;

@@ -1,4 +1,4 @@
-//! What was explored: each table whole in `target/figures`, and a line about each in `docs/figures/proof.md`.
+//! The runs of the models: each table whole in `target/figures`, and a line about each in `docs/figures/proof.md`.
 
 use std::fs;
 use std::path::Path;

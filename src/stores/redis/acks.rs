@@ -1,0 +1,483 @@
+//! Grants that count only when replicas have acknowledged them, or when they are in files.
+//!
+//! A grant goes over the shared connection, like all requests about its lock. WAIT goes over another, which it
+//! blocks until the replicas have what the server had written by then. So one WAIT serves all grants before it
+//! and stops nobody else: a *round*. Later grants gather for the next round, which a thread of theirs leads.
+//!
+//! WAIT counts from the last write of its own connection (on servers before 7.2: from its last command). So a
+//! round writes first, after all its grants: the expiry of the leader's lock, as it is.
+//!
+//! After a failover the connection may lead to another server than that which granted. So a round asks first,
+//! for each grant, whether this server has it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::copies::{Copies, Durable};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ident::LockName;
+use crate::observe::event::Event;
+use crate::observe::reporter::Reporter;
+use crate::seam::{Answer, Failure};
+use crate::stores::redis::conn::connections::Connections;
+use crate::stores::redis::conn::dialog::Dialog;
+use crate::stores::redis::reply::{Expected, accepted, refusal, tagged, unexpected};
+use crate::stores::redis::script::{Command, TOUCH};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment, millis};
+
+/// After this time without an acknowledgement the server says whether a replica is connected at all.
+const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
+
+pub(crate) struct Acks {
+    connections: Arc<Connections>,
+    scripts: bool,
+    wanted: Copies,
+    rounds: Mutex<Rounds>,
+    /// The server may have no replica: it is asked before it is waited for.
+    is_alone: AtomicBool,
+    /// The observers were notified that there is none.
+    is_reported: AtomicBool,
+    reporter: Arc<Reporter>,
+    /// For the observers.
+    server: Arc<str>,
+}
+
+#[derive(Default)]
+struct Rounds {
+    /// A round is on its way.
+    is_asking: bool,
+    /// The next one, which gathers grants.
+    next: Option<Arc<Round>>,
+}
+
+struct Round {
+    state: Mutex<RoundState>,
+    changed: Condvar,
+}
+
+impl Default for Round {
+    fn default() -> Round {
+        Round { state: Mutex::default(), changed: Condvar::new() }
+    }
+}
+
+#[derive(Default)]
+struct RoundState {
+    /// One request for each grant: does the server have it?
+    checks: Vec<Command>,
+    waiting: usize,
+    phase: Phase,
+}
+
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Gathering,
+    /// The next of its threads to wake leads it.
+    Vacant,
+    Asking,
+    /// With the answers to the checks, if all grants are where they have to be.
+    Over(Result<Vec<Value>>),
+}
+
+enum Turn {
+    Leads,
+    IsOver,
+    IsLate,
+}
+
+/// What a round has to know of a grant.
+pub(crate) struct Grant {
+    pub(crate) lock: Arc<LockName>,
+    /// Asks whether the server has it; the answer, if so.
+    pub(crate) check: Command,
+    pub(crate) expected: Value,
+    /// Undoes it. For several grants of one script, whose first this is, all.
+    pub(crate) undo: Command,
+    /// Where scripts may not be used.
+    pub(crate) scriptless: Option<Scriptless>,
+}
+
+/// The same without scripts, for an owner's token.
+#[derive(Clone)]
+pub(crate) struct Scriptless {
+    pub(crate) token: String,
+    /// As the script `touch.lua`; `false`: nothing was written.
+    pub(crate) touch: OnToken,
+    /// `false`: the owner did not hold it.
+    pub(crate) undo: OnToken,
+}
+
+type OnToken = fn(&mut Dialog<'_>, &str, &str) -> Answer<bool>;
+
+impl Acks {
+    pub(crate) fn new(
+        connections: &Arc<Connections>,
+        scripts: bool,
+        wanted: Copies,
+        reporter: &Arc<Reporter>,
+        server: &str,
+    ) -> Arc<Acks> {
+        Arc::new(Acks {
+            connections: Arc::clone(connections),
+            scripts,
+            wanted,
+            rounds: Mutex::default(),
+            is_alone: AtomicBool::new(wanted.unless_alone),
+            is_reported: AtomicBool::new(false),
+            reporter: Arc::clone(reporter),
+            server: server.into(),
+        })
+    }
+
+    /// Waits until the grant has its copies; without them it is undone.
+    pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
+        self.reach(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
+            Ok(true) => Failure::Refused(error),
+            Ok(false) | Err(_) => Failure::Unknown(error),
+        })
+    }
+
+    fn undo(&self, grant: &Grant, deadline: Moment) -> Answer<bool> {
+        if let Some(Scriptless { token, undo, .. }) = self.scriptless(grant) {
+            return self.connections.dialog(deadline, |dialog| undo(dialog, grant.lock.key(), token));
+        }
+        let reply = self.connections.call(&grant.undo, deadline)?;
+        Ok(tagged(reply, Expected::Nothing)?.tag() == b"freed")
+    }
+
+    fn scriptless<'a>(&self, grant: &'a Grant) -> Option<&'a Scriptless> {
+        if self.scripts { None } else { grant.scriptless.as_ref() }
+    }
+
+    /// As [`confirm`](Self::confirm), without undoing.
+    pub(crate) fn reach(&self, grant: &Grant, deadline: Moment) -> Result<()> {
+        let begun = Clock::System.now();
+        // WAIT ends a little before the time of the request does.
+        let limit = self.wanted.within.min(deadline.since(begun).mul_f64(0.9));
+        let until = begun.plus(limit);
+        loop {
+            let (round, at, leads) = self.enter(&grant.check);
+            let leads = leads
+                || match round.wait(until) {
+                    Turn::Leads => true,
+                    Turn::IsOver => false,
+                    Turn::IsLate => return Err(self.too_few(None)),
+                };
+            if leads {
+                self.lead(&round, grant, until, deadline);
+            }
+            match round.answer(at) {
+                Ok(answer) if answer == grant.expected => return Ok(()),
+                Ok(Value::ServerError(error)) => return Err(refusal(&error, Expected::Nothing)),
+                Ok(_) => return Err(gone()),
+                Err(error) if leads || Clock::System.now() >= until => return Err(error),
+                // The time of another grant was over first.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// How many grants the next round has.
+    #[cfg(all(test, unix, not(leasehold_shuttle)))]
+    pub(crate) fn gathered(&self) -> usize {
+        self.rounds.lock().next.as_ref().map_or(0, |round| round.state.lock().checks.len())
+    }
+
+    /// Adds a grant to the round that gathers; returns its place there, and whether this thread leads the
+    /// round, at once.
+    fn enter(&self, check: &Command) -> (Arc<Round>, usize, bool) {
+        let mut rounds = self.rounds.lock();
+        let round = Arc::clone(rounds.next.get_or_insert_default());
+        let mut state = round.state.lock();
+        state.checks.push(check.clone());
+        state.waiting += 1;
+        let at = state.checks.len() - 1;
+        let leads = !std::mem::replace(&mut rounds.is_asking, true);
+        if leads {
+            rounds.next = None;
+            state.phase = Phase::Asking;
+        }
+        drop(state);
+        (round, at, leads)
+    }
+
+    fn lead(&self, round: &Round, grant: &Grant, until: Moment, deadline: Moment) {
+        let checks = std::mem::take(&mut round.state.lock().checks);
+        let panicked =
+            || Error::new(ErrorKind::Resource, "lock", "the thread that asked the replicas panicked");
+        let mut leader = Leader { acks: self, round, outcome: Err(panicked()) };
+        let asked = self.connections.dialog(deadline, |dialog| self.ask(dialog, grant, checks, until));
+        leader.outcome = asked.map_err(Failure::into_error).flatten();
+    }
+
+    /// One round. The inner result is the answers to the checks, if replicas and files have what the server
+    /// had before.
+    fn ask(
+        &self,
+        dialog: &mut Dialog<'_>,
+        grant: &Grant,
+        checks: Vec<Command>,
+        until: Moment,
+    ) -> Answer<Result<Vec<Value>>> {
+        let count = checks.len();
+        let mut commands = checks;
+        if self.is_alone.load(Ordering::SeqCst) {
+            commands.push(Command::new("ROLE"));
+            let mut answers = dialog.say(&commands)?;
+            commands.truncate(count);
+            if replicas_in(answers.pop()) == Some(Seen::Nobody) && self.wanted.durable.is_none() {
+                self.note(true);
+                return Ok(Ok(answers));
+            }
+        }
+        let scriptless = self.scriptless(grant);
+        if let Some(Scriptless { token, touch, .. }) = scriptless {
+            if !touch(dialog, grant.lock.key(), token)? {
+                return Ok(Err(gone()));
+            }
+        } else {
+            // With its body: sent again, it would come after the WAIT.
+            commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
+        }
+        let wants_replica = self.wanted.replicas > 0;
+        if wants_replica {
+            let first = if self.wanted.unless_alone { ASK_WHO_AFTER } else { Duration::MAX };
+            commands.push(self.wait(first.min(limit_of(until))));
+        }
+        let mut answers = dialog.say(&commands)?.into_iter();
+        let held: Vec<Value> = answers.by_ref().take(count).collect();
+        if scriptless.is_none() && answers.next() != Some(Value::Int(1)) {
+            return Ok(Err(gone()));
+        }
+        if wants_replica && let Err(error) = self.replicas_have(dialog, answers.next(), until)? {
+            return Ok(Err(error));
+        }
+        Ok(self.files_have(dialog, until)?.map(|()| held))
+    }
+
+    /// Whether enough replicas have it, by the answer to the first WAIT, or to another.
+    fn replicas_have(
+        &self,
+        dialog: &mut Dialog<'_>,
+        first: Option<Value>,
+        until: Moment,
+    ) -> Answer<Result<()>> {
+        let wanted = i64::from(self.wanted.replicas);
+        let mut count = acknowledged(first);
+        if self.wanted.unless_alone && matches!(count, Ok(count) if count < wanted) {
+            match replicas_in(dialog.say(&[Command::new("ROLE")])?.pop()) {
+                // A replica that has acknowledged nothing yet still loads what it missed.
+                Some(Seen::Nobody | Seen::Loading) => {
+                    self.note(true);
+                    return Ok(Ok(()));
+                }
+                Some(Seen::Somebody) | None => self.is_alone.store(false, Ordering::SeqCst),
+            }
+            count = acknowledged(dialog.say(&[self.wait(limit_of(until))])?.pop());
+        }
+        Ok(count.and_then(|count| {
+            if count < wanted {
+                return Err(self.too_few(Some(count)));
+            }
+            self.note(false);
+            Ok(())
+        }))
+    }
+
+    fn files_have(&self, dialog: &mut Dialog<'_>, until: Moment) -> Answer<Result<()>> {
+        let Some(Durable { local, replicas }) = self.wanted.durable else { return Ok(Ok(())) };
+        let wait = Command::new("WAITAOF").arg(local).arg(replicas).arg(millis(limit_of(until)).max(1));
+        let answer = dialog.say(&[wait])?.pop().unwrap_or(Value::Nil);
+        Ok(match accepted(answer) {
+            Ok(Value::Array(counts)) => match counts.as_slice() {
+                [Value::Int(own), Value::Int(others)] => {
+                    let has_all = *own >= local.into() && *others >= replicas.into();
+                    if has_all { Ok(()) } else { Err(self.not_durable(*own, *others)) }
+                }
+                _ => Err(unexpected(&Value::Array(counts))),
+            },
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => Err(waitaof_refused(&error)),
+        })
+    }
+
+    /// 0 would be without a limit.
+    fn wait(&self, within: Duration) -> Command {
+        Command::new("WAIT").arg(self.wanted.replicas).arg(millis(within).max(1))
+    }
+
+    /// Notes whether the server has no replica, and reports it if that is news.
+    fn note(&self, is_alone: bool) {
+        self.is_alone.store(is_alone, Ordering::SeqCst);
+        if self.is_reported.swap(is_alone, Ordering::SeqCst) != is_alone {
+            let server = Arc::clone(&self.server);
+            self.reporter.observe_news(move |observer| {
+                let server = &*server;
+                let event =
+                    if is_alone { Event::NoReplica { server } } else { Event::ReplicaBack { server } };
+                observer.event(&event);
+            });
+        }
+    }
+
+    /// `count`: of acknowledgements, if known.
+    fn too_few(&self, count: Option<i64>) -> Error {
+        let Copies { replicas, within, unless_alone, .. } = self.wanted;
+        let count = count.map_or_else(|| "too few".to_owned(), |count| count.to_string());
+        let remedy = if unless_alone { "; without_replicas() grants without them" } else { "" };
+        let words = format!(
+            "{count} of {replicas} replicas acknowledged it within {within:?}, and the grant is undone: see \
+             their state in the server's INFO replication{remedy}"
+        );
+        Error::new(ErrorKind::Busy, "lock", words)
+    }
+
+    fn not_durable(&self, own: i64, others: i64) -> Error {
+        let (within, Some(Durable { local, replicas })) = (self.wanted.within, self.wanted.durable) else {
+            return gone();
+        };
+        let words = format!(
+            "after {within:?} it was in {own} of {local} files of the server and in {others} of {replicas} of its \
+             replicas, and the grant is undone: see aof_enabled and aof_last_write_status in their INFO persistence"
+        );
+        Error::new(ErrorKind::Busy, "lock", words)
+    }
+}
+
+fn limit_of(until: Moment) -> Duration {
+    until.since(Clock::System.now())
+}
+
+fn gone() -> Error {
+    let words = "the server no longer had the grant when its replicas were asked";
+    Error::new(ErrorKind::Busy, "lock", words)
+}
+
+fn acknowledged(answer: Option<Value>) -> Result<i64> {
+    match accepted(answer.unwrap_or(Value::Nil)) {
+        Ok(Value::Int(count)) => Ok(count),
+        Ok(other) => Err(unexpected(&other)),
+        Err(error) => {
+            let refused = refusal(&error, Expected::Nothing);
+            Err(match refused.kind() {
+                kind @ (ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused) => {
+                    let words = "the server refuses WAIT, which shows that a replica has the grant: allow it, or set \
+                                 without_replicas()";
+                    Error::new(kind, "lock", words).with_source(refused)
+                }
+                _ => refused,
+            })
+        }
+    }
+}
+
+/// The replicas that a server lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Nobody,
+    /// None of them has acknowledged anything.
+    Loading,
+    Somebody,
+}
+
+/// By the answer to ROLE; `None`: the server does not say.
+fn replicas_in(role: Option<Value>) -> Option<Seen> {
+    let Some(Value::Array(parts)) = role else { return None };
+    let Some(Value::Array(replicas)) = parts.get(2) else { return None };
+    // Address, port, and how much it has acknowledged.
+    let is_loading = |replica: &Value| match replica {
+        Value::Array(parts) => matches!(parts.get(2), Some(Value::BulkString(offset)) if offset == b"0"),
+        _ => false,
+    };
+    Some(match replicas.as_slice() {
+        [] => Seen::Nobody,
+        all if all.iter().all(is_loading) => Seen::Loading,
+        _ => Seen::Somebody,
+    })
+}
+
+fn waitaof_refused(error: &redis::ServerError) -> Error {
+    let refused = refusal(error, Expected::Nothing);
+    let is_off = error.details().is_some_and(|text| text.contains("appendonly is disabled"));
+    let words = match refused.kind() {
+        _ if is_off => {
+            "the server keeps no append-only file, which durable() waits for: set appendonly there, or durable(0, …)"
+        }
+        ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused => {
+            "the server refuses WAITAOF, by which durable() waits: it came with Redis 7.2"
+        }
+        _ => return refused,
+    };
+    let kind = if is_off { ErrorKind::Unsupported } else { refused.kind() };
+    Error::new(kind, "lock", words).with_source(refused)
+}
+
+impl Round {
+    /// Waits until the round is over, or this thread is to lead it.
+    fn wait(&self, until: Moment) -> Turn {
+        let mut state = self.state.lock();
+        loop {
+            match state.phase {
+                Phase::Over(_) => return Turn::IsOver,
+                // Also a thread whose time is over: nobody else may be left.
+                Phase::Vacant => {
+                    state.phase = Phase::Asking;
+                    return Turn::Leads;
+                }
+                Phase::Gathering | Phase::Asking => {}
+            }
+            let left = limit_of(until);
+            if left.is_zero() {
+                state.waiting -= 1;
+                return Turn::IsLate;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+    }
+
+    /// Has one of its threads lead it; `false`: none is left.
+    fn find_leader(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_wanted = state.waiting > 0;
+        if is_wanted {
+            state.phase = Phase::Vacant;
+            self.changed.notify_one();
+        }
+        is_wanted
+    }
+
+    /// The answer to the check of the grant at this place, or why the round failed.
+    fn answer(&self, at: usize) -> Result<Value> {
+        match &mut self.state.lock().phase {
+            Phase::Over(Ok(answers)) => {
+                Ok(answers.get_mut(at).map_or(Value::Nil, |answer| std::mem::replace(answer, Value::Nil)))
+            }
+            Phase::Over(Err(error)) => Err(error.copy()),
+            Phase::Gathering | Phase::Vacant | Phase::Asking => Err(gone()),
+        }
+    }
+}
+
+/// Ends its round, and has the next one led, however the leading thread leaves.
+struct Leader<'a> {
+    acks: &'a Acks,
+    round: &'a Round,
+    outcome: Result<Vec<Value>>,
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        let mut rounds = self.acks.rounds.lock();
+        // A round that nobody waits for any more is dropped.
+        rounds.is_asking = rounds.next.take().is_some_and(|next| next.find_leader());
+        drop(rounds);
+        let outcome = std::mem::replace(&mut self.outcome, Ok(Vec::new()));
+        self.round.state.lock().phase = Phase::Over(outcome);
+        self.round.changed.notify_all();
+    }
+}

@@ -1,0 +1,27 @@
+-- Has the next owner that waits for a fair lock recall it (see `fair_acquire.lua`), and tells whether any wait.
+--
+-- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:kept -> '': nobody has recalled it
+-- KEYS[2] queue        who waits, first come first
+-- KEYS[3] timeouts     until when each of them counts as alive for Redisson
+-- KEYS[4] heartbeats   until when each waiter that keeps its place alive does: Redisson's do not
+-- ARGV[1] owner        who holds it
+--
+-- Returns as `hear.lua`
+local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local owner = ARGV[1]
+
+if redis.call('hexists', lock, owner) == 0 then
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, owner)
+  return {'lost'}
+end
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local is_wanted = false
+for _, waiter in ipairs(redis.call('lrange', queue, 0, 15)) do
+  local until_ms = redis.call('zscore', heartbeats, waiter) or redis.call('zscore', timeouts, waiter)
+  is_wanted = is_wanted or tonumber(until_ms or 0) > now_ms
+end
+-- The hash has an end and an owner. Where memory is out, only these looks see who waits.
+local is_new = redis.pcall('hset', lock, 'leasehold:kept', '') == 1
+return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

@@ -1,0 +1,31 @@
+-- Has the next client that waits for a lock recall it (see `acquire.lua`), and tells whether any wait.
+--
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:kept -> '': nobody has recalled it
+-- ARGV[1] owner      who holds it
+-- ARGV[2] channel    where others listen for its release: Redisson's waiters, who send no recall
+-- ARGV[3] own        how many of those are this client
+--
+-- Returns {'wanted'}     others wait for it
+--         {'unmarked'}   none are seen, and no recall would have been sent up to now
+--         {'stays'}      none are seen
+--         {'lost'}       the owner does not hold it
+local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+if redis.call('hexists', lock, owner) == 0 then
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, owner)
+  return {'lost'}
+end
+local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+local time = redis.call('time')
+local line = redis.pcall('zrange', 'leasehold_lock_line:' .. tag, 0, 15, 'WITHSCORES')
+local is_wanted = false
+for at = 1, #line, 2 do
+  is_wanted = is_wanted or line[at] ~= owner:sub(1, 36) and not is_dead(line[at + 1], time[1])
+end
+-- Nobody listens to a sharded channel on a server that knows none. If the user may not ask, nobody is seen.
+local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
+is_wanted = is_wanted or (plain[2] or own) + (sharded[2] or 0) > own
+-- The hash has an end and an owner. Where memory is out, only these looks see who waits.
+local is_new = redis.pcall('hset', lock, 'leasehold:kept', '') == 1
+return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

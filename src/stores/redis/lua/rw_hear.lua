@@ -1,0 +1,28 @@
+-- Has the next owner that waits for a holder of a read-write lock recall it (see `recall.lua`), and tells whether one
+-- did since the last time. Those who wait are not seen otherwise.
+--
+-- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
+-- ARGV[1] field      the holder's, in the hash
+-- ARGV[2] lasts_ms   it is recalled within this time from now on
+--
+-- Returns {'wanted'}   one did
+--         {'stays'}    none did
+--         {'lost'}     the owner does not hold it
+local lock = KEYS[1]
+local field, lasts_ms = ARGV[1], tonumber(ARGV[2])
+
+if redis.call('hexists', lock, field) == 0 then
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, field)
+  return {'lost'}
+end
+local time = redis.call('time')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local hearers = 'leasehold_rwlock_hearers:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
+local before = redis.pcall('zscore', hearers, field)
+redis.pcall('zremrangebyscore', hearers, -now_ms, now_ms)
+redis.pcall('zadd', hearers, now_ms + lasts_ms, field)
+if redis.pcall('pexpire', hearers, lasts_ms * 2) ~= 1 then
+  redis.pcall('zrem', hearers, field)
+end
+return {type(before) == 'string' and tonumber(before) < 0 and 'wanted' or 'stays'}

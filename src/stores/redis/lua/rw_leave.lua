@@ -1,0 +1,22 @@
+-- Takes a client's writers out of a read-write lock's line (see `line.lua`), and passes on what was kept for them.
+--
+-- KEYS[1] lock      the lock's hash
+-- ARGV[1] client    who waits no more
+-- ARGV[2] channel   where readers listen
+--
+-- Returns {'left'}
+local lock, client, channel = KEYS[1], ARGV[1], ARGV[2]
+
+local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
+if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
+  redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
+  removed = tell_line(lock, redis.call('pttl', lock) == -2) and 0 or 1
+elseif removed == 1 then
+  tell_line(lock, false)
+end
+-- Readers may have waited for this writer. 1 wakes all of Redisson's too.
+if removed == 1 and redis.pcall('exists', 'leasehold_rwlock_readers:' .. tag) == 1 then
+  redis.pcall('publish', channel, '1')
+end
+return {'left'}

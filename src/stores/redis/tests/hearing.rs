@@ -1,0 +1,142 @@
+//! Holds that hear of others: the marks, and who is recalled and seen.
+
+use crate::seam::capabilities::{CachedCheck, HoldCaching};
+use crate::seam::{Claim, Inspect, Kind, QueueMode, Release, Store};
+use crate::stores::redis::store::RedisStore;
+use crate::stores::redis::tests::harness::{Said, Server, claim, granted, soon};
+use crate::stores::redis::tests::kinds::Messages;
+
+/// What a check may say where nobody waits: of a first check, or not.
+const CALM: [(Kind, Kind, CachedCheck); 4] = [
+    (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
+    (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),
+    (Kind::Read, Kind::Write, CachedCheck::Stays),
+    (Kind::Write, Kind::Read, CachedCheck::Stays),
+];
+
+fn holder(kind: Kind) -> Claim {
+    Claim { hears: true, ..claim(kind, "k", 30_000) }
+}
+
+fn check(store: &RedisStore, holder: &Claim) -> CachedCheck {
+    store.check_holds(std::slice::from_ref(holder), soon()).pop().unwrap().done()
+}
+
+#[test]
+fn each_kinds_waiters_recall_a_holder_that_hears() {
+    for (held, wanted, first) in CALM {
+        let server = Server::start(&[]);
+        let store = server.store();
+        let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+        let (holder, channels) = (holder(held), "leasehold_wake:{k}:");
+        granted(store.attempt(&holder, 1, soon()));
+        let tries = Claim { waits: false, ..claim(wanted, "k", 30_000) };
+        let waits = Claim { waits: true, queue_mode: QueueMode::Waits, ..claim(wanted, "k", 30_000) };
+        let asks = |claim: &Claim| _ = store.attempt(claim, 1, soon()).done();
+        asks(&waits);
+        assert_eq!(messages.payloads(), [""; 0], "{held:?}: not marked");
+        store.clean_up(std::slice::from_ref(&waits), soon());
+        server.run(&["DEL", "leasehold_lock_line:{k}"]);
+        assert_eq!(check(&store, &holder), first, "{held:?}");
+        assert_eq!(check(&store, &holder), CachedCheck::Stays, "{held:?}");
+        for _ in 0..2 {
+            asks(&tries);
+            assert_eq!(messages.payloads(), [""; 0], "{held:?}: a single try");
+            asks(&waits);
+            asks(&waits);
+            let recall = (format!("{channels}{}", holder.owner.client()), "recall".to_owned());
+            assert_eq!(messages.take(), [recall], "{held:?}: once");
+            assert_eq!(check(&store, &holder), CachedCheck::Wanted, "{held:?}");
+        }
+        store.close();
+    }
+}
+
+/// A waiter that is in no queue, as one that spins, has taken the mark.
+#[test]
+fn a_mark_that_a_recall_took_is_missed_and_set_anew() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut listening = Messages::of(&server, "leasehold_wake:{k}:");
+    let holder = holder(Kind::Mutex);
+    granted(store.attempt(&holder, 1, soon()));
+    let spins = Claim { waits: true, ..claim(Kind::Mutex, "k", 30_000) };
+    for _ in 0..2 {
+        assert_eq!(check(&store, &holder), CachedCheck::Unmarked);
+        _ = store.attempt(&spins, 1, soon()).done();
+        assert_eq!(listening.payloads(), ["recall"]);
+    }
+    store.close();
+}
+
+/// A check that comes after the release, or after the next grant.
+#[test]
+fn a_late_mark_marks_nobody() {
+    for (held, _, _) in CALM {
+        let server = Server::start(&[]);
+        let store = server.store();
+        let (holder, next) = (holder(held), claim(held, "k", 30_000));
+        granted(store.attempt(&holder, 1, soon()));
+        check(&store, &holder);
+        let ttl_ms = server.number(&["PTTL", "leasehold_rwlock_hearers:{k}"]);
+        assert_eq!(ttl_ms > 0, matches!(held, Kind::Read | Kind::Write), "{held:?}: it ends by itself");
+        _ = store.release(&holder, 0, soon()).done();
+        assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}");
+        assert_eq!(check(&store, &holder), CachedCheck::Lost);
+        assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}: free");
+        granted(store.attempt(&next, 1, soon()));
+        assert_eq!(check(&store, &holder), CachedCheck::Lost);
+        assert_eq!(server.number(&["HEXISTS", "k", "leasehold:kept"]), 0, "{held:?}: another's");
+        store.close();
+    }
+}
+
+#[test]
+fn a_check_sees_the_living_in_line() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let holder = holder(Kind::Mutex);
+    granted(store.attempt(&holder, 1, soon()));
+    check(&store, &holder);
+    let (now_s, other) =
+        (server.number(&["EVAL", "return redis.call('time')[1]", "0"]), claim(Kind::Mutex, "k", 1));
+    let stands = |client: String, ago_s: i64| {
+        server.run(&["DEL", "leasehold_lock_line:{k}"]);
+        let score = ((now_s - ago_s) % 100).to_string();
+        server.run(&["ZADD", "leasehold_lock_line:{k}", &score, &client]);
+    };
+    stands(other.owner.client().to_string(), 20);
+    assert_eq!(check(&store, &holder), CachedCheck::Stays, "it is dead");
+    stands(holder.owner.client().to_string(), 0);
+    assert_eq!(check(&store, &holder), CachedCheck::Stays, "its own client");
+    stands(other.owner.client().to_string(), 0);
+    assert_eq!(check(&store, &holder), CachedCheck::Wanted);
+    store.close();
+}
+
+/// Redisson, and people, ask for the holder's name.
+#[test]
+fn the_holder_is_found_beside_all_that_is_said_of_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for kind in [Kind::Mutex, Kind::Fair] {
+        let (holder, other) = (holder(kind), claim(kind, "k", 30_000));
+        server.run(&[
+            "HSET",
+            "k",
+            "leasehold:about",
+            "where",
+            "leasehold:kept",
+            "",
+            &holder.owner.to_string(),
+            "1",
+        ]);
+        server.run(&["PEXPIRE", "k", "30000"]);
+        let released = store.release(&other, 0, soon()).done();
+        assert_eq!(released, Release::NotHeld { holder: Some(holder.owner.to_string()) });
+        let seen = Inspect::inspect(&store, kind, &other.name, other.owner, soon()).done();
+        assert_eq!(seen.unwrap().holder, holder.owner.to_string());
+        server.run(&["DEL", "k"]);
+    }
+    store.close();
+}

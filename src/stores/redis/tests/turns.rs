@@ -1,0 +1,219 @@
+//! The turns of readers and writers, and the line for permits: effects of the scripts, and their messages.
+
+use std::time::Duration;
+
+use crate::seam::capabilities::WaitQueues;
+use crate::seam::{Attempt, Claim, Counting, Kind, QueueMode, Release, Store};
+use crate::stores::redis::store::RedisStore;
+use crate::stores::redis::tests::harness::{Said, Server, granted, soon};
+use crate::stores::redis::tests::kinds::{Messages, again, busy, count, freed, list, now_ms, of, set_up};
+
+const LINE: &str = "leasehold_lock_line:{k}";
+const NEXT: &str = "leasehold_lock_next:{k}";
+const READERS: &str = "leasehold_rwlock_readers:{k}";
+/// Longer than readers let a writer wait.
+const LONG_MS: u64 = 100;
+
+/// A waiter of a client of its own, which has waited for so long.
+fn waits(kind: Kind, waited_ms: u64) -> Claim {
+    Claim { queue_mode: QueueMode::Waits, waited: Duration::from_millis(waited_ms), ..of(kind) }
+}
+
+fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
+    Claim { queue_mode, ..claim.clone() }
+}
+
+/// Whether the client stands in the line as the first.
+fn stands(store: &RedisStore, claim: &Claim) -> bool {
+    match store.attempt(claim, 1, soon()).done() {
+        Attempt::InWaitQueue { watches, .. } => watches,
+        other => panic!("not in line but {other:?}"),
+    }
+}
+
+fn client(claim: &Claim) -> String {
+    claim.owner.client().to_string()
+}
+
+fn message(to: &Claim, word: &str) -> (String, String) {
+    (format!("leasehold_wake:{{k}}:{}", client(to)), word.to_owned())
+}
+
+/// What is kept for a writer stays so for longer than this machine may be busy.
+fn keep_for(server: &Server, claim: &Claim) {
+    server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
+}
+
+/// The same of readers that are expected.
+fn expect_for_long(server: &Server) {
+    server.run(&["ZADD", READERS, "6", "link"]);
+}
+
+#[test]
+fn a_long_waiting_writer_holds_later_readers_back() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (reader, late, writer) = (waits(Kind::Read, 0), waits(Kind::Read, 0), waits(Kind::Write, LONG_MS));
+    granted(store.attempt(&reader, 1, soon()));
+    assert_eq!(server.keys().len(), 2, "nobody waits");
+    assert!(stands(&store, &writer));
+    assert!((30_000..=60_000).contains(&server.number(&["PTTL", LINE])));
+    assert_eq!(busy(&store, &late), None);
+    assert!((1..=6_000).contains(&server.number(&["PTTL", READERS])));
+    granted(store.attempt(&reader, 2, soon()));
+    let beside = Claim { waited: Duration::MAX, ..again(&reader) };
+    granted(store.attempt(&beside, 1, soon()));
+    freed(&store, &beside);
+    let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
+    store.leave_wait_queue(&writer, soon());
+    granted(store.attempt(&late, 1, soon()));
+    assert_eq!(messages.payloads(), ["1"], "readers are told that it waits no more");
+
+    // A writer that died, or hangs, holds nobody back once it is silent.
+    let silent = waits(Kind::Write, LONG_MS);
+    assert!(stands(&store, &silent));
+    assert_eq!(busy(&store, &again(&late)), None);
+    let score = server.number(&["ZSCORE", LINE, &client(&silent)]);
+    let ago = (now_ms(&server) / 1_000 - 7).rem_euclid(100);
+    server.run(&["ZADD", LINE, &(score - score % 100 + ago).to_string(), &client(&silent)]);
+    granted(store.attempt(&again(&late), 1, soon()));
+    assert_eq!(server.number(&["EXISTS", LINE]), 0);
+    store.close();
+}
+
+#[test]
+fn readers_and_writers_take_turns() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (writer, next) = (waits(Kind::Write, 0), waits(Kind::Write, LONG_MS));
+    let readers = [waits(Kind::Read, 0), waits(Kind::Read, 0)];
+    granted(store.attempt(&writer, 1, soon()));
+    readers.iter().for_each(|reader| assert!(busy(&store, reader).is_some()));
+    assert!(stands(&store, &next));
+    expect_for_long(&server);
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    let mut releases = Messages::of(&server, "redisson_rwlock:{k}");
+    freed(&store, &writer);
+    assert_eq!(messages.take(), [message(&next, "standby")]);
+    assert_eq!(releases.payloads(), ["1", "0"]);
+    assert!(stands(&store, &by(&next, QueueMode::InWaitQueue)), "readers are awaited");
+
+    let phase = server.number(&["ZSCORE", READERS, "phase"]);
+    while now_ms(&server) <= phase {}
+    let waited = |reader: &Claim| Claim { waited: Duration::from_secs(1), ..reader.clone() };
+    granted(store.attempt(&waited(&readers[0]), 1, soon()));
+    assert_eq!(busy(&store, &waits(Kind::Read, 0)), None, "it came later");
+    freed(&store, &readers[0]);
+    assert_eq!(messages.take(), [], "another reader is awaited still");
+    granted(store.attempt(&waited(&readers[1]), 1, soon()));
+    freed(&store, &readers[1]);
+    assert_eq!(messages.take(), [message(&next, "next")]);
+    assert_eq!(releases.payloads(), ["0", "0"], "Redisson's waiters are told as ever");
+    keep_for(&server, &next);
+    assert!(busy(&store, &waits(Kind::Read, 0)).is_some(), "it is kept for the writer");
+    granted(store.attempt(&by(&next, QueueMode::IsNext), 1, soon()));
+    assert_eq!(server.number(&["EXISTS", LINE, NEXT]), 0);
+    store.close();
+}
+
+#[test]
+fn a_reader_that_does_not_come_is_awaited_once() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (writer, next) = (waits(Kind::Write, 0), waits(Kind::Write, LONG_MS));
+    granted(store.attempt(&writer, 1, soon()));
+    assert!(busy(&store, &waits(Kind::Read, 0)).is_some());
+    assert!(stands(&store, &next));
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    freed(&store, &writer);
+    assert_eq!(messages.take(), [message(&next, "standby")]);
+    granted(store.attempt(&by(&writer, QueueMode::Barges), 1, soon()));
+    freed(&store, &writer);
+    assert_eq!(messages.take(), [message(&next, "next")]);
+    // Whom nobody awaits the last reader's end is told of.
+    server.run(&["DEL", NEXT]);
+    let late = waits(Kind::Read, 0);
+    granted(store.attempt(&late, 1, soon()));
+    assert!(stands(&store, &by(&next, QueueMode::Waits)));
+    freed(&store, &late);
+    assert_eq!(messages.take(), [message(&next, "next")]);
+    store.close();
+}
+
+#[test]
+fn a_writer_notified_in_vain_keeps_its_place() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let (first, second, reader) =
+        (waits(Kind::Write, 200), waits(Kind::Write, LONG_MS), waits(Kind::Read, 0));
+    granted(store.attempt(&reader, 1, soon()));
+    assert!(stands(&store, &first) && !stands(&store, &second));
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    freed(&store, &reader);
+    assert_eq!(messages.take(), [message(&first, "next"), message(&second, "standby")]);
+    server.run(&["DEL", NEXT]);
+    granted(store.attempt(&by(&waits(Kind::Write, 0), QueueMode::Barges), 1, soon()));
+    assert!(stands(&store, &by(&first, QueueMode::IsNext)));
+    assert_eq!(list(&server, &["ZRANGE", LINE, "0", "-1"]), [client(&first), client(&second)]);
+    store.close();
+}
+
+#[test]
+fn a_release_of_permits_notifies_as_many_clients() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    set_up(&store, Kind::Semaphore, 2);
+    let holder = Claim { units: 2, is_granted: true, ..waits(Kind::Semaphore, 0) };
+    granted(store.attempt(&holder, 1, soon()));
+    let [first, second, third] = [300, 200, 100].map(|waited| waits(Kind::Semaphore, waited));
+    assert!(stands(&store, &first) && !stands(&store, &second) && !stands(&store, &third));
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    let mut releases = Messages::of(&server, "redisson_sc:{k}");
+    freed(&store, &holder);
+    let told = [message(&first, "next"), message(&second, "next"), message(&third, "standby")];
+    assert_eq!(messages.take(), told);
+    assert_eq!(releases.payloads(), ["2"], "Redisson's waiters are told as ever");
+    for claim in [&first, &second] {
+        server.run(&["ZADD", NEXT, &(now_ms(&server) + 60_000).to_string(), &client(claim)]);
+    }
+    server.run(&["PEXPIRE", NEXT, "60000"]);
+    assert!(!stands(&store, &waits(Kind::Semaphore, 0)), "both are kept");
+    granted(store.attempt(&by(&first, QueueMode::IsNext), 1, soon()));
+    assert!(stands(&store, &by(&third, QueueMode::InWaitQueue)));
+    granted(store.attempt(&by(&second, QueueMode::IsNext), 1, soon()));
+    assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Ask), Some(0));
+    assert_eq!(messages.take(), []);
+    // Permits that are added are released ones.
+    assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(1));
+    assert_eq!(messages.take().first(), Some(&message(&third, "next")));
+    store.close();
+}
+
+#[test]
+fn permits_too_few_for_one_go_to_those_behind_it() {
+    for kind in [Kind::Semaphore, Kind::Permits] {
+        let server = Server::start(&[]);
+        let store = server.store();
+        set_up(&store, kind, 1);
+        let holder = Claim { is_granted: true, ..waits(kind, 0) };
+        granted(store.attempt(&holder, 1, soon()));
+        let greedy = Claim { units: 3, ..waits(kind, 300) };
+        let (modest, last) = (waits(kind, 200), waits(kind, 100));
+        assert!(stands(&store, &greedy) && !stands(&store, &modest) && !stands(&store, &last));
+        let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+        freed(&store, &holder);
+        assert_eq!(messages.take(), [message(&greedy, "next"), message(&modest, "standby")]);
+        assert!(stands(&store, &by(&greedy, QueueMode::IsNext)), "the first still");
+        assert_eq!(messages.take().first(), Some(&message(&modest, "next")));
+        // Who gives up passes on what was kept for it.
+        store.leave_wait_queue(&modest, soon());
+        server.run(&["PING"]);
+        assert!(matches!(
+            store.release(&again(&holder), 0, soon()).done(),
+            Release::NotHeld { .. } | Release::Freed { .. }
+        ));
+        let told = messages.take();
+        assert!(told.contains(&message(&greedy, "next")), "{told:?}");
+        store.close();
+    }
+}

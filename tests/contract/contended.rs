@@ -1,0 +1,255 @@
+//! Holds that hear of others who want their lock: `guard.on_contended` and `guard.is_contended`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, unbounded};
+use leasehold::{LeaderEvent, LockClient, OwnedGuard, RedisLock};
+
+use super::harness::{Need, Store, fresh};
+use crate::support::{LONG, Waiter, elsewhere, eventually, let_pass, median, ms, now, stalled_since};
+
+contracts!(needs Hearing:
+    a_hold_hears_of_another_client_that_waits,
+    a_hold_hears_of_a_thread_of_its_own_client,
+    a_hold_that_is_asked_says_whether_others_wait,
+    a_waiter_is_heard_of_before_the_next_check,
+    the_owner_of_a_hold_that_heard_of_others_is_not_used_again,
+    a_waiter_that_came_first_counts,
+    a_waiter_that_gives_up_counts_no_more,
+    calls_are_a_second_apart_while_others_wait,
+    a_callback_ends_with_its_hold,
+    a_callback_follows_the_guard_through_a_conditions_wait,
+    nothing_is_left_of_a_hold_that_heard_of_others,
+    a_reader_hears_of_writers_alone,
+    a_writer_hears_of_readers,
+    a_leader_that_reports_hears_of_its_rival,
+);
+
+/// The kinds of lock of which holders hear of others.
+fn hearing(store: &Store) -> impl Iterator<Item = fn(&LockClient, &str) -> RedisLock> {
+    let heard = store.kinds.iter().filter(|kind| !["token_lock", "spin_lock"].contains(&kind.label));
+    heard.map(|kind| kind.make)
+}
+
+fn calls(guard: &OwnedGuard) -> Receiver<()> {
+    let (sender, calls) = unbounded();
+    guard.on_contended(move || sender.send(()).unwrap_or_default()).unwrap();
+    calls
+}
+
+/// Waits for the lock in another thread until it has it, and gives it back.
+fn waits_for(lock: RedisLock) -> Waiter<()> {
+    Waiter::start(move || lock.acquire().unwrap().unlock().unwrap())
+}
+
+#[track_caller]
+fn hears_of(guard: OwnedGuard, other: RedisLock) {
+    let called = calls(&guard);
+    assert!(!guard.is_contended().unwrap(), "nobody waits");
+    let waiter = waits_for(other);
+    called.recv_timeout(LONG).expect("the waiter is heard of");
+    assert!(guard.is_contended().unwrap());
+    guard.unlock().unwrap();
+    waiter.returns_within(LONG);
+}
+
+fn a_hold_hears_of_another_client_that_waits(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    for make in hearing(store) {
+        let name = fresh("wanted");
+        hears_of(make(&client, &name).acquire_owned().unwrap(), make(&other, &name));
+    }
+}
+
+fn a_hold_hears_of_a_thread_of_its_own_client(store: &Store) {
+    let client = store.client();
+    for make in hearing(store) {
+        let lock = make(&client, &fresh("local"));
+        hears_of(lock.acquire_owned().unwrap(), lock);
+    }
+}
+
+fn a_hold_that_is_asked_says_whether_others_wait(store: &Store) {
+    let (client, other, name) = (store.client(), store.client(), fresh("asked"));
+    let guard = client.get_lock(&name).acquire().unwrap();
+    let waiter = waits_for(other.get_lock(&name));
+    assert!(eventually(LONG, || guard.is_contended().unwrap()));
+    guard.unlock().unwrap();
+    waiter.returns_within(LONG);
+}
+
+/// By a message. The first check is over by then, and the next comes a second after it.
+fn a_waiter_is_heard_of_before_the_next_check(store: &Store) {
+    let (client, other, begun) = (store.client(), store.client(), now());
+    let round = |_| {
+        let name = fresh("soon");
+        let guard = client.get_lock(&name).acquire_owned().unwrap();
+        let called = calls(&guard);
+        let_pass(ms(300), "the first check");
+        let asked = now();
+        let waiter = waits_for(other.get_lock(&name));
+        called.recv_timeout(LONG).expect("the waiter is heard of");
+        let took = asked.elapsed();
+        guard.unlock().unwrap();
+        waiter.returns_within(LONG);
+        took
+    };
+    let rounds: Vec<Duration> = (0..5).map(round).collect();
+    assert!(median(rounds.clone()) <= ms(350) + stalled_since(begun) / 5, "{rounds:?}");
+}
+
+/// A mark that comes late is for nobody.
+fn the_owner_of_a_hold_that_heard_of_others_is_not_used_again(store: &Store) {
+    let lock = store.client().get_lock(fresh("owner"));
+    let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
+    assert_eq!(first, second);
+    let guard = lock.acquire().unwrap();
+    guard.on_contended(|| ()).unwrap();
+    guard.unlock().unwrap();
+    assert_ne!(lock.acquire().unwrap().owner(), first);
+}
+
+fn a_waiter_that_came_first_counts(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    for make in hearing(store) {
+        let name = fresh("late");
+        let guard = make(&client, &name).acquire_owned().unwrap();
+        let waiter = waits_for(make(&other, &name));
+        assert!(eventually(LONG, || other.stats().waiters > 0), "it waits");
+        calls(&guard).recv_timeout(LONG).expect("the waiter is heard of");
+        guard.unlock().unwrap();
+        waiter.returns_within(LONG);
+    }
+}
+
+fn a_waiter_that_gives_up_counts_no_more(store: &Store) {
+    let (client, other, name) = (store.client(), store.client(), fresh("gone"));
+    let guard = client.get_lock(&name).acquire().unwrap();
+    assert!(!guard.is_contended().unwrap());
+    let theirs = other.get_lock(&name);
+    let waiter = Waiter::start(move || theirs.try_lock_for(ms(1_000)).unwrap());
+    assert!(eventually(LONG, || guard.is_contended().unwrap()));
+    assert!(!waiter.returns_within(LONG).0);
+    assert!(eventually(LONG, || !guard.is_contended().unwrap()));
+}
+
+fn calls_are_a_second_apart_while_others_wait(store: &Store) {
+    let (client, other, name) = (store.client(), store.client(), fresh("often"));
+    let guard = client.get_lock(&name).acquire_owned().unwrap();
+    let called = calls(&guard);
+    let waiters = [waits_for(other.get_lock(&name)), waits_for(client.get_lock(&name))];
+    called.recv_timeout(LONG).expect("the first call");
+    let first = now();
+    for _ in 0..2 {
+        called.recv_timeout(LONG).expect("another call");
+    }
+    // A late call may be followed sooner, as the time is counted from when it was due.
+    assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
+    guard.unlock().unwrap();
+    for waiter in waiters {
+        waiter.returns_within(LONG);
+    }
+}
+
+fn a_callback_ends_with_its_hold(store: &Store) {
+    let (client, other, name) = (store.client(), store.client(), fresh("over"));
+    let lock = client.get_lock(&name);
+    let guard = lock.acquire_owned().unwrap();
+    let called = calls(&guard);
+    guard.unlock().unwrap();
+    let next = lock.acquire_owned().unwrap();
+    let waiter = waits_for(other.get_lock(&name));
+    assert!(eventually(LONG, || next.is_contended().unwrap()));
+    assert!(called.try_recv().is_err(), "of a hold that is over");
+    next.unlock().unwrap();
+    waiter.returns_within(LONG);
+    assert!(called.recv_timeout(LONG).is_err(), "the callback is dropped");
+}
+
+fn a_callback_follows_the_guard_through_a_conditions_wait(store: &Store) {
+    if store.lacks.contains(&Need::Counting) {
+        return; // nor are there conditions
+    }
+    let (client, other, name) = (store.client(), store.client(), fresh("condition"));
+    let lock = client.get_lock(&name);
+    let mut guard = lock.acquire().unwrap();
+    let (sender, called) = unbounded();
+    guard.on_contended(move || sender.send(()).unwrap_or_default()).unwrap();
+    let condition = lock.condition("ready");
+    drop(condition.wait_for(&mut guard, ms(10)));
+    let waiter = waits_for(other.get_lock(&name));
+    called.recv_timeout(LONG).expect("the waiter is heard of");
+    guard.unlock().unwrap();
+    waiter.returns_within(LONG);
+}
+
+fn nothing_is_left_of_a_hold_that_heard_of_others(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    for make in hearing(store) {
+        let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));
+        let (mine, theirs) = (make(&client, &name), make(&other, &name));
+        for _ in 0..3 {
+            let guard = mine.acquire_owned().unwrap();
+            let counted = Arc::clone(&count);
+            guard.on_contended(move || _ = counted.fetch_add(1, Ordering::SeqCst)).unwrap();
+            assert!(!guard.is_contended().unwrap());
+            guard.unlock().unwrap();
+            elsewhere(|| {
+                assert!(theirs.try_lock().unwrap());
+                theirs.unlock().unwrap();
+            });
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 0);
+    }
+}
+
+fn a_reader_hears_of_writers_alone(store: &Store) {
+    if store.lacks.contains(&Need::ReadWrite) {
+        return;
+    }
+    let (client, third, other, name) = (store.client(), store.client(), store.client(), fresh("read"));
+    let readers =
+        [client, third].map(|client| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
+    let called = readers.each_ref().map(calls);
+    let theirs = other.get_read_write_lock(&name);
+    for _ in 0..20 {
+        theirs.read().acquire().unwrap().unlock().unwrap();
+    }
+    let_pass(ms(1_100), "a look of each");
+    assert!(readers.iter().all(|reader| !reader.is_contended().unwrap()), "readers do not wait for readers");
+    let waiter = waits_for(theirs.write().clone());
+    called.iter().for_each(|called| called.recv_timeout(LONG).expect("each reader hears of the writer"));
+    readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+    waiter.returns_within(LONG);
+}
+
+fn a_writer_hears_of_readers(store: &Store) {
+    if store.lacks.contains(&Need::ReadWrite) {
+        return;
+    }
+    let (client, other, name) = (store.client(), store.client(), fresh("write"));
+    for reading in [&other, &client] {
+        let guard = client.get_read_write_lock(&name).write().acquire_owned().unwrap();
+        hears_of(guard, reading.get_read_write_lock(&name).read().clone());
+    }
+}
+
+fn a_leader_that_reports_hears_of_its_rival(store: &Store) {
+    let (client, other, name) = (store.client(), store.client(), fresh("leader"));
+    let leader = client.leader(&name).unwrap();
+    let LeaderEvent::Elected { term } = leader.events().recv_timeout(LONG).unwrap() else {
+        panic!("elected")
+    };
+    let rival = other.leader(&name).unwrap();
+    assert!(eventually(LONG, || other.stats().waiters > 0), "it stands");
+    assert!(leader.events().is_empty(), "nobody has asked for reports");
+    leader.report_contended().unwrap();
+    leader.report_contended().unwrap();
+    assert_eq!(leader.events().recv_timeout(LONG), Ok(LeaderEvent::Contended { term }));
+    let_pass(ms(1_500), "another report");
+    assert!(leader.events().len() <= 1, "an event that nobody reads is enough");
+    leader.withdraw().unwrap();
+    assert!(matches!(rival.events().recv_timeout(LONG), Ok(LeaderEvent::Elected { .. })));
+}

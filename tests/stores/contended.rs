@@ -1,0 +1,217 @@
+//! Holds that hear of others who want their lock: beside Redisson's waiters, and of processes, each of which is this
+//! test program again.
+
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, unbounded};
+use leasehold::{AcquireOptions, LockClient, OwnedGuard};
+use redis::{Commands, Connection};
+
+use crate::support::etcd::{Etcd, say_missing};
+use crate::support::postgres::PostgresServer;
+use crate::support::processes::{LEASE, connect};
+use crate::support::server::RedisServer;
+use crate::support::zookeeper::{CALM, ZooKeeper};
+use crate::support::{LONG, Waiter, eventually, let_pass, ms, now, reexecuted, shout, test_name};
+
+const URL: &str = "LEASEHOLD_CONTENDED_URL";
+
+/// A job of ten seconds that can stop after each tenth of one.
+const PARTS: u32 = 100;
+const PART: Duration = ms(100);
+
+#[expect(clippy::print_stdout, reason = "the other process reads it")]
+fn works_until_others_wait(url: &str) {
+    let client = connect(url, LEASE).unwrap();
+    let guard = client.get_lock("job").acquire().unwrap();
+    println!("HAS IT");
+    let mut parts = 0;
+    while parts < PARTS && !guard.is_contended().unwrap() {
+        let_pass(PART, "a part of the job");
+        parts += 1;
+    }
+    println!("PARTS {parts}");
+    guard.unlock().unwrap();
+}
+
+/// The order is what counts: the waiter has the lock because the other gave way, long before the end of its work.
+fn another_process_gives_way(store: &str, url: &str) {
+    let client = connect(url, LEASE).unwrap();
+    let lock = client.get_lock("job");
+    let mut rounds = Vec::new();
+    for _ in 0..5 {
+        let process = reexecuted(&test_name(), &[(URL, url)]);
+        assert!(eventually(LONG, || process.output().contains("HAS IT")), "{}", process.output());
+        let asked = now();
+        lock.lock().unwrap();
+        rounds.push(asked.elapsed());
+        lock.unlock().unwrap();
+        let (good, text) = process.ends_within(LONG);
+        let said = text.lines().find_map(|line| line.strip_prefix("PARTS ")).map(|parts| parts.parse());
+        assert!(good && said.is_some_and(|parts: Result<u32, _>| parts.unwrap() < PARTS), "{text}");
+    }
+    rounds.sort();
+    shout(&format!(
+        "MEASURED {store}: a waiter has the lock of a job with parts of {PART:?} after {rounds:?}"
+    ));
+}
+
+macro_rules! gives_way {
+    ($($store:ident: $server:expr;)*) => {
+        mod processes {
+            $(mod $store {
+                use crate::contended::*;
+
+                #[test]
+                fn a_long_job_gives_way_to_another_process() {
+                    if let Ok(url) = std::env::var(URL) {
+                        return works_until_others_wait(&url);
+                    }
+                    let Some(server) = $server else { return };
+                    another_process_gives_way(stringify!($store), &server.url());
+                }
+            })*
+        }
+    };
+}
+
+gives_way!(
+    redis: RedisServer::start_default();
+    postgres: postgres_server();
+    etcd: etcd_server();
+    zookeeper: ZooKeeper::start(CALM);
+);
+
+fn postgres_server() -> Option<PostgresServer> {
+    let server = PostgresServer::start()?;
+    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
+    Some(server)
+}
+
+fn etcd_server() -> Option<Etcd> {
+    let server = Etcd::start();
+    if server.is_none() {
+        say_missing();
+    }
+    server
+}
+
+fn calls(guard: &OwnedGuard) -> Receiver<()> {
+    let (sender, calls) = unbounded();
+    guard.on_contended(move || sender.send(()).unwrap_or_default()).unwrap();
+    calls
+}
+
+fn fields(admin: &mut Connection, key: &str) -> Vec<String> {
+    let mut fields: Vec<String> = admin.hkeys(key).unwrap();
+    fields.sort();
+    fields
+}
+
+fn scripts_run(admin: &mut Connection) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
+    let count = |command: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
+    };
+    count("evalsha") + count("eval") + count("subscribe") + count("ssubscribe")
+}
+
+#[test]
+fn a_hold_without_a_callback_costs_nothing_more() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
+    // So that the server knows the scripts.
+    let guard = client.get_lock("before").acquire_owned().unwrap();
+    let _calls = calls(&guard);
+    assert!(eventually(LONG, || fields(&mut server.admin(), "before").len() == 2));
+    guard.unlock().unwrap();
+    let before = scripts_run(&mut admin);
+    let guard = client.get_lock("plain").acquire().unwrap();
+    let_pass(ms(1_500), "longer than the time between two checks");
+    assert_eq!(fields(&mut admin, "plain"), [guard.owner().to_string()]);
+    guard.unlock().unwrap();
+    assert_eq!(scripts_run(&mut admin) - before, 2, "the grant and the release");
+    // The same with a callback: marked once, heard on one channel, and checked each second.
+    let before = scripts_run(&mut admin);
+    let guard = client.get_lock("heard").acquire_owned().unwrap();
+    let _calls = calls(&guard);
+    let is_marked = || fields(&mut server.admin(), "heard").len() == 2;
+    assert!(eventually(LONG, is_marked));
+    assert_eq!(fields(&mut admin, "heard"), [guard.owner().to_string(), "leasehold:kept".to_owned()]);
+    assert_eq!(scripts_run(&mut admin) - before, 3, "the grant, the subscription and the mark");
+    guard.unlock().unwrap();
+}
+
+/// A hash of marks alone would keep Redisson out.
+#[test]
+fn a_mark_goes_with_its_hold_however_that_ends() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let (client, other) =
+        (LockClient::connect(server.url()).unwrap(), LockClient::connect(server.url()).unwrap());
+    let mut admin = server.admin();
+    let marked = |name: &str, guard: OwnedGuard| {
+        let _calls = calls(&guard);
+        assert!(eventually(LONG, || fields(&mut server.admin(), name).contains(&"leasehold:kept".to_owned())));
+        guard
+    };
+    let mut is_free = |name: &str| {
+        let is_there: bool = admin.exists(name).unwrap();
+        !is_there
+    };
+    for name in ["plain", "noted"] {
+        let builder = client.lock_builder(name);
+        let lock = if name == "noted" { builder.max_hold(LONG).build() } else { builder.build() };
+        marked(name, lock.acquire_owned().unwrap()).unlock().unwrap();
+        assert!(is_free(name), "by a release");
+        drop(marked(name, lock.acquire_owned().unwrap()));
+        assert!(eventually(LONG, || is_free(name)), "by a drop");
+        let held = marked(name, lock.acquire_owned().unwrap());
+        assert!(other.get_lock(name).force_unlock().unwrap());
+        assert!(is_free(name), "by force");
+        drop(held);
+        let held = marked(name, lock.acquire_owned().unwrap());
+        let mine = lock.clone();
+        let next = Waiter::start(move || mine.acquire_owned().unwrap());
+        held.unlock().unwrap();
+        let (next, _) = next.returns_within(LONG);
+        let mut expected = vec![next.owner().to_string()];
+        expected.extend((name == "noted").then(|| "leasehold:about".to_owned()));
+        assert_eq!(fields(&mut server.admin(), name), expected, "by a hand-off");
+        next.unlock().unwrap();
+        assert!(is_free(name), "by the next one's release");
+    }
+    let held = marked("fair", client.get_fair_lock("fair").acquire_owned().unwrap());
+    held.unlock().unwrap();
+    assert!(is_free("fair"));
+    let short = AcquireOptions::new().lease(ms(900));
+    let ends = client.get_lock("short").acquire_owned_with(&short).unwrap().unwrap();
+    let ends = marked("short", ends);
+    assert!(eventually(LONG, || is_free("short")), "by its end");
+    drop(ends);
+}
+
+/// As Redisson 4.7 waits: a plain lock's waiter is subscribed to its channel, a fair lock's is in its queue.
+#[test]
+fn redissons_waiters_are_heard_of_by_a_check() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
+    let plain = client.get_lock("plain").acquire_owned().unwrap();
+    let fair = client.get_fair_lock("fair").acquire_owned().unwrap();
+    let called = [calls(&plain), calls(&fair)];
+    let_pass(ms(1_200), "a check");
+    assert!(called.iter().all(Receiver::is_empty), "nobody waits");
+    let mut java = server.admin();
+    let mut subscribed = java.as_pubsub();
+    subscribed.subscribe("redisson_lock__channel:{plain}").unwrap();
+    let waiter = "03c6b7e5-0000-4000-8000-000000000e5a:1";
+    let _: () = admin.rpush("redisson_lock_queue:{fair}", waiter).unwrap();
+    let _: () = admin.zadd("redisson_lock_timeout:{fair}", waiter, 9_000_000_000_000_i64).unwrap();
+    called.iter().for_each(|called| called.recv_timeout(LONG).expect("the waiter is heard of"));
+    // Redisson counts the fields of a read-write lock.
+    let writer = client.get_read_write_lock("rw").write().acquire_owned().unwrap();
+    let _calls = calls(&writer);
+    let has_hearers = || server.admin().exists("leasehold_rwlock_hearers:{rw}").unwrap();
+    assert!(eventually(LONG, has_hearers));
+    assert_eq!(fields(&mut admin, "rw").len(), 2);
+}

@@ -1,0 +1,150 @@
+//! Programs that tests start: users for those that refuse to run as root, folders for their files, ports that
+//! they listen on, and the programs of `examples/`.
+
+use super::run;
+use serde_json::Value;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::UNIX_EPOCH;
+use tempfile::TempDir;
+
+/// The words before a command that run it as the first existing one of these users; empty unless this is
+/// root.
+pub fn prefix(users: &[&str]) -> Vec<String> {
+    let Some(user) = other(users) else { return Vec::new() };
+    let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
+    ["setpriv", "--reuid", user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).into()
+}
+
+/// Creates `folder/data` as a server's installer does. The first test of a build runs the installer, which
+/// takes seconds; the others copy its result.
+pub fn install(program: &Path, folder: &Path, installer: &[String]) {
+    let built = fs::metadata(program).and_then(|file| file.modified()).unwrap();
+    let name = program.to_str().unwrap().replace('/', "-");
+    let name = format!("data{name}-{}", built.duration_since(UNIX_EPOCH).unwrap().as_secs());
+    let (kept, data) = (Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), folder.join("data"));
+    let copy = |from: &Path, to: &Path| {
+        let (good, text) =
+            run(&["cp", "-a", from.to_str().unwrap(), to.to_str().unwrap()], |command| command);
+        assert!(good, "cp: {text}");
+    };
+    if kept.exists() {
+        return copy(&kept, &data);
+    }
+    let (good, text) = run(installer, |command| command.current_dir(folder));
+    assert!(good, "{installer:?}: {text}");
+    let new = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
+    copy(&data, &new.path().join("data"));
+    // Another test may have been first.
+    fs::rename(new.path().join("data"), kept).ok();
+}
+
+pub fn own(folder: &Path, users: &[&str]) {
+    if let Some(user) = other(users) {
+        let (good, text) = run(&["chown", "-R", user, folder.to_str().unwrap()], |command| command);
+        assert!(good, "chown: {text}");
+    }
+}
+
+fn other<'a>(users: &[&'a str]) -> Option<&'a str> {
+    let is_root = run(&["id", "-u"], |command| command).1.trim() == "0";
+    let exists = |user: &str| run(&["id", user], |command| command).0;
+    if is_root { users.iter().copied().find(|user| exists(user)) } else { None }
+}
+
+/// A folder in memory where possible: a disk that other programs use takes seconds for a commit, unknown to
+/// the stall meter. Otherwise a temporary one.
+pub fn in_memory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir()
+        && let Ok(folder) = tempfile::tempdir_in(memory)
+    {
+        return folder;
+    }
+    tempfile::tempdir().unwrap()
+}
+
+pub fn sqlite_url(file: &Path) -> String {
+    let path = file.to_str().unwrap().replace('\\', "/");
+    format!("sqlite:///{}", path.trim_start_matches('/'))
+}
+
+/// Whether this process listens on the TCP port, in any network namespace. The kernel knows, so a silent
+/// server delays nobody; without such a kernel always true.
+pub fn listens(pid: u32, port: u16) -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    let process = Path::new("/proc").join(pid.to_string());
+    // The process may have ended.
+    let Ok(files) = fs::read_dir(process.join("fd")) else { return false };
+    let links = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
+    let number =
+        |link: PathBuf| Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned());
+    let sockets: HashSet<String> = links.filter_map(number).collect();
+    // A process without a socket does not listen. Reading the kernel's table takes milliseconds, and a
+    // server that starts within a second is checked fifty times.
+    !sockets.is_empty()
+        && ["net/tcp", "net/tcp6"].iter().any(|table| {
+            let Ok(table) = File::open(process.join(table)) else { return false };
+            let lines = BufReader::new(table).lines().map_while(Result::ok).skip(1);
+            // Listening sockets come first; the rest of the table is not read.
+            lines
+                .map_while(|line| listening_socket(&line))
+                .any(|(at, socket)| at == port && sockets.contains(&socket))
+        })
+}
+
+/// Port and socket number of a line in the kernel's table, for a listening socket.
+fn listening_socket(line: &str) -> Option<(u16, String)> {
+    const LISTEN: &str = "0A";
+    let fields: Vec<_> = line.split_whitespace().collect();
+    if fields.get(3) != Some(&LISTEN) {
+        return None;
+    }
+    let (_, port) = fields.get(1)?.rsplit_once(':')?;
+    Some((u16::from_str_radix(port, 16).ok()?, (*fields.get(9)?).to_owned()))
+}
+
+/// The path of an example, built with this test's features, or taken from `LEASEHOLD_EXAMPLES`, where
+/// `./check` has built all.
+pub fn example(name: &str) -> PathBuf {
+    if let Some(folder) = std::env::var_os("LEASEHOLD_EXAMPLES") {
+        let program = PathBuf::from(folder).join(name);
+        assert!(program.is_file(), "{} was not built", program.display());
+        return program;
+    }
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--example", name, "--message-format", "json"]);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    // With the test's features, or the library would be built again.
+    let features = [
+        ("tls", cfg!(feature = "tls")),
+        ("tracing", cfg!(feature = "tracing")),
+        ("metrics", cfg!(feature = "metrics")),
+        ("etcd", cfg!(feature = "etcd")),
+        ("zookeeper", cfg!(feature = "zookeeper")),
+        ("postgres", cfg!(feature = "postgres")),
+        ("mysql", cfg!(feature = "mysql")),
+        ("sqlite", cfg!(feature = "sqlite")),
+        ("tokio", cfg!(feature = "tokio")),
+    ];
+    for (feature, _) in features.iter().filter(|(_, on)| *on) {
+        cargo.args(["--features", feature]);
+    }
+    let built = cargo.stderr(Stdio::inherit()).output().unwrap();
+    assert!(built.status.success(), "the example {name} does not build");
+    String::from_utf8(built.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .expect("cargo names the executable")
+}

@@ -1,0 +1,253 @@
+//! Unplanned failovers of loaded set-ups whose replicas lag: which grants does the new master not know?
+//!
+//! The replicas are stopped for a while, and then drop their link to the master before they read what it sent
+//! meanwhile; the master is killed. What it granted in that while is forgotten. Clients with the default stand
+//! beside clients that wait for no replica.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::{ClientBuilder, Guard, LockClient};
+
+use crate::support::cluster::Cluster;
+use crate::support::sentinel::{LIMIT, SentinelSet};
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{LONG, alone_within, eventually, fresh, ms, shout};
+
+/// The last grants of each thread are looked at; older ones are on the replicas.
+const LOOKED_AT: usize = 400;
+/// So many grants the replicas miss, of those that wait for none.
+const MISSED: usize = 600;
+
+fn rounds() -> u32 {
+    std::env::var("LEASEHOLD_ROUNDS")
+        .map_or(2, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
+}
+
+/// Replicas that stand still, with the order to drop their link before all that they have not read.
+struct Lag<'a>(Vec<(&'a RedisServer, redis::Connection)>);
+
+impl<'a> Lag<'a> {
+    fn begin(replicas: impl Iterator<Item = &'a RedisServer>) -> Lag<'a> {
+        let mut all: Vec<_> = replicas.map(|replica| (replica, replica.admin())).collect();
+        for (replica, admin) in &mut all {
+            replica.stop();
+            let drop_link = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "master"]).get_packed_command();
+            admin.send_packed_command(&drop_link).unwrap();
+        }
+        Lag(all)
+    }
+
+    fn end(self) {
+        self.0.iter().for_each(|(replica, _)| replica.cont());
+    }
+}
+
+/// The threads of one kind of client.
+#[derive(Default)]
+struct Mode {
+    grants: AtomicUsize,
+    forgotten: AtomicUsize,
+}
+
+/// Threads that acquire new names as fast as they can, and keep the last ones.
+struct Load {
+    careful: Mode,
+    careless: Mode,
+    rests: AtomicBool,
+    ended: AtomicBool,
+    /// How many threads rest.
+    resting: AtomicUsize,
+    /// Whether the threads may go on from their rest.
+    round: AtomicUsize,
+}
+
+const THREADS: usize = 2;
+
+impl Load {
+    fn run(
+        options: impl Fn() -> ClientBuilder,
+        tag: &(impl Fn(usize) -> String + Sync),
+        body: impl FnOnce(&Load),
+    ) {
+        let load = Load {
+            careful: Mode::default(),
+            careless: Mode::default(),
+            rests: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            resting: AtomicUsize::new(0),
+            round: AtomicUsize::new(0),
+        };
+        let clients = [options().build().unwrap(), options().without_replicas().build().unwrap()];
+        let rival = options().without_replicas().build().unwrap();
+        let (load, rival) = (&load, &rival);
+        std::thread::scope(|scope| {
+            for (client, mode) in clients.iter().zip([&load.careful, &load.careless]) {
+                for _ in 0..THREADS {
+                    scope.spawn(move || load.work(client, rival, mode, tag));
+                }
+            }
+            let outcome = catch_unwind(AssertUnwindSafe(|| body(load)));
+            load.ended.store(true, Ordering::SeqCst);
+            outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        });
+    }
+
+    fn work(&self, client: &LockClient, rival: &LockClient, mode: &Mode, tag: &impl Fn(usize) -> String) {
+        let mut held: VecDeque<Guard> = VecDeque::new();
+        while !self.ended.load(Ordering::SeqCst) {
+            let round = self.round.load(Ordering::SeqCst);
+            let lock = client.get_lock(format!("{}:{}", tag(round), fresh("lock")));
+            if let Ok(guard) = lock.acquire() {
+                mode.grants.fetch_add(1, Ordering::SeqCst);
+                held.push_back(guard);
+            }
+            if held.len() > LOOKED_AT {
+                held.pop_front();
+            }
+            if self.rests.load(Ordering::SeqCst) {
+                // Nobody has released these. Who else gets one is its second owner.
+                let is_had = |guard: &&Guard| {
+                    let (lock, mut is_had) = (rival.get_lock(guard.name()), false);
+                    let answers = || lock.try_lock().map(|granted| is_had = granted).is_ok();
+                    assert!(eventually(LIMIT, answers), "no answer");
+                    is_had
+                };
+                mode.forgotten.fetch_add(held.iter().filter(is_had).count(), Ordering::SeqCst);
+                held.clear();
+                self.resting.fetch_add(1, Ordering::SeqCst);
+                let goes_on =
+                    || self.ended.load(Ordering::SeqCst) || self.round.load(Ordering::SeqCst) != round;
+                assert!(eventually(LIMIT, goes_on), "no next round");
+            }
+        }
+    }
+
+    /// Has the replicas miss grants, kills the master, and looks, once another `serves`, what it knows.
+    fn round<'a>(
+        &self,
+        replicas: impl Iterator<Item = &'a RedisServer>,
+        kill: impl FnOnce(Lag<'a>),
+        serves: impl FnOnce(),
+    ) {
+        let grown = |mode: &Mode, from: usize, by: usize| {
+            eventually(LONG, || mode.grants.load(Ordering::SeqCst) >= from + by)
+        };
+        let count = |mode: &Mode| mode.grants.load(Ordering::SeqCst);
+        let (careful, careless) = (count(&self.careful), count(&self.careless));
+        assert!(grown(&self.careful, careful, 50) && grown(&self.careless, careless, 50), "no grants");
+        let lag = Lag::begin(replicas);
+        assert!(grown(&self.careless, count(&self.careless), MISSED), "no grants while replicas lag");
+        kill(lag);
+        serves();
+        self.rests.store(true, Ordering::SeqCst);
+        assert!(eventually(LIMIT, || self.resting.load(Ordering::SeqCst) == 2 * THREADS), "a thread hangs");
+        self.rests.store(false, Ordering::SeqCst);
+        self.resting.store(0, Ordering::SeqCst);
+    }
+
+    fn next_round(&self) {
+        self.round.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn report(&self, what: &str) {
+        let text = |mode: &Mode| {
+            let (grants, forgotten) = (&mode.grants, &mode.forgotten);
+            format!(
+                "{} grants, {} of them with two owners",
+                grants.load(Ordering::SeqCst),
+                forgotten.load(Ordering::SeqCst)
+            )
+        };
+        shout(&format!(
+            "MEASURED {what}, {} unplanned failovers with lagging replicas: by default {}; without_replicas() {}",
+            rounds(),
+            text(&self.careful),
+            text(&self.careless)
+        ));
+        assert_eq!(self.careful.forgotten.load(Ordering::SeqCst), 0, "two owners");
+        assert!(self.careless.forgotten.load(Ordering::SeqCst) > 0, "no failover forgot anything");
+    }
+}
+
+fn options(url: &str) -> ClientBuilder {
+    LockClient::builder()
+        .url(url)
+        .lease(Duration::from_secs(60))
+        .connect_timeout(ms(2000))
+        .retry_timeout(LIMIT)
+}
+
+#[test]
+fn the_default_survives_unplanned_failovers_of_sentinels() {
+    alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
+        let Some(binary) = default_server() else { return };
+        let mut set = SentinelSet::start(&binary);
+        let url = set.url();
+        Load::run(
+            || options(&url),
+            &|_| "forgotten".to_owned(),
+            |load| {
+                for _ in 0..rounds() {
+                    let old = set.master();
+                    set.await_replicas();
+                    let pid = set.servers[old].pid();
+                    load.round(
+                        set.replicas(old),
+                        |lag| {
+                            crate::support::signal(pid, "KILL");
+                            lag.end();
+                        },
+                        || _ = set.await_switch(old),
+                    );
+                    set.servers[old].kill();
+                    set.heal();
+                    load.next_round();
+                }
+                load.report("Sentinels");
+            },
+        );
+    });
+}
+
+#[test]
+fn the_default_survives_unplanned_failovers_of_a_cluster() {
+    alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
+        let Some(mut cluster) = Cluster::start() else { return };
+        let url = cluster.url();
+        let tags: Vec<String> = (0..3).map(|at| format!("{{{}}}", cluster.name_on(at, "tag"))).collect();
+        Load::run(
+            || options(&url),
+            &|round| tags[round % 3].clone(),
+            |load| {
+                for round in 0..rounds() as usize {
+                    let primary = cluster.primary_of(&tags[round % 3]);
+                    let replica = cluster.replica_of(primary);
+                    let pid = cluster.members[primary].pid();
+                    let promoted = || cluster.is_primary(replica);
+                    load.round(
+                        std::iter::once(&cluster.members[replica]),
+                        |lag| {
+                            crate::support::signal(pid, "KILL");
+                            lag.end();
+                        },
+                        || assert!(eventually(LIMIT, promoted), "the replica is not promoted"),
+                    );
+                    cluster.members[primary].kill();
+                    cluster.members[primary].restart();
+                    // Until then it loads, and answers no question about the cluster.
+                    let follows = || {
+                        let text: String = cluster.ask(primary, &["INFO", "replication"]);
+                        text.contains("role:slave") && text.contains("master_link_status:up")
+                    };
+                    assert!(eventually(LIMIT, follows), "it does not follow the new primary");
+                    cluster.wait_until_whole();
+                    load.next_round();
+                }
+                load.report("a cluster");
+            },
+        );
+    });
+}
