@@ -303,6 +303,26 @@ fn a_caching_waiters_key_has_the_longer_lease() {
     store.close();
 }
 
+/// Also of those who came before the client listened, whom no watch reports.
+#[test]
+fn waiters_behind_a_caching_client_recall_its_grant() {
+    let (member, store) = start();
+    let caches = Claim { caches: true, ..claim(LEASE, true) };
+    let listening = HoldCaching::hear(&store, &caches, &Waker::default()).unwrap();
+    let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
+    member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
+    let busy = store.attempt(&caches, 1, soon());
+    assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+    let before = listening.message_count();
+    let own = key_of(&caches, 5, 1);
+    let mut behind = key_of(&caches, 6, STRANGE);
+    behind["key"] = json!("b3RoZXI=");
+    member.lock().transactions.push_back(done(false, 8, &[found(&[own]), found(&[]), found(&[behind])]));
+    assert_eq!(fence(store.attempt(&caches, 1, soon())), 5);
+    assert_eq!(listening.message_count(), before + 1);
+    store.close();
+}
+
 /// Including waiters that came while there was no watch.
 #[test]
 fn a_check_sees_waiters_and_writes_nothing() {

@@ -314,3 +314,30 @@ impl WakeupProtocol for EtcdWatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ServerOptions;
+    use crate::ident::{ClientId, Owner};
+    use crate::stores::etcd::message::KeyLine;
+    use crate::sync::Waker;
+
+    #[test]
+    fn a_reported_put_recalls_a_cached_lock() {
+        // No member answers there.
+        let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
+        let hub = watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)));
+        let [line, other] = ["a", "b"].map(|name| KeyLine::new("leasehold/", name));
+        let listening = hub.hear(line.clone(), &Waker::default()).unwrap();
+        let recalls_by = |line: &KeyLine| {
+            let before = listening.message_count();
+            let put = json!({ "kv": { "key": line.key(Owner::new(ClientId::random(), 7)) } });
+            let report = json!({ "result": { "events": [put] } });
+            assert!(hub.take(&mut Vec::new(), format!("{report}\n").as_bytes()).unwrap());
+            listening.message_count() - before
+        };
+        assert_eq!([&other, &line].map(recalls_by), [0, 1]);
+        hub.end();
+    }
+}

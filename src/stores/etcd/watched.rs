@@ -368,6 +368,19 @@ mod tests {
     }
 
     #[test]
+    fn a_watch_on_one_queue_does_not_cover_another() {
+        let [one, other] = ["a", "b"].map(|name| KeyLine::new("leasehold/", name));
+        let key = key(&one);
+        for (scope, others) in [
+            (Scope::Line(one.clone()), Scope::Line(other)),
+            (Scope::Key(key.clone()), Scope::Key("another".to_owned())),
+            (Scope::Line(one), Scope::Key(key)),
+        ] {
+            assert!(scope.covers(&scope) && !scope.covers(&others), "{scope:?} {others:?}");
+        }
+    }
+
+    #[test]
     fn the_next_holds_key_is_no_recall() {
         let hub = hub();
         let line = KeyLine::new("leasehold/", "a/b");

@@ -17,6 +17,8 @@ const CLOSE: i32 = -11;
 pub(super) enum Reply {
     /// Success, with these bytes behind the header.
     Done(Vec<u8>),
+    /// The same, behind the event that the watched node of this path has changed.
+    DoneAfterEvent(&'static str, Vec<u8>),
     Code(i32),
     HangsUp,
     Never,
@@ -26,6 +28,8 @@ pub(super) enum Reply {
 pub(super) struct Request {
     pub(super) operation: i32,
     pub(super) path: String,
+    /// Of a question: sets a watch.
+    pub(super) watches: bool,
 }
 
 pub(super) struct Server {
@@ -65,10 +69,18 @@ fn serve_client(client: &mut TcpStream, reply: &mut impl FnMut(&Request) -> Repl
             break;
         }
         let (length, rest) = rest.split_first_chunk::<4>().unwrap();
-        let path = &rest[..usize::try_from(i32::from_be_bytes(*length)).unwrap()];
+        let (path, rest) = rest.split_at(usize::try_from(i32::from_be_bytes(*length)).unwrap());
         let path = String::from_utf8(path.to_vec()).unwrap();
-        let (code, body) = match reply(&Request { operation: i32::from_be_bytes(*operation), path }) {
+        let request = Request { operation: i32::from_be_bytes(*operation), path, watches: rest == [1] };
+        let (code, body) = match reply(&request) {
             Reply::Done(body) => (0, body),
+            Reply::DoneAfterEvent(path, body) => {
+                let children_changed = [4, 3].map(i32::to_be_bytes).concat();
+                let event = [&[255; 4], [0; 12].as_slice(), &children_changed, &text(path)].concat();
+                let length = i32::try_from(event.len()).unwrap().to_be_bytes();
+                client.write_all(&[length.as_slice(), &event].concat()).unwrap();
+                (0, body)
+            }
             Reply::Code(code) => (code, Vec::new()),
             Reply::HangsUp => break,
             Reply::Never => continue,

@@ -120,21 +120,30 @@ fn an_attempt_after_one_in_doubt_leaves_one_node() {
     store.close();
 }
 
-/// As today's servers do: they repeat the last number.
-#[test]
-fn nobody_gets_the_last_number_of_a_lock() {
-    let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
-    let server = Server::start(SESSION, {
-        let nodes = Arc::clone(&nodes);
-        move |request| match request.operation {
+/// A client of a server that says which nodes it makes, and ends each request about these as `reply` says.
+fn on(
+    nodes: &Arc<Mutex<Nodes>>,
+    reply: impl Fn(&Request, Reply) -> Reply + Send + 'static,
+) -> ZooKeeperStore {
+    let nodes = Arc::clone(nodes);
+    let server = Server::start(SESSION, move |request| {
+        let done = match request.operation {
             15 => {
                 let path = nodes.lock().make(&request.path);
                 Reply::Done(text(&path).into_iter().chain([0; 68]).collect())
             }
             _ => nodes.lock().reply(request),
-        }
+        };
+        reply(request, done)
     });
-    let store = ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap();
+    ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap()
+}
+
+/// As today's servers do: they repeat the last number.
+#[test]
+fn nobody_gets_the_last_number_of_a_lock() {
+    let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
+    let store = on(&nodes, |_, reply| reply);
     let attempt = || store.attempt(&claim(), 1, soon());
     assert!(matches!(attempt(), Ok(Attempt::Granted { .. })));
     for _ in 0..2 {
@@ -142,5 +151,60 @@ fn nobody_gets_the_last_number_of_a_lock() {
         assert!(error.to_string().contains("2147483647 numbers"), "{error}");
     }
     assert_eq!(nodes.lock().names.len(), 1, "the owner's");
+    store.close();
+}
+
+// ---- locks that are cached until others ask for them
+
+#[test]
+fn a_cached_locks_grant_sets_a_watch_for_waiters() {
+    let watches = Arc::new(Mutex::new(Vec::new()));
+    let store = on(&Arc::default(), {
+        let watches = Arc::clone(&watches);
+        move |request, reply| {
+            watches.lock().extend(request.watches.then(|| (request.operation, request.path.clone())));
+            reply
+        }
+    });
+    for caches in [false, true] {
+        let claim = Claim { caches, ..claim() };
+        let waker = Waker::default();
+        let _listening = HoldCaching::hear(&store, &claim, &waker).unwrap();
+        assert!(matches!(store.attempt(&claim, 1, soon()), Ok(Attempt::Granted { .. })));
+        let set = std::mem::take(&mut *watches.lock());
+        assert_eq!(set, vec![(8, LOCK.to_owned()); usize::from(caches)]);
+        assert!(!waker.take(), "nobody waits");
+        assert!(matches!(store.release(&claim, 0, soon()), Ok(Release::Freed { .. })));
+    }
+    store.close();
+}
+
+#[test]
+fn waiters_behind_a_caching_client_recall_its_grant() {
+    let nodes = Arc::new(Mutex::new(Nodes::default()));
+    let behind = path::prefix(Owner::new(ClientId::random(), 1), Family::Lock) + "0000000007";
+    nodes.lock().names.push(behind);
+    let store = on(&nodes, |_, reply| reply);
+    let (claim, waker) = (Claim { caches: true, ..claim() }, Waker::default());
+    let _listening = HoldCaching::hear(&store, &claim, &waker).unwrap();
+    assert!(matches!(store.attempt(&claim, 1, soon()), Ok(Attempt::Granted { .. })));
+    assert!(waker.take());
+    store.close();
+}
+
+/// The server reports the end of the client's own node before it answers.
+#[test]
+fn a_clients_own_release_recalls_nothing() {
+    let store = on(&Arc::default(), |request, reply| match (request.operation, reply) {
+        (2, Reply::Done(body)) => Reply::DoneAfterEvent(LOCK, body),
+        (_, reply) => reply,
+    });
+    let (claim, waker) = (Claim { caches: true, ..claim() }, Waker::default());
+    let _listening = HoldCaching::hear(&store, &claim, &waker).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(store.attempt(&claim, 1, soon()), Ok(Attempt::Granted { .. })));
+        assert!(matches!(store.release(&claim, 0, soon()), Ok(Release::Freed { .. })));
+        assert!(!waker.take());
+    }
     store.close();
 }

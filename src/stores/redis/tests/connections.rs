@@ -13,7 +13,6 @@ use crate::seam::Inspect;
 use crate::seam::capabilities::{Batches, ConnectionWatch};
 use crate::seam::{Answer, Attempt, Failure, Handoff, Kind, Release, Sink, Store};
 use crate::stores::redis::RedisStore;
-use crate::stores::redis::script::Command;
 use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::sync::Mutex;
@@ -280,8 +279,7 @@ fn a_later_reader_resends_forgotten_scripts() {
 fn an_unawaited_release_carries_an_unknown_script() {
     let server = Server::start(&[]);
     let store = server.store();
-    // Two names that go over two connections.
-    let (me, other) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "ll", 30_000));
+    let me = claim(Kind::Mutex, "lk", 30_000);
     let is_freed = || {
         let (tell, told) = bounded(1);
         store.release_later(&me, soon(), Sink::new(move |answer| tell.send(answer).unwrap()));
@@ -292,10 +290,12 @@ fn an_unawaited_release_carries_an_unknown_script() {
         granted(store.attempt(&me, 1, soon()));
         assert!(is_freed());
     }
-    // Another request finds another script forgotten.
+    // A renewal, on its own connection, finds another script forgotten.
     granted(store.attempt(&me, 1, soon()));
+    let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
+    assert!(renewed());
     server.run(&["SCRIPT", "FLUSH"]);
-    granted(store.attempt(&other, 1, soon()));
+    assert!(renewed());
     assert!(is_freed());
     // A new connection may lead to another server, or to the same after a restart.
     granted(store.attempt(&me, 1, soon()));
@@ -353,13 +353,14 @@ fn renewals_go_on_while_calls_have_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // Calls share one of the two, and this one has the other alone.
-    assert!(connections.call(&Command::new("PING"), soon()).is_ok());
-    let renewed = connections.dialog(soon(), |_mine| {
-        let another = connections.dialog(Clock::System.now(), |_mine| Ok(()));
-        let error = another.unwrap_err().into_error();
-        assert!(error.to_string().contains("all connections of the pool are in use"), "{error}");
-        Ok(store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0))
+    // Each of these has one of the two alone: no shared connection is open, over which a renewal could go.
+    let renewed = connections.dialog(soon(), |_first| {
+        connections.dialog(soon(), |_second| {
+            let another = connections.dialog(Clock::System.now(), |_third| Ok(()));
+            let error = another.unwrap_err().into_error();
+            assert!(error.to_string().contains("all connections of the pool are in use"), "{error}");
+            Ok(store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0))
+        })
     });
     assert!(matches!(renewed, Ok(Ok(true))), "{renewed:?}");
     store.close();

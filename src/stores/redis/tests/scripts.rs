@@ -346,28 +346,48 @@ fn a_latch_that_is_given_up_stays_as_it_is() {
     store.close();
 }
 
+/// The server's commands that taking a lock runs, and those that releasing it runs.
+fn commands(server: &Server, publish_mode: PublishMode) -> [BTreeSet<String>; 2] {
+    let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
+    let connections = Connections::new(address, 1, Duration::from_secs(3), maintenance())
+        .unwrap()
+        .with_publish_mode(publish_mode);
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    let kind = kinds::of(me.kind);
+    let commands = [kind.acquisition(&me, 1, 0), kind.removal(&me, 0)].map(|command| {
+        server.run(&["CONFIG", "RESETSTAT"]);
+        connections.call(&command, soon()).unwrap();
+        let stats = server.text(&["INFO", "commandstats"]).unwrap();
+        let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'));
+        let names = names.map(|(name, _)| name.to_owned()).filter(|name| name != "evalsha" && name != "eval");
+        names.collect()
+    });
+    connections.close(soon());
+    commands
+}
+
 #[test]
 fn all_publish_modes_take_locks_alike() {
     let server = Server::start(&[]);
-    let commands = |publish_mode| {
-        let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
-        let connections = Connections::new(address, 1, Duration::from_secs(3), maintenance())
-            .unwrap()
-            .with_publish_mode(publish_mode);
-        server.run(&["CONFIG", "RESETSTAT"]);
-        let me = claim(Kind::Mutex, "lk", 30_000);
-        connections.call(&kinds::of(me.kind).acquisition(&me, 1, 0), soon()).unwrap();
-        let stats = server.text(&["INFO", "commandstats"]).unwrap();
-        server.run(&["DEL", "lk"]);
-        connections.close(soon());
-        let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'));
-        let names = names.map(|(name, _)| name.to_owned()).filter(|name| name != "evalsha" && name != "eval");
-        names.collect::<BTreeSet<_>>()
-    };
-    let plain = commands(PublishMode::Plain);
+    let [plain, _] = commands(&server, PublishMode::Plain);
     assert!(plain.contains("hset"));
     for publish_mode in [PublishMode::Sharded, PublishMode::Both] {
-        assert_eq!(commands(publish_mode), plain, "{publish_mode:?}");
+        assert_eq!(commands(&server, publish_mode)[0], plain, "{publish_mode:?}");
+    }
+}
+
+#[test]
+fn each_publish_mode_publishes_by_its_commands() {
+    let server = Server::start(&[]);
+    let published = |publish_mode| {
+        let [_, released] = commands(&server, publish_mode);
+        ["publish", "spublish"].map(|name| released.contains(name))
+    };
+    assert_eq!(published(PublishMode::Plain), [true, false]);
+    // Redis 6.2 has no sharded channels.
+    if server.run(&["COMMAND", "INFO", "spublish"]) != redis::Value::Array(vec![redis::Value::Nil]) {
+        assert_eq!(published(PublishMode::Sharded), [false, true]);
+        assert_eq!(published(PublishMode::Both), [true, true]);
     }
 }
 

@@ -461,6 +461,21 @@ fn the_first_waiter_recalls_a_cached_lock() {
     store.close();
 }
 
+#[test]
+fn a_forced_release_recalls_a_cached_lock() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    for caches in [false, true] {
+        let holder = Claim { caches, ..by(&waiter(), QueueMode::Barges) };
+        granted(store.attempt(&holder, 1, soon()));
+        assert!(store.force(Kind::Mutex, &holder.name, soon()).done());
+        let recalls: Vec<_> = caches.then(|| message(&holder, "recall")).into_iter().collect();
+        assert_eq!(messages.take(), recalls);
+    }
+    store.close();
+}
+
 /// Of those that wait each asks, also one that may not stand in the wait queue; one that only tries does not.
 #[test]
 fn every_waiter_recalls_a_cached_lock() {
