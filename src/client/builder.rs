@@ -328,7 +328,7 @@ impl ClientBuilder {
     /// Defaults, with a `redis-sentinel://` or `redis-cluster://` URL, to one of the replicas that the server
     /// reports as connected, within 1 s, or two thirds of the `command_timeout` if that is less. With no
     /// replica connected the default grants all the same, and reports
-    /// [`Event::NoReplica`](crate::Event::NoReplica) once. With other URLs no replica is waited for.
+    /// [`Event::NoReplica`] once. With other URLs no replica is waited for.
     ///
     /// WAIT, on a connection of its own, asks for the acknowledgements, for all grants before it at once. If
     /// fewer come within `timeout`, the client releases the lock at once, and the attempt fails with a
