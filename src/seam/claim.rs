@@ -78,6 +78,7 @@ impl Claim {
     }
 
     /// The claim, listening for its client's turn in the queue.
+    #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite", leasehold_shuttle))]
     pub(crate) fn by_own_turn(&self) -> Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }

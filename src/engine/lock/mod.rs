@@ -500,12 +500,14 @@ impl<H: Handle, W: Waits> Machine<H, W> {
 
     // ---- losing
 
-    /// The client ends: all holds, under whose numbers none follows if they are in doubt, of whichever client.
+    /// The client ends: all holds, under whose numbers none follows if they are in doubt, of whichever client. A
+    /// lock on its way to a waiter here stays until the waiter has received it, and gives it back.
     pub(crate) fn clear(&mut self) -> Vec<HoldState<H>> {
         let doubtful = self.holds.iter().filter(|own| own.is_in_doubt()).map(|own| own.hold.serial());
         doubtful.collect::<Vec<_>>().into_iter().for_each(|serial| self.retire(serial));
         self.caching.end();
-        std::mem::take(&mut self.holds)
+        let is_over = |own: &mut HoldState<H>| !matches!(own.stage, Stage::HandingOff { .. });
+        self.holds.extract_if(.., is_over).collect()
     }
 
     /// Records a loss; `false`: this is known, or the hold is being released, which only the store can say to

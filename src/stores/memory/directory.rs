@@ -118,8 +118,9 @@ impl MemoryState {
         {
             seen.kind = ObjectKind::ReadWriteLock { mode };
             (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
-            seen.listeners = Some(listeners(&rw_channel(key)));
             let parties = self.read_writes.get(key);
+            let writers = parties.map_or(0, |parties| count(parties.line.len()));
+            seen.listeners = Some(listeners(&rw_channel(key)) + writers);
             seen.writers_wait = parties.is_some_and(|parties| parties.have_writers_waiting(now));
             seen.a_writer_waits_long = parties.is_some_and(|parties| parties.a_writer_waits_long(now));
             return seen;
@@ -134,7 +135,7 @@ impl MemoryState {
             seen.permits = counted.lent(now);
             seen.permits_out = count(seen.permits.len());
             seen.permits.truncate(MOST);
-            seen.listeners = Some(listeners(&kind.channel(key)));
+            seen.listeners = Some(listeners(&kind.channel(key)) + count(counted.line.len()));
             return seen;
         }
         seen.kind = match (seen.waiting, seen.fencing_token) {

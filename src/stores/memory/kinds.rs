@@ -215,6 +215,9 @@ impl MemoryKind for RwKind {
 
     fn leave_line(&self, access: &mut Access<'_>, claim: &Claim) {
         with_parties(access, &claim.name, |parties, access| {
+            if self.0 == Mode::Read {
+                return parties.forget_reader(claim.owner.client());
+            }
             parties.line.leave(claim.owner.client());
             let told = parties.pass_on(false, access.now);
             access.notify(&rw_channel(claim.name.key()));
@@ -233,7 +236,7 @@ impl MemoryKind for RwKind {
         with_parties(access, &claim.name, |parties, access| {
             // For no time: changes nothing.
             let is_held = parties.prolong(self.0, claim, access.now);
-            if is_held { checked(is_wanted) } else { CachedCheck::Lost }
+            if is_held { checked(is_wanted || !parties.line.is_empty()) } else { CachedCheck::Lost }
         })
     }
 

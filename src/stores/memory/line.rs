@@ -36,6 +36,10 @@ impl Line {
         self.places.is_empty() && self.next.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     pub(super) fn first(&self) -> Option<ClientId> {
         self.places.first().map(|place| place.client)
     }

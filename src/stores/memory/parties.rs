@@ -48,6 +48,11 @@ impl Parties {
         }
     }
 
+    /// No reader of this client waits any more.
+    pub(super) fn forget_reader(&mut self, client: ClientId) {
+        self.readers.retain(|(reader, _)| *reader != client);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.holds.is_empty()
             && self.waiting.is_empty()

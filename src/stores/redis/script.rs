@@ -78,7 +78,7 @@ scripts! {
     FAIR_RELEASE = "owners.lua", "fair_release.lua";
     RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
     RW_RELEASE = "line.lua", "readers.lua", "rw_release.lua";
-    RW_LEAVE = "line.lua", "rw_leave.lua";
+    RW_LEAVE = "line.lua", "readers.lua", "rw_leave.lua";
     RW_RENEW = "rw_renew.lua";
     RW_INSPECT = "rw_inspect.lua";
     RW_FORCE = "owners.lua", "line.lua", "rw_force.lua";

@@ -95,8 +95,13 @@ fn a_release_wakes_waiting_writers() {
                     })
                 })
                 .collect();
-            let channel = format!("redisson_rwlock:{{{name}}}");
-            assert!(eventually(LONG, || listeners(cluster, &name, "SHARDNUMSUB", &channel) == 2));
+            let line = format!("leasehold_lock_line:{{{name}}}");
+            let in_line = || cluster.ask::<i64>(cluster.primary_of(&name), &["ZCARD", &line]);
+            let turns: Vec<_> =
+                clients.iter().map(|client| format!("leasehold_wake:{{{name}}}:{}", client.id())).collect();
+            let hear =
+                || turns.iter().map(|turn| listeners(cluster, &name, "SHARDNUMSUB", turn)).sum::<i64>();
+            assert!(eventually(LONG, || in_line() == 2 && hear() == 2), "they wait for their turns");
             let mut freed = now();
             held.unlock().unwrap();
             let mut turns: Vec<_> = waiting.into_iter().map(|waiting| waiting.outcome().0).collect();

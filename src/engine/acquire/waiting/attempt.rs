@@ -123,6 +123,9 @@ impl Waiting<'_> {
                 self.coming = None;
                 self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);
+                if claim.kind == Kind::Read && claim.waits {
+                    call.local.state().queued = true; // the store has its client among those whose readers wait
+                }
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
                 // Not before the holder's lease can have ended, nor in a hot loop when it is about to.

@@ -24,7 +24,7 @@ use super::{Step, Waiting};
 use crate::engine::hold::QueuePlace;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::park::Parker;
-use crate::seam::{Claim, ListensFor};
+use crate::seam::{Claim, Kind, ListensFor};
 use crate::time::{Moment, random_between};
 
 /// The time after which a waiter watches releases that has just joined the wait queue, unless it asks again
@@ -67,7 +67,7 @@ impl Waiting<'_> {
 
     /// The lock is had: the store's grant took its client out of the wait queue.
     pub(super) fn leave_queue_by_grant(&mut self) {
-        if self.wait_mode.may_stand() {
+        if self.wait_mode.may_stand() || self.call.kind == Kind::Read {
             let mut state = self.call.local.state();
             state.queued = false;
             if self.call.kind.is_counted() {

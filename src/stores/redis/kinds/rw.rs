@@ -44,8 +44,11 @@ impl RedisKind for RwKind {
 
     fn leaving_queue(&self, claim: &Claim) -> Option<Command> {
         let lock = claim.name.key();
-        let command = || RW_LEAVE.on(&[lock]).arg(claim.owner.client().to_string());
-        (self.0 == Mode::Write).then(|| command().arg(keys::rw_channel(lock)))
+        let command = RW_LEAVE.on(&[lock]).arg(claim.owner.client().to_string());
+        Some(match self.0 {
+            Mode::Read => command,
+            Mode::Write => command.arg(keys::rw_channel(lock)),
+        })
     }
 
     fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command {

@@ -10,7 +10,7 @@
 -- As with the line, no key of it is among KEYS, and each command goes by pcall: without the right, or without
 -- memory, nobody waits for a turn.
 --
--- Returns nothing. `now_ms` returns the server's clock, and its seconds; `begin_readers` whether readers wait at the end
+-- Returns nothing. `forget_reader` has a client's readers wait no more; `now_ms` returns the server's clock, and its seconds; `begin_readers` whether readers wait at the end
 -- of a write, who may enter from now on; `expects_readers` for how many more milliseconds such readers are expected, or
 -- nil; `stand_by` has the first writer ask soon, in case they do not come
 local function now_ms()
@@ -34,6 +34,15 @@ local function begin_readers(tag)
     return false
   end
   return redis.pcall('zadd', readers, (now_ms()), 'phase') == 1
+end
+
+local function forget_reader(tag, client)
+  local readers = 'leasehold_rwlock_readers:' .. tag
+  redis.pcall('zrem', readers, client)
+  -- A phase stays: other threads of the client may have waited for it.
+  if redis.pcall('zcard', readers) == 1 and type(redis.pcall('zscore', readers, 'link')) == 'string' then
+    redis.pcall('del', readers)
+  end
 end
 
 local function stand_by(tag)

@@ -176,7 +176,7 @@ else
 end
 if half == 'read' then
   if waited_ms > 0 then
-    redis.pcall('zrem', readers, client)
+    forget_reader(tag, client)
   end
 elseif not held then
   if is_next then

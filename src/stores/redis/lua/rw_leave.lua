@@ -1,13 +1,18 @@
--- Takes a client's writers out of a read-write lock's line (see `line.lua`), and passes on what was kept for them.
+-- Takes a client's writers out of a read-write lock's line (see `line.lua`), and passes on what was kept for them; or its
+-- readers out of those that wait.
 --
 -- KEYS[1] lock      the lock's hash
 -- ARGV[1] client    who waits no more
--- ARGV[2] channel   where readers listen
+-- ARGV[2] channel   where readers listen; left out: its readers wait no more
 --
 -- Returns {'left'}
 local lock, client, channel = KEYS[1], ARGV[1], ARGV[2]
 
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+if not channel then
+  forget_reader(tag, client)
+  return {'left'}
+end
 local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
 if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
   redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
