@@ -109,7 +109,8 @@
 //! The spans are `lock.acquire`, from a call to its grant or its end without one, and `lock.hold`, from the
 //! grant to the release or the loss. Both belong to the span in which the lock was asked for, and neither is
 //! entered. Their fields are `lock.name`, `lock.kind`, `lock.owner`, `lock.fence`, and `lock.outcome` with
-//! `lock.attempts` of the one, `lock.end` of the other. The lines `lock.at_risk` and `lock.lost` are written
+//! `lock.attempts` of the one, `lock.end` of the other. A failure has its [`ErrorKind`] as `error.type`, the
+//! name of OpenTelemetry's conventions, which have none for locks. The lines `lock.at_risk` and `lock.lost` are written
 //! within the hold's span.
 //!
 //! # Limits

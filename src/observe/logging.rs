@@ -21,7 +21,7 @@ impl Observer for Logging {
                 tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, is_local, ?took, "handed off");
             }
             Event::GaveUp { name, kind, waited, attempts, reason: GaveUpReason::Failed(error) } => {
-                tracing::debug!(lock.name = name, lock.kind = kind, ?waited, attempts, %error, "a call failed");
+                tracing::debug!(lock.name = name, lock.kind = kind, ?waited, attempts, error.type = ?error.kind(), %error, "a call failed");
             }
             Event::GaveUp { name, kind, waited, attempts, reason } => {
                 let outcome = reason.label();
@@ -36,7 +36,7 @@ impl Observer for Logging {
             }
             Event::Request { op, took, error: None } => tracing::trace!(op, ?took, "answered"),
             Event::Request { op, took, error: Some(error) } => {
-                tracing::debug!(op, ?took, %error, "a request failed");
+                tracing::debug!(op, ?took, error.type = ?error.kind(), %error, "a request failed");
             }
             Event::Renewed { holds, took, lag } => tracing::trace!(holds, ?took, ?lag, "renewed"),
             Event::RenewalFailed { name, kind, owner, error, remaining } => tracing::event!(
@@ -45,6 +45,7 @@ impl Observer for Logging {
                 lock.name = name,
                 lock.kind = kind,
                 lock.owner = %owner,
+                error.type = ?error.kind(),
                 %error,
                 ?remaining,
                 "a renewal failed and is being repeated"
@@ -53,7 +54,7 @@ impl Observer for Logging {
                 tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, ?held, "released");
             }
             Event::ReleaseFailed { name, error } => {
-                tracing::warn!(lock.name = name, %error, "a release failed and is being repeated");
+                tracing::warn!(lock.name = name, error.type = ?error.kind(), %error, "a release failed and is being repeated");
             }
             Event::Lost { loss, kind, held, .. } => tracing::event!(
                 name: "lock.lost",
@@ -74,6 +75,7 @@ impl Observer for Logging {
             Event::UnknownOutcome { name, kind, error } => tracing::warn!(
                 lock.name = name,
                 lock.kind = kind,
+                error.type = ?error.kind(),
                 %error,
                 "it is not known whether the lock was granted; what may be is undone"
             ),
@@ -86,7 +88,9 @@ impl Observer for Logging {
             Event::DeadlockOver { deadlock, lasted } => {
                 tracing::info!(threads = deadlock.steps.len(), ?lasted, "a deadlock is over");
             }
-            Event::WakeupsDown { error } => tracing::warn!(%error, "no wake-ups: waiters only poll"),
+            Event::WakeupsDown { error } => {
+                tracing::warn!(error.type = ?error.kind(), %error, "no wake-ups: waiters only poll")
+            }
             Event::WakeupsUp => tracing::info!("wake-ups are back"),
             Event::NoReplica { server } => {
                 tracing::warn!(server, "no replica is connected: a failover may forget grants");

@@ -7,7 +7,7 @@ pub(crate) use without::{HoldSpan, WaitSpan};
 
 #[cfg(feature = "tracing")]
 mod with {
-    use tracing::field::{Empty, display};
+    use tracing::field::{Empty, debug, display};
     use tracing::{Span, debug_span};
 
     use crate::ident::{FencingToken, Owner};
@@ -29,6 +29,7 @@ mod with {
                 lock.owner = Empty,
                 lock.fence = Empty,
                 lock.attempts = Empty,
+                error.type = Empty,
             ))
         }
 
@@ -41,6 +42,9 @@ mod with {
 
         pub(crate) fn gave_up(&self, reason: &GaveUpReason<'_>, attempts: u32) {
             self.0.record("lock.outcome", reason.label());
+            if let GaveUpReason::Failed(error) = reason {
+                self.0.record("error.type", debug(error.kind()));
+            }
             self.0.record("lock.attempts", attempts);
         }
     }

@@ -200,8 +200,9 @@ fn what_fails_is_told_with_its_outcome() {
     let (kept, store, name) = (kept(), MemoryStore::new(), fresh("fails"));
     let client = client(&store);
     store.fail(Fault::AnswerLost);
-    client.get_lock(&name).try_lock().unwrap_err();
-    assert_eq!(kept.spans(&name, &["lock.outcome"]), ["lock.acquire DEBUG error"]);
+    let error = client.get_lock(&name).try_lock().unwrap_err();
+    let failed = format!("lock.acquire DEBUG error {:?}", error.kind());
+    assert_eq!(kept.spans(&name, &["lock.outcome", "error.type"]), [failed]);
     let unknown = kept.lines.lock().unwrap().iter().any(|line| {
         line.level == "WARN"
             && line.fields.get("lock.name") == Some(&name)
