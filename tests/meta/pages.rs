@@ -315,8 +315,10 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.read().lock()?;
             lock.read().hold_count()?;
             refused(theirs.write().unlock())?;
+            // The reader gives up, and waits no more.
             theirs.read().try_lock_for(SHORT)?;
-            lock.write().unlock()?;
+            let reads = || theirs.read().try_lock_for(LONG).and_then(|_| theirs.read().unlock());
+            pair.woken(reads, || lock.write().unlock())?;
             let first = other.get_read_write_lock("app:rw").writers_first();
             first.read().try_lock()?;
             first.read().unlock().or_else(|_not_held| Ok(()))?;
