@@ -353,7 +353,7 @@ pub(crate) struct QueuePlace {
     has_left: bool,
 }
 
-/// What a waiter finds that was about to sleep.
+/// The finding of a waiter that was about to sleep.
 pub(crate) struct Asleep {
     pub(crate) is_head: bool,
     /// Nothing has changed since it looked.

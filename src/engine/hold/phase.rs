@@ -65,7 +65,7 @@ impl Phase {
         }
     }
 
-    /// What those see who do not take the mutex. Under the mutex of the lock, as all changes.
+    /// The view without the mutex. Written under the mutex of the lock, as all changes.
     pub(super) fn publish(&self, stage: Stage) {
         let phase = match stage {
             Stage::Held => LIVE,

@@ -76,7 +76,7 @@ const UNKNOWN: u8 = 2;
 pub(super) const MOST: u8 = 8;
 pub(super) const LATE: u8 = 4;
 
-/// What the decisions about a cached hold go by. Which hold is cached, and why, is its [`Stage`].
+/// The facts behind decisions about a cached hold. Its [`Stage`] says which hold is cached, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Caching {
     /// The end of the present time slice, if there is one.
@@ -338,7 +338,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if is_idle { self.give_back(None, at) } else { None }
     }
 
-    /// What the keeper is to do for this lock, and when it is to look again.
+    /// The keeper's task for this lock, and when the keeper is to look again.
     pub(crate) fn watch(&mut self, at: At<'_>) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let now = at.now;

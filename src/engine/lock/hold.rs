@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::engine::lock::{At, Handle, TicketId};
 use crate::time::{Lease, Moment};
 
-/// Where a hold is. A hold that its lock does not have is free in the store, or left to a clean-up.
+/// The place of a hold. A hold that its lock does not have is free in the store, or left to a clean-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     /// A thread, or a guard, has levels of the hold.

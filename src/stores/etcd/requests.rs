@@ -404,7 +404,7 @@ impl EtcdStore {
     }
 }
 
-/// Where an owner stands.
+/// The place of an owner.
 pub(super) enum Stands {
     First(WatchPlace),
     Behind {

@@ -240,7 +240,7 @@ impl WaitQueues for MemoryAccess {
     }
 }
 
-/// Where a waiter under this claim listens.
+/// The channel of a waiter under this claim.
 fn channel(claim: &Claim) -> Option<String> {
     let kind = kinds::of(claim.kind);
     if claim.listens_for == ListensFor::OwnTurn && kind.has_line() {

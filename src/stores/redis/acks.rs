@@ -84,7 +84,7 @@ enum Turn {
     IsLate,
 }
 
-/// What a round has to know of a grant.
+/// The facts about a grant that a round needs.
 pub(crate) struct Grant {
     pub(crate) lock: Arc<LockName>,
     /// Asks whether the server has it; the answer, if so.
@@ -92,7 +92,7 @@ pub(crate) struct Grant {
     pub(crate) expected: Value,
     /// Undoes it. For several grants of one script, whose first this is, all.
     pub(crate) undo: Command,
-    /// Where scripts may not be used.
+    /// For clients that may not use scripts.
     pub(crate) scriptless: Option<Scriptless>,
 }
 

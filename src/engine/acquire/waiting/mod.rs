@@ -178,7 +178,7 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // Who wants several permits is not before or behind those who want one.
+            // A waiter for several permits is not before or behind those who want one.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             self.note_join(&place);

@@ -71,7 +71,7 @@ impl One {
         self.lock.caching.note_asked(thread, at);
     }
 
-    /// What a thread that asks finds of its cached hold.
+    /// The cached hold that a thread finds which asks.
     fn reuse(&mut self, caches: bool, now: Moment) -> Option<Reuse> {
         let at = self.at(now);
         if !self.lock.caches(None) {

@@ -20,7 +20,7 @@ struct Step<'a> {
 }
 
 impl Client {
-    /// What is to be done after an event.
+    /// The work after an event.
     pub(super) fn on(&mut self, rules: &Rules, event: Event) -> Vec<Effect> {
         let mut step = Step { client: self, rules, effects: Vec::new() };
         step.on(event);

@@ -1,4 +1,4 @@
-//! What each action of the explorer does in a small world.
+//! The effect of each action of the explorer in a small world.
 
 use super::driver::{Effect, Event, Said, actor};
 use super::store::Request;
