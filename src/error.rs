@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 /// The result of an operation of this crate.
 ///
@@ -47,6 +48,7 @@ pub struct Error {
     inner: Box<ErrorParts>,
 }
 
+#[derive(Clone)]
 struct ErrorParts {
     kind: ErrorKind,
     action: &'static str,
@@ -55,7 +57,7 @@ struct ErrorParts {
     not_held: Option<NotHeld>,
     outcome_unknown: bool,
     work_ran: bool,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 /// The kind of failure.
@@ -213,7 +215,7 @@ impl Error {
     }
 
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
-        self.inner.source = Some(source.into());
+        self.inner.source = Some(Arc::from(source.into()));
         self
     }
 
@@ -235,22 +237,9 @@ impl Error {
         self
     }
 
-    /// Without the source; for several requests that failed together.
+    /// For several requests that failed together.
     pub(crate) fn copy(&self) -> Error {
-        let ErrorParts { kind, action, lock, detail, not_held, outcome_unknown, work_ran, source: _ } =
-            &*self.inner;
-        Error {
-            inner: Box::new(ErrorParts {
-                kind: *kind,
-                action,
-                lock: lock.clone(),
-                detail: detail.clone(),
-                not_held: not_held.clone(),
-                outcome_unknown: *outcome_unknown,
-                work_ran: *work_ran,
-                source: None,
-            }),
-        }
+        Error { inner: self.inner.clone() }
     }
 
     /// The kind of failure.

@@ -23,7 +23,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::conn::dialog::Dialog;
-use crate::stores::redis::reply::{Expected, accepted, refusal, tagged, unexpected};
+use crate::stores::redis::reply::{Expected, Redirect, accepted, refusal, tagged, unexpected};
 use crate::stores::redis::script::{Command, TOUCH};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -167,7 +167,11 @@ impl Acks {
             }
             match round.answer(at) {
                 Ok(answer) if answer == grant.expected => return Ok(()),
-                Ok(Value::ServerError(error)) => return Err(refusal(&error, Expected::Nothing)),
+                Ok(Value::ServerError(error)) => {
+                    let refused = refusal(&error, Expected::Nothing);
+                    // Its slot has moved, with the grant: nothing says that it has copies there.
+                    return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
+                }
                 Ok(_) => return Err(gone()),
                 Err(error) if leads || Clock::System.now() >= until => return Err(error),
                 // The time of another grant was over first.

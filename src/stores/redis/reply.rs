@@ -211,7 +211,7 @@ pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
         // NOAUTH: what let this connection in has ended.
-        "READONLY" | "MASTERDOWN" | "NOAUTH" => Fitness::Demoted,
+        "READONLY" | "UNBLOCKED" | "MASTERDOWN" | "NOAUTH" => Fitness::Demoted,
         "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Passing,
         _ => Fitness::Fit,
     }
@@ -228,6 +228,9 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
     }
     if says("max number of clients") {
         return (ErrorKind::Busy, "the server has reached its limit of clients");
+    }
+    if says("cannot be used with replica instances") {
+        return (ErrorKind::ReadOnly, "the server is a read-only replica");
     }
     if says("unknown command") || says("Unknown Redis command") {
         return (ErrorKind::Unsupported, "the server does not know a command that this needs");
@@ -285,6 +288,8 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
         ),
         "OOM" => (ErrorKind::OutOfMemory, "the server is out of memory"),
         "READONLY" => (ErrorKind::ReadOnly, "the server is a read-only replica"),
+        // To a connection that waited when its server became a replica.
+        "UNBLOCKED" => (ErrorKind::ReadOnly, "the server became a read-only replica"),
         "LOADING" => (ErrorKind::Busy, "the server is loading its data"),
         "BUSY" => (ErrorKind::Busy, "the server is busy with a script"),
         "MASTERDOWN" => (ErrorKind::Busy, "the server is a replica that has lost its master"),
@@ -338,6 +343,8 @@ mod tests {
             ("ERR AUTH <password> called without any password configured for the default user. Are you sure …".to_owned(), Authentication),
             ("DENIED Redis is running in protected mode because protected mode is enabled …".to_owned(), Authentication),
             ("READONLY You can't write against a read only replica.".to_owned(), ReadOnly),
+            ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)".to_owned(), ReadOnly),
+            ("ERR WAIT cannot be used with replica instances. Please also note …".to_owned(), ReadOnly),
             ("LOADING Redis is loading the dataset in memory".to_owned(), Busy),
             ("LOADING Valkey is loading the dataset in memory".to_owned(), Busy),
             ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.".to_owned(), Busy),

@@ -226,15 +226,9 @@ impl ClusterStore {
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
-            Err(Failure::Refused(error) | Failure::Unknown(error))
-                if matches!(error.kind(), Unreachable | TimedOut | ReadOnly | Busy) =>
-            {
+            Err(failure) if matches!(failure.error().kind(), Unreachable | TimedOut | ReadOnly | Busy) => {
                 self.topology.doubt();
-                if error.outcome_unknown() {
-                    Err(Failure::Unknown(error))
-                } else {
-                    Err(Failure::Refused(error))
-                }
+                Err(failure)
             }
             other => other,
         }

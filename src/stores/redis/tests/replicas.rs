@@ -65,6 +65,28 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
     }
 }
 
+/// By a failover during the WAIT, or a slot that moves between the grant and its round.
+#[test]
+fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
+    let moved = "-MOVED 5 127.0.0.1:1\r\n";
+    let demoted =
+        "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n";
+    for (held, waited) in [(":1\r\n", demoted), (moved, ":1\r\n")] {
+        let (_fake, store, script) = scripted(&[
+            ("evalsha", GRANTED),
+            ("hexists", held),
+            ("eval", ":1\r\n"),
+            ("wait", waited),
+            ("evalsha", moved),
+        ]);
+        let answer = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
+        let Err(Failure::Unknown(error)) = answer else { panic!("{held}: not in doubt but {answer:?}") };
+        assert!(error.is_retryable(), "{error}");
+        assert!(script.lock().is_empty());
+        store.close();
+    }
+}
+
 /// Such a connection leads to a server that was promoted since, or WAIT would count from an older write.
 #[test]
 fn an_acknowledgement_counts_after_its_server_showed_the_grant() {
