@@ -160,7 +160,7 @@ impl Lifetime {
     }
 }
 
-/// Longest link that extends a lock's reservation; `lua/line.lua` has the same bound.
+/// Longest link that extends a lock's reservation; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
 /// Class of a link: how often 10 ms must double to cover two round trips and 8 ms for threads.

@@ -90,7 +90,7 @@ pub struct ClientId(Uuid);
 
 impl ClientId {
     /// A random UUID of version 8, which tells others that this client's releases notify the queue (see
-    /// `line.lua`). Redisson's ids, and those of older versions of this crate, have version 4.
+    /// `wait_queue.lua`). Redisson's ids, and those of older versions of this crate, have version 4.
     pub(crate) fn random() -> ClientId {
         ClientId(Uuid::new_v4()).of_version(8)
     }

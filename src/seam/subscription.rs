@@ -31,7 +31,7 @@ struct Listener {
     waker: Waker,
 }
 
-/// Sent by `line.lua` to the client that is next in the queue.
+/// Sent by `wait_queue.lua` to the client that is next in the queue.
 const IS_NEXT: &[u8] = b"next";
 /// Sent to the client behind it.
 const STANDBY: &[u8] = b"standby";

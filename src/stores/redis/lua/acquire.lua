@@ -5,46 +5,45 @@
 -- ARGV[1] owner      who wants it
 -- ARGV[2] count      the hold count that the owner shall have
 -- ARGV[3] lease_ms   how long it shall run, at least
--- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). 'barge': takes a free lock, whomever it
---                    is kept for; 'spin': the same, and asks a client that keeps the lock to give it back, as all others do;
---                    'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the same, and may
---                    stand in it already; 'next': the same, and was told that it is next, before any that it is kept for by now;
---                    'stand_for': as 'wait', for an election, but joins no line of three.
+-- ARGV[4] queue_mode  what the wait queue (see `wait_queue.lua`) means to it. 'barge': takes a free lock, even if it is
+--                    reserved for another client; 'spin': the same, and recalls a cached lock, as all others below do;
+--                    'yield': respects the reservation; 'wait': the same, and joins the queue; 'stand': the same, and may be
+--                    in it already; 'next': was notified that it is next, and comes before a newer reservation;
+--                    'stand_for': as 'wait', for an election, but does not join a queue of three.
 --                    The last four may end in a digit, the client's link
--- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; 'kept': its client keeps it until others
---                    ask for it, by a recall (see `recall.lua`); left out with what follows
--- ARGV[6] place      where its owner is, to be read by people
+-- ARGV[5] max_ms     when the hold is to end at the latest, for people to read; 'kept': the client caches the lock until a
+--                    recall (see `recall.lua`); left out with what follows
+-- ARGV[6] place      where the owner is, for people to read
 --
 -- Returns 'granted' or {'granted', fence}   the owner has it with that count
---         {'granted', fence, in_line}       the same, of a client that stood in the line, as so many did, itself included;
---                                           fence '': none was wanted
---         {'busy', ttl_ms}                  others have it, or it is kept for another client; -1: for ever
---         {'in_line', ttl_ms, why}          the same, and its client stands in the line. why 'ours': the holder's release
---                                           tells the line; 'foreign': it does not; 'kept': it is free, and kept so long
---         {'in_line', ttl_ms, 'ours', 'first'}   the same, and it is the first in the line
---         {'in_line', ttl_ms, 'full'}       the same, but the client does not stand in the line
+--         {'granted', fence, in_line}       the same, for a client that stood in the queue; in_line: how many did, itself
+--                                           included; fence '': none was wanted
+--         {'busy', ttl_ms}                  others have it, or it is reserved for another client; -1: for ever
+--         {'in_line', ttl_ms, why}          the same, and the client is in the queue. why 'ours': the holder's release
+--                                           notifies the queue; 'foreign': it does not; 'kept': it is free and reserved
+--         {'in_line', ttl_ms, 'ours', 'first'}   the same, and the client is the first in the queue
+--         {'in_line', ttl_ms, 'full'}       the same, but the client is not in the queue
 --         {'lost'}                          count above 1, but the owner has nothing
 local lock, counter = KEYS[1], KEYS[2]
-local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local link = tonumber(turn:sub(-1)) or 0
+local owner, count, lease_ms, queue_mode, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local link = tonumber(queue_mode:sub(-1)) or 0
 if link > 0 then
-  turn = turn:sub(1, -2)
+  queue_mode = queue_mode:sub(1, -2)
 end
 
 -- An owner is its client, a colon, and a number.
 local client = owner:sub(1, 36)
 local ttl_ms = redis.call('pttl', lock)
-local held, holders, holder, is_kept, is_next = false, false, nil, false, false
-local asks, barges = turn ~= 'barge', turn == 'barge' or turn == 'spin'
-local waits = not barges and turn ~= 'yield'
+local held, holders, holder, is_cached, is_next = false, false, nil, false, false
+local asks, barges = queue_mode ~= 'barge', queue_mode == 'barge' or queue_mode == 'spin'
+local waits = not barges and queue_mode ~= 'yield'
 if ttl_ms ~= -2 then
-  -- A waiter wants to know the holders too.
   holders = asks and redis.pcall('hkeys', lock)
   if holders and not holders.err then
     for at = 1, #holders do
       local field = holders[at]
       held = held or field == owner
-      is_kept = is_kept or field == 'leasehold:kept'
+      is_cached = is_cached or field == 'leasehold:kept'
       holder = holder or field:sub(1, 10) ~= 'leasehold:' and field
     end
   else
@@ -53,7 +52,7 @@ if ttl_ms ~= -2 then
 end
 if not held then
   if count ~= '1' then
-    -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+    -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
     redis.call('hdel', lock, owner)
     return {'lost'}
   end
@@ -62,58 +61,58 @@ if not held then
   end
   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
   if wait_ms then
-    -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of
-    -- versions of this crate without a line, have version 4.
+    -- Ids of clients whose releases notify the queue are UUIDs of version 8; Redisson's, and those of versions of this
+    -- crate without a queue, have version 4.
     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
     end
-  elseif turn == 'next' then
+  elseif queue_mode == 'next' then
     is_next = true
   elseif not barges then
-    wait_ms, is_next = kept_ms(lock, client)
+    wait_ms, is_next = reserved_ms(lock, client)
     why = 'kept'
   end
   if wait_ms then
-    -- Once: what is told is taken out. If nobody listens, the holder has seen that by itself.
-    if is_kept and why == 'ours' and recall(lock, holder) then
+    -- Once: the mark goes with the first recall that its holder heard.
+    if is_cached and why == 'ours' and recall(lock, holder) then
       redis.pcall('hdel', lock, 'leasehold:kept')
     end
     if not waits then
       return {'busy', wait_ms}
     end
     local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-    local line = 'leasehold_lock_line:' .. tag
+    local queue = 'leasehold_lock_line:' .. tag
     local time = redis.pcall('time')
     if time.err then
       return {'busy', wait_ms}
     end
-    local first = redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
+    local first = redis.pcall('zrange', queue, 0, 0, 'WITHSCORES')
     local is_first = not first[1] or first[1] == client
     local is_stale = first[2] and is_dead(first[2], time[1])
-    if turn == 'stand_for' then
-      if redis.pcall('zrange', line, 2, 2)[1] and not is_stale then
+    if queue_mode == 'stand_for' then
+      if redis.pcall('zrange', queue, 2, 2)[1] and not is_stale then
         return {'in_line', wait_ms, 'full'}
       end
-      turn = 'wait'
+      queue_mode = 'wait'
     end
-    -- It keeps the place that it has. One that was told, and finds the lock taken, comes before all others.
-    local place = turn == 'stand' and tonumber(redis.pcall('zadd', line, 'XX', 'INCR', 0, client))
+    -- A client keeps its place. One that was notified and finds the lock taken comes before all others.
+    local place = queue_mode == 'stand' and tonumber(redis.pcall('zadd', queue, 'XX', 'INCR', 0, client))
     if not place or is_stale or place % 100 ~= time[1] % 100 then
-      local joined = place or turn == 'next' and first[2] and first[2] - 1000
+      local joined = place or queue_mode == 'next' and first[2] and first[2] - 1000
       joined = joined or (time[1] - 1700000000) * 10000000 + time[2] * 10
-      local added = redis.pcall('zadd', line, place and 'XX' or 'NX', place_score(joined, link, time[1]), client)
+      local added = redis.pcall('zadd', queue, place and 'XX' or 'NX', place_score(joined, link, time[1]), client)
       if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end
-      -- A client that joins others that live need not move the end on: they do.
-      if (turn ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', line, 60000) ~= 1 then
-        redis.pcall('zrem', line, client)
+      -- A client that joins live ones need not extend the queue's expiry: they do.
+      if (queue_mode ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', queue, 60000) ~= 1 then
+        redis.pcall('zrem', queue, client)
         return {'busy', wait_ms}
       end
-      is_first = is_first or turn == 'next'
-      -- The first clears up behind itself when it asks again. If the first is dead, anybody does.
-      if is_stale or is_first and turn ~= 'wait' then
-        is_first = drop_dead(line, time[1]) == client
+      is_first = is_first or queue_mode == 'next'
+      -- The first removes the dead when it asks again. If the first is dead, any client does.
+      if is_stale or is_first and queue_mode ~= 'wait' then
+        is_first = drop_dead(queue, time[1]) == client
       end
     end
     if is_first and why == 'ours' then
@@ -127,16 +126,13 @@ end
 local fence = counter and next_fence(counter)
 
 if held then
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes
-  -- too.
+  -- Expiry first, count second: PEXPIRE passes when the server is out of memory, and so does what follows it.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
-  -- Errors that would come half-way are raised before: if the user may not PEXPIRE, here; if memory is out,
-  -- by the HSET.
+  -- Raises what would fail half-way: a missing right to PEXPIRE here, missing memory by the HSET.
   if not redis.acl_check_cmd then
-    -- Before Redis 7, on an absent key these two write nothing, but raise the same: the first if memory is
-    -- out.
+    -- Before Redis 7: these two write nothing to an absent key, but raise the same, the first if memory is out.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then
@@ -158,15 +154,15 @@ else
     return expiring
   end
 end
-local stood = turn == 'stand' or turn == 'next'
+local stood = queue_mode == 'stand' or queue_mode == 'next'
 if stood or is_next then
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   if is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
-  -- One that was told was taken out of the line then, but a request that was on its way brings it back.
+  -- A notified client has left the queue, but a request that was on its way brings it back.
   if stood and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
-    tell_line(lock, false)
+    notify_next(lock, false)
   end
   local behind = redis.pcall('zcard', 'leasehold_lock_line:' .. tag)
   if type(behind) == 'number' then

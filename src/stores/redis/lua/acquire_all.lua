@@ -1,9 +1,9 @@
--- Takes several free locks, each for a new owner: those before the first that somebody has, or that is kept
--- for another client (see `kept.lua`); or all or none, whomever they are kept for.
+-- Takes several free locks, each for a new owner: those before the first that is held, or reserved for another client (see
+-- `reserved.lua`); or all or none, reserved or not.
 --
 -- KEYS[at]       lock       the hash of each lock: owner -> hold count; after all locks follow fence counters
 -- KEYS[number]   counter    the fence counter of a lock that wants a fence
--- ARGV[1]        or_none    '1': none, unless all are free. The caller does not wait, and so takes what is kept ('barge' in
+-- ARGV[1]        or_none    '1': none, unless all are free. The caller does not wait, so it ignores reservations ('barge' in
 --                           `acquire.lua`)
 -- ARGV[2]        locks      how many locks there are
 -- ARGV[3*at]     owner      who wants the lock
@@ -17,7 +17,7 @@ local free = locks
 for at = 1, locks do
   local lock = KEYS[at]
   local is_held = redis.call('pttl', lock) ~= -2 and not drop_ownerless(lock)
-  if is_held or or_none ~= '1' and kept_ms(lock, ARGV[3*at]:sub(1, 36)) then
+  if is_held or or_none ~= '1' and reserved_ms(lock, ARGV[3*at]:sub(1, 36)) then
     if is_held then
       redis.call('hexists', lock, '') -- what is no lock raises here, before anything is written
     end

@@ -7,7 +7,7 @@
 -- ARGV[2] amount     what to set up or to add, or how many there shall be with those that are out
 -- ARGV[3] lease_ms   when what is set up ends by itself; 0: never
 -- ARGV[4] lasts_ms   how long the result is remembered
--- ARGV[5] latch      '1': it is a latch, whose waiters are told that it is shut by 1 and that it is open by 0
+-- ARGV[5] latch      '1': it is a latch, which publishes 1 when it is shut and 0 when it is open
 -- ARGV[6] channel    where waiters listen
 --
 -- Returns {'count', number}   the number, or what came of the change: see `Counting`
@@ -89,6 +89,6 @@ if payload and (latch or payload > 0) then
   redis.pcall('publish', channel, payload)
 end
 if payload and not latch then
-  tell_permits(counter:find('{', 1, true) and counter or '{' .. counter .. '}', payload)
+  notify_for_permits(counter:find('{', 1, true) and counter or '{' .. counter .. '}', payload)
 end
 return {'count', result}

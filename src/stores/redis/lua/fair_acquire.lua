@@ -40,7 +40,7 @@ if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   return {'granted', fence}
 end
 if count ~= '1' then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

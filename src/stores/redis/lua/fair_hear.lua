@@ -1,4 +1,4 @@
--- Has the next owner that waits for a fair lock recall it (see `fair_acquire.lua`), and tells whether any wait.
+-- Marks a fair lock so that the next waiter recalls it (see `fair_acquire.lua`), and returns whether any wait already.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:kept -> '': nobody has recalled it
 -- KEYS[2] queue        who waits, first come first
@@ -11,7 +11,7 @@ local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner = ARGV[1]
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

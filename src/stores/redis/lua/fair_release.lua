@@ -1,4 +1,4 @@
--- Leaves an owner `left` holds of a fair lock; with none left, frees it and tells the first who waits.
+-- Sets an owner's hold count of a fair lock to `left`; 0: frees it and notifies the first waiter.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count
 -- KEYS[2] queue        who waits, first come first
@@ -43,7 +43,7 @@ local freed = false
 if is_held or way == 'force' then
   freed = redis.call('del', lock) == 1
 else
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, owner)
 end
 

@@ -1,9 +1,9 @@
--- Begins a script that gives out fences: the function that draws the next one from a counter.
+-- Prefix of scripts that issue fencing tokens from a counter.
 --
--- A fence is one more than the last, and at least the server's time in microseconds: a counter that was lost
--- goes on above what it gave out before.
+-- A fence is one more than the last, and at least the server's time in microseconds: so a counter that was lost continues
+-- above all it issued before.
 --
--- Returns nothing; the function returns the fence as text, and raises if the counter cannot be used
+-- Defines `next_fence`: the fence as text; raises if the counter cannot be used
 local function next_fence(counter, time)
   local number = redis.call('incr', counter)
   time = time or redis.call('time')

@@ -1,7 +1,7 @@
--- Frees a lock whoever holds it, and tells the waiters: the first in the line (see `line.lua`), and those who
--- listen. A client that kept the lock until others ask for it gets a recall.
+-- Frees a lock whoever holds it, and notifies the first in the wait queue (see `wait_queue.lua`) and all listeners. A client
+-- that caches the lock gets a recall.
 --
--- KEYS[1] lock      the lock's hash: owner -> hold count; leasehold:kept -> see `look_kept.lua`
+-- KEYS[1] lock      the lock's hash: owner -> hold count; leasehold:kept -> see `check_cached.lua`
 -- ARGV[1] channel   where waiters listen
 --
 -- Returns {'freed'}    it was held
@@ -21,6 +21,6 @@ for at = 1, #fields do
     recall(lock, fields[at])
   end
 end
-tell_line(lock, true)
+notify_next(lock, true)
 redis.pcall('publish', channel, '0')
 return {'freed'}

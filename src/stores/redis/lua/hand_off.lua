@@ -1,13 +1,13 @@
--- Gives a lock from one owner to another, who then holds it once. Repeating it changes nothing but the fence.
+-- Passes a lock from one owner to another, who then holds it once. Repeating it changes nothing but the fence.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] from       who holds it
 -- ARGV[2] to         who shall hold it
 -- ARGV[3] lease_ms   how long it shall run from now on
--- ARGV[4] max_ms     when the new hold is to end at the latest, to be read by people; '': not said. Left out with what
---                    follows if nothing was said of the old one either
--- ARGV[5] place      where the new owner is, to be read by people
+-- ARGV[4] max_ms     when the new hold is to end at the latest, for people to read; '': no limit. Left out with what follows
+--                    if the old hold had no notes either
+-- ARGV[5] place      where the new owner is, for people to read
 --
 -- Returns 'granted' or {'granted', fence}   the new owner holds it
 --         {'lost'}                          neither holds it; nothing changed
@@ -15,13 +15,13 @@ local lock, counter = KEYS[1], KEYS[2]
 local from, to, lease_ms, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, from)
   return {'lost'}
 end
 
--- Time first: PEXPIRE passes when the server is out of memory, and what follows it passes too. Not shortened
--- before the counter, which may refuse: the old owner would hold it then, for less time than it counts on.
+-- Expiry first: PEXPIRE passes when the server is out of memory, and so does what follows it. Not shortened before the
+-- counter, which may refuse: the old owner would then hold the lock for less time than it counts on.
 local fence
 if not counter then
   redis.call('pexpire', lock, lease_ms)

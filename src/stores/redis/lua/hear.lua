@@ -1,4 +1,4 @@
--- Has the next client that waits for a lock recall it (see `acquire.lua`), and tells whether any wait.
+-- Marks a lock so that the next client that waits recalls it (see `acquire.lua`), and returns whether any wait already.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:kept -> '': nobody has recalled it
 -- ARGV[1] owner      who holds it
@@ -12,16 +12,16 @@
 local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local time = redis.call('time')
-local line = redis.pcall('zrange', 'leasehold_lock_line:' .. tag, 0, 15, 'WITHSCORES')
+local queue = redis.pcall('zrange', 'leasehold_lock_line:' .. tag, 0, 15, 'WITHSCORES')
 local is_wanted = false
-for at = 1, #line, 2 do
-  is_wanted = is_wanted or line[at] ~= owner:sub(1, 36) and not is_dead(line[at + 1], time[1])
+for at = 1, #queue, 2 do
+  is_wanted = is_wanted or queue[at] ~= owner:sub(1, 36) and not is_dead(queue[at + 1], time[1])
 end
 -- Nobody listens to a sharded channel on a server that knows none. If the user may not ask, nobody is seen.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)

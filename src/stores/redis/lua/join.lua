@@ -1,11 +1,10 @@
--- Begins a script that has a client join a line of waiting clients (see `line.lua`), or stay in it.
+-- Prefix of scripts in which a client joins a wait queue (see `wait_queue.lua`), or stays in it.
 --
--- A client in line asks each 1.2 s at the latest. One that has not asked for 5 s counts as dead: if it comes
--- back, it joins anew. A second that is ahead of the clock is no sign of death: another server's clock was
--- ahead.
+-- A client in the queue asks at least every 1.2 s. One that has not asked for 5 s counts as dead, and joins anew if it
+-- comes back. A second ahead of the clock is no sign of death: the clock of the primary before was ahead.
 --
--- Returns nothing; the functions return whether a place with this score is a dead client's; the score of a place; and, with
--- the dead among the first thousand taken out, who is the first then
+-- Defines `is_dead`: whether the client with this score is dead; `place_score`: the score of a place; `drop_dead`: removes
+-- the dead among the first thousand, and returns who is first then
 local function is_dead(score, now_s)
   local ago_s = (now_s - score) % 100
   return ago_s > 5 and ago_s <= 50
@@ -15,8 +14,8 @@ local function place_score(joined, link, now_s)
   return string.format('%.0f', joined - joined % 1000 + link * 100 + now_s % 100)
 end
 
-local function drop_dead(line, now_s)
-  local standing = redis.pcall('zrange', line, 0, 999, 'WITHSCORES')
+local function drop_dead(queue, now_s)
+  local standing = redis.pcall('zrange', queue, 0, 999, 'WITHSCORES')
   local dead, first = {}, nil
   for at = 1, #standing, 2 do
     if is_dead(standing[at + 1], now_s) then
@@ -26,7 +25,7 @@ local function drop_dead(line, now_s)
     end
   end
   if dead[1] then
-    redis.pcall('zrem', line, unpack(dead))
+    redis.pcall('zrem', queue, unpack(dead))
   end
   return first
 end

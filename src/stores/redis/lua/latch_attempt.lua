@@ -11,7 +11,7 @@ if count and tonumber(count) > 0 then
   return {'busy', -1}
 end
 if not count then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no answer.
+  -- Removes nothing, but a replica refuses it: an answer of a replica does not count.
   redis.call('hdel', latch, '')
 end
 return {'granted'}

@@ -1,11 +1,9 @@
--- Begins a script that frees a lock whoever holds it: what is no lock is not its to delete.
+-- Prefix of scripts that free a lock whoever holds it, and may not delete anything else.
 --
--- A lock's hash has owners, each a client's UUID, a colon and a number, as this crate and Redisson write
--- them; of a writer with ':write' behind. Beside them is what says of the hold what it is. So `Owner::is_one`
--- sees it too.
+-- A field of a lock's hash is an owner: a client's UUID, a colon and a number, as this crate and Redisson write it, a
+-- writer's with ':write' behind. `Owner::is_one` has the same rule. Other fields begin with 'leasehold:'.
 --
--- Returns nothing; the function returns whether a hash has owners, or what was said of one, and nothing else; it raises
---         for what is no hash
+-- Defines `is_lock`: whether a hash has an owner, or our notes on one, and nothing else; raises for what is no hash
 local function is_lock(lock)
   local has_owner = false
   for _, field in ipairs(redis.call('hkeys', lock)) do

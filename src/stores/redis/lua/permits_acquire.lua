@@ -5,18 +5,18 @@
 -- ARGV[1] channel    where waiters listen
 -- ARGV[2] lease_ms   how long they shall be out, at least
 -- ARGV[3] client     who wants them
--- ARGV[4] turn       how it goes by the line of waiting clients (see `permits_line.lua`), as in `acquire.lua`
+-- ARGV[4] queue_mode  what the queue (see `permits_queue.lua`) means to it, as in `acquire.lua`
 -- ARGV[5] waited_ms  for how long it has waited
 --         ids        the others: one for each permit, 16 bytes
 --
 -- Returns {'granted'}        they are out under these ids
---         {'busy', ttl_ms}   there are too few; the next lease ends then, or what is kept for others, -1: none does
---         {'in_line', ttl_ms, 'soon', 'first'}   the same, and the client is the first in the line
---         {'in_line', -1, 'soon'}                the same, and others come before it, who ask then
+--         {'busy', ttl_ms}   there are too few; ttl_ms: until the next lease or reservation ends, -1: none does
+--         {'in_line', ttl_ms, 'soon', 'first'}   the same, and the client is the first in the queue
+--         {'in_line', -1, 'soon'}                the same, and clients before it ask when that time is over
 --         {'none'}           nobody has set the semaphore up
 local permits, out = KEYS[1], KEYS[2]
 local channel, lease_ms, client = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local turn, waited_ms = ARGV[4], tonumber(ARGV[5])
+local queue_mode, waited_ms = ARGV[4], tonumber(ARGV[5])
 local ids = {unpack(ARGV, 6)}
 local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
 local units = #ids
@@ -56,8 +56,8 @@ end
 if not is_out then
   local count = redis.call('get', permits)
   local number = tonumber(count) or 0
-  if number < units or not may_take(tag, client, turn, number - units) then
-    -- Removes nothing, but a replica refuses it: what only a replica says is no answer.
+  if number < units or not may_take(tag, client, queue_mode, number - units) then
+    -- Removes nothing, but a replica refuses it: an answer of a replica does not count.
     redis.call('zrem', out, '')
     if not count then
       return {'none'}
@@ -67,15 +67,15 @@ if not is_out then
     if first[2] and tonumber(first[2]) < 922337203685477 then
       ends_ms = math.max(tonumber(first[2]) - now_ms, 0)
     end
-    -- A client that permits are kept for may be gone: then the first in the line asks.
-    local left_ms = number < units and -1 or kept_left_ms(tag)
+    -- A client with a reservation may be gone: then the first in the queue asks.
+    local left_ms = number < units and -1 or reserved_left_ms(tag)
     if left_ms >= 0 then
       ends_ms = left_ms
     end
     if #back > 0 then
-      tell_permits(tag, number)
+      notify_for_permits(tag, number)
     end
-    local is_first = stand_for_permits(tag, client, turn, waited_ms, number)
+    local is_first = stand_for_permits(tag, client, queue_mode, waited_ms, number)
     if is_first == nil then
       return {'busy', ends_ms}
     end
@@ -97,6 +97,6 @@ if ttl_ms > 0 then
   redis.call('pexpire', out, ttl_ms) -- with the semaphore, as Redisson's
 end
 if left then
-  leave_line(tag, client, turn, left)
+  leave_queue(tag, client, queue_mode, left)
 end
 return {'granted'}

@@ -46,7 +46,7 @@ if back > 0 then
     redis.call('zrem', out, id)
   end
   if count > 0 then
-    tell_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
+    notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
     redis.pcall('publish', channel, count)
   end
 end

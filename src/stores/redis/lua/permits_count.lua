@@ -21,7 +21,7 @@ if back > 0 then
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', out, 0, now_ms)
   if count > 0 then
-    tell_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
+    notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
     redis.pcall('publish', channel, count)
   end
 end

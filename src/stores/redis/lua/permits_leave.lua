@@ -1,7 +1,7 @@
--- Takes a client out of the line for permits (see `permits_line.lua`), and passes on what was kept for it.
+-- Removes a client from the queue for permits (see `permits_queue.lua`), and passes on what was reserved for it.
 --
 -- KEYS[1] permits   how many there are
--- ARGV[1] client    who waits no more
+-- ARGV[1] client    the client that waits no more
 --
 -- Returns {'left'}
 local permits, client = KEYS[1], ARGV[1]
@@ -9,5 +9,5 @@ local permits, client = KEYS[1], ARGV[1]
 local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
 redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
 redis.pcall('zrem', 'leasehold_lock_next:' .. tag, client)
-tell_permits(tag, tonumber(redis.pcall('get', permits)) or 0)
+notify_for_permits(tag, tonumber(redis.pcall('get', permits)) or 0)
 return {'left'}

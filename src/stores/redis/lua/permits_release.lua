@@ -1,12 +1,12 @@
--- Gives permits back by their ids, and tells the waiters how many there are.
+-- Gives permits back by their ids, and publishes how many there are.
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
 -- ARGV[1] channel    where waiters listen
 --         ids        the others: one for each permit, 16 bytes
 --
--- Returns {'freed', listeners}   they were out, and their leases not over. There were none before, and so many were told;
---                                0 also where there were; -3: the first in the line (see `permits_line.lua`)
+-- Returns {'freed', listeners}   they were out, and their leases not over. listeners: how many heard of it, 0 also if
+--                                there were permits before; -3: the first in the queue did (see `permits_queue.lua`)
 --         {'not_held'}           not all were; those that were are back
 local permits, out = KEYS[1], KEYS[2]
 local channel, ids = ARGV[1], {unpack(ARGV, 2)}
@@ -33,10 +33,10 @@ if #back > 0 then
   redis.call('zrem', out, unpack(back))
 end
 if count then
-  local is_told = tell_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
+  local is_notified = notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
   local receivers = count > 0 and redis.pcall('publish', channel, count)
   -- While there were permits, nobody had to wait.
-  if is_told then
+  if is_notified then
     listeners = -3
   elseif type(receivers) == 'number' and count <= #back then
     listeners = receivers

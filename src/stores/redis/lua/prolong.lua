@@ -1,9 +1,9 @@
--- Begins a script that has a lock run on for its owner.
+-- Prefix of scripts that renew a lock for its owner.
 --
--- Returns nothing; the function has the lock run for at least a lease from now on, and returns whether the owner holds it
+-- Defines `prolong`: extends the lock to at least a lease from now, and returns whether the owner holds it
 local function prolong(lock, owner, lease_ms)
   if redis.call('hexists', lock, owner) == 0 then
-    -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+    -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
     redis.call('hdel', lock, owner)
     return false
   end

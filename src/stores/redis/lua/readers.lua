@@ -1,18 +1,18 @@
--- Begins a script that has readers and writers of a read-write lock take turns.
+-- Prefix of scripts by which readers and writers of a read-write lock take turns.
 --
--- A writer that waits stands in the line (see `line.lua`). Once the first of them has waited for 50 ms, readers that
--- come later wait for it. When a write ends, all readers that waited by then may enter, and only when they have, or
--- when the time for a message and a request is over, the next writer is notified. Source: phase-fair locks, Brandenburg
+-- A waiting writer stands in the wait queue (see `wait_queue.lua`). Once the first writer has waited for 50 ms, readers that
+-- come later wait for it. When a write ends, all readers that waited by then may enter; the next writer is notified when
+-- they have, or when the time for a message and a request is over. Source: phase-fair locks, Brandenburg
 -- and Anderson, Spin-Based Reader-Writer Synchronization for Multiprocessor Real-Time Systems, 2010.
 --
 -- `leasehold_rwlock_readers:{name}` is a sorted set: client -> when its reader last asked in vain, by the server's clock
 -- in milliseconds; `phase` -> when the last write ended that readers waited for; `link` -> the longest link of them.
--- As with the line, no key of it is among KEYS, and each command goes by pcall: without the right, or without
--- memory, nobody waits for a turn.
+-- As with the wait queue, this key is not among KEYS, and each command goes by pcall: without the right, or without
+-- memory, readers and writers take no turns.
 --
--- Returns nothing. `forget_reader` has a client's readers wait no more; `now_ms` returns the server's clock, and its seconds; `begin_readers` whether readers wait at the end
--- of a write, who may enter from now on; `expects_readers` for how many more milliseconds such readers are expected, or
--- nil; `stand_by` has the first writer ask soon, in case they do not come
+-- Defines `now_ms`: the server's clock, and its seconds; `begin_readers`, at the end of a write: whether readers wait, who
+-- may enter from now on; `forget_reader`: a client's readers wait no more; `expects_readers`: for how many more
+-- milliseconds such readers are expected, or nil; `stand_by`: the first writer asks soon, in case they do not come
 local function now_ms()
   local time = redis.pcall('time')
   return (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000), time[1] or 0
@@ -23,7 +23,7 @@ local function begin_readers(tag)
   if redis.pcall('exists', readers) ~= 1 then
     return false
   end
-  -- Who did not come when it might is not waited for again, unless it has asked since.
+  -- A reader that might enter and did not is not waited for again, unless it has asked since.
   local last = redis.pcall('zscore', readers, 'phase')
   if type(last) == 'string' then
     redis.pcall('zremrangebyscore', readers, 10, last)
@@ -48,7 +48,7 @@ end
 local function stand_by(tag)
   local first = redis.pcall('zrange', 'leasehold_lock_line:' .. tag, 0, 8)
   for at = 1, #first do
-    -- The first of them who lives.
+    -- Only the first that is alive.
     if redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. first[at], 'standby') ~= 0 then
       break
     end

@@ -1,16 +1,16 @@
--- Leaves an owner `left` holds; none: frees the lock and tells the waiters.
+-- Sets an owner's hold count to `left`; 0: frees the lock and notifies the waiters.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
 -- ARGV[1] owner      who releases
 -- ARGV[2] left       the hold count that shall remain
 -- ARGV[3] lease_ms   how long it runs if it has lost its end
--- ARGV[4] said       '1': the hash may have more than the owner
+-- ARGV[4] said       '1': the hash may have our notes beside the owner
 -- ARGV[5] channel    where waiters listen
 --
 -- Returns 'freed'                the owner holds nothing now, and nobody listened
 --         {'freed', listeners}   the owner holds nothing now; -1 listeners: the user may not PUBLISH; -3: the first in
---                                the line was told (see `line.lua`)
---         {'freed', listeners, 'unlined'}   the same, but the user may not tell the line
+--                                the wait queue was notified (see `wait_queue.lua`)
+--         {'freed', listeners, 'unlined'}   the same, but the user may not notify the queue
 --         {'still_held'}         the owner holds it with that count, for as long as before
 --         {'not_held'}           nobody holds it
 --         {'not_held', holder}   another holds it; '': the user may not HKEYS
@@ -18,21 +18,21 @@ local lock = KEYS[1]
 local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 if left == '0' then
-  -- The only owner: the key goes with it, and with what the hash says of it. If it is not there, nothing is
-  -- removed, but a replica refuses all the same: what only a replica says is no loss.
+  -- A hash has one owner: the key goes with it and our notes. If the owner is not there, nothing is removed, but a
+  -- replica refuses all the same: an answer of a replica is no loss.
   if redis.call('hdel', lock, owner) == 1 then
     if said == '1' then
       redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
     end
-    local is_told, is_unlined = tell_line(lock, true)
+    local is_notified, is_unnotified = notify_next(lock, true)
     local listeners = redis.pcall('publish', channel, '0')
-    if is_told then
+    if is_notified then
       return {'freed', -3}
     end
     if type(listeners) ~= 'number' then
       listeners = -1
     end
-    if is_unlined then
+    if is_unnotified then
       return {'freed', listeners, 'unlined'}
     end
     if listeners == 0 then

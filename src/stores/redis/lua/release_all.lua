@@ -1,27 +1,26 @@
--- Has the owners of several locks hold nothing, and tells the waiters of those that are free then.
+-- Frees several locks of the given owners, and notifies their waiters.
 --
 -- KEYS[at]       lock      the hash of each lock: owner -> hold count
 -- ARGV[2*at-1]   owner     who releases it
 -- ARGV[2*at]     channel   where its waiters listen
 --
 -- Returns {'freed', listeners, ...}   for each lock; -1: the user may not PUBLISH; -2: the owner did not hold
---                                   it; -3: the first in its line was told (see `line.lua`)
---         {'freed', listeners, ..., 'unlined'}   the same, but the user may not tell a line
-local replies, is_unlined = {'freed'}, false
+--                                   it; -3: the first in its wait queue was notified
+--                                   (see `wait_queue.lua`)
+--         {'freed', listeners, ..., 'unlined'}   the same, but the user may not notify a queue
+local replies, is_unnotified = {'freed'}, false
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
   local listeners = -2
-  -- A right that is missing for one is missing for the first, before anything was freed; a key that is no
-  -- lock is not held.
+  -- A missing right raises at the first, before anything was freed; a key that is no lock is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
-    -- Our notes on an owner go with the owner, whichever of its requests wrote them: a hash of notes alone is
-    -- nobody's, and would keep all others out.
+    -- Our notes go with the owner, whichever request wrote them: a hash of notes alone would keep all others out.
     redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
-    local is_told, is_denied_here = tell_line(lock, true)
-    is_unlined = is_unlined or is_denied_here
+    local is_notified, is_denied_here = notify_next(lock, true)
+    is_unnotified = is_unnotified or is_denied_here
     listeners = redis.pcall('publish', channel, '0')
-    if is_told then
+    if is_notified then
       listeners = -3
     elseif type(listeners) ~= 'number' then
       listeners = -1
@@ -29,7 +28,7 @@ for at = 1, #KEYS do
   end
   replies[at + 1] = listeners
 end
-if is_unlined then
+if is_unnotified then
   replies[#replies + 1] = 'unlined'
 end
 return replies

@@ -4,7 +4,7 @@
 --
 -- KEYS[#KEYS] counter      the lock's fence counter, if a fence is wanted
 -- ARGV[last - 2] earlier   the last fence that an earlier home gave out: later ones are larger; '0': none
--- ARGV[last - 1] bearer    where the node keeps the mark of the newest ring that it has been told of
+-- ARGV[last - 1] bearer    where the node keeps the mark of the newest ring that it has heard of
 -- ARGV[last] mark          the mark that the caller goes by
 --
 -- Returns {'other', mark}   the node bears another mark; '': none. Nothing was done

@@ -1,6 +1,6 @@
 -- Puts one mark in the place of another.
 --
--- KEYS[1] bearer     where the node keeps the mark of the newest ring that it has been told of
+-- KEYS[1] bearer     where the node keeps the mark of the newest ring that it has heard of
 -- ARGV[1] expected   the mark that is to be replaced; '': none
 -- ARGV[2] new        the mark to bear from now on
 --

@@ -10,26 +10,26 @@
 -- ARGV[3] count      the hold count that the owner shall have
 -- ARGV[4] lease_ms   how long it shall run, at least
 -- ARGV[5] alive_ms   a writer that others keep out counts as waiting for so long; 0: it does not wait
--- ARGV[6] turn       how a writer goes by the line of waiting clients (see `line.lua`), as in `acquire.lua`; ends in the
---                    client's link
+-- ARGV[6] queue_mode  what the wait queue (see `wait_queue.lua`) means to a writer, as in `acquire.lua`; ends in the client's
+--                    link
 -- ARGV[7] waited_ms  for how long it has waited
 --
 -- Returns {'granted'} or {'granted', fence}   the owner has it with that count
 --         {'busy', ttl_ms}                    others have it, or come first; -1: for ever
---         {'in_line', ttl_ms, why}            the same, and its client stands in the line. why 'soon': a release tells the
---                                             line; 'any': that of another client's may not; ttl_ms -1: others ask before
---         {'in_line', ttl_ms, why, 'first'}   the same, and it is the first in the line
+--         {'in_line', ttl_ms, why}            the same, and the client is in the queue. why 'soon': a release notifies the
+--                                             queue; 'any': a holder's release may not; ttl_ms -1: others ask before
+--         {'in_line', ttl_ms, why, 'first'}   the same, and the client is the first in the queue
 --         {'lost'}                            count above 1, but the owner has nothing
 --         WRONGTYPE                           a lock of another kind has the name
 local lock, marker, waiting, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local half, owner, count, lease_ms, alive_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local turn, link = turn_of(ARGV[6])
+local queue_mode, link = queue_mode_of(ARGV[6])
 local waited_ms, is_next = tonumber(ARGV[7]), false
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-local line, next_key = 'leasehold_lock_line:' .. tag, 'leasehold_lock_next:' .. tag
+local queue, next_key = 'leasehold_lock_line:' .. tag, 'leasehold_lock_next:' .. tag
 local readers, client = 'leasehold_rwlock_readers:' .. tag, owner:sub(1, 36)
 
--- The ids of clients whose releases tell the line are UUIDs of version 8. Of many readers not all are looked at.
+-- Whether all holders' releases notify the queue: their clients' ids are UUIDs of version 8. False for more than 64 readers.
 local function is_ours()
   local fields = redis.pcall('hlen', lock)
   fields = type(fields) == 'number' and fields <= 64 and redis.pcall('hkeys', lock) or {}
@@ -43,7 +43,7 @@ end
 
 local PATIENCE_MS = 50
 
--- A reader waits.
+-- Notes that a reader waits.
 local function await()
   redis.pcall('zadd', readers, (now_ms()), client)
   redis.pcall('zadd', readers, 'GT', link, 'link')
@@ -52,15 +52,15 @@ local function await()
   end
 end
 
--- Whether a reader waits for a writer that waits.
+-- Whether a reader has to let a waiting writer go first.
 local function is_held_back()
-  local first = redis.pcall('zrange', line, 0, 0, 'WITHSCORES')
+  local first = redis.pcall('zrange', queue, 0, 0, 'WITHSCORES')
   if not first[2] then
     return false
   end
   local now, now_s = now_ms()
   if is_dead(first[2], now_s) then
-    drop_dead(line, now_s)
+    drop_dead(queue, now_s)
     return false
   end
   if 1700000000000 + first[2] / 10000 + PATIENCE_MS > now then
@@ -76,7 +76,7 @@ local ttl_ms = redis.call('pttl', lock)
 local held = mode and redis.call('hexists', lock, field) == 1
 if not held then
   if count ~= '1' then
-    -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+    -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
     redis.call('hdel', lock, field)
     return {'lost'}
   end
@@ -89,7 +89,7 @@ if not held then
     local time = redis.call('time')
     local clock_ms = time[1] * 1000 + math.floor(time[2] / 1000)
     if half == 'write' then
-      -- Not for long, and once more each time that it asks and is kept out.
+      -- For `alive_ms`, renewed by each attempt in vain.
       redis.call('zrem', waiting, owner)
       redis.call('zremrangebyscore', waiting, 0, clock_ms)
       if ttl_ms ~= -2 and alive_ms > 0 then
@@ -112,38 +112,38 @@ if not held then
   end
   local is_free = ttl_ms == -2
   if half == 'write' then
-    local kept = nil
-    if is_free and turn == 'next' then
+    local reserved = nil
+    if is_free and queue_mode == 'next' then
       is_next = true
-    elseif is_free and turn ~= 'barge' and turn ~= 'spin' then
-      kept, is_next = kept_ms(lock, client)
-      kept = kept or not is_next and expects_readers(tag)
+    elseif is_free and queue_mode ~= 'barge' and queue_mode ~= 'spin' then
+      reserved, is_next = reserved_ms(lock, client)
+      reserved = reserved or not is_next and expects_readers(tag)
     end
-    if not is_free or kept then
+    if not is_free or reserved then
       if not is_free and alive_ms > 0 then
         recall_hearers(lock)
       end
       local is_first = nil
-      if turn == 'wait' or turn == 'stand' or turn == 'next' then
+      if queue_mode == 'wait' or queue_mode == 'stand' or queue_mode == 'next' then
         is_first = stand(tag, client, link, waited_ms)
       end
       if is_first == nil then
-        return {'busy', kept or ttl_ms}
+        return {'busy', reserved or ttl_ms}
       end
-      local why = (kept or is_ours()) and 'soon' or 'any'
-      return is_first and {'in_line', kept or ttl_ms, why, 'first'} or {'in_line', kept or -1, why}
+      local why = (reserved or is_ours()) and 'soon' or 'any'
+      return is_first and {'in_line', reserved or ttl_ms, why, 'first'} or {'in_line', reserved or -1, why}
     end
   elseif not writes then
-    -- A lock that is kept for a writer is out for as long as a message and a request take.
-    local kept = is_free and kept_ms(lock, '')
-    if kept or not is_free and not may_join or is_held_back() then
+    -- A reservation for a writer lasts for a message and a request.
+    local reserved = is_free and reserved_ms(lock, '')
+    if reserved or not is_free and not may_join or is_held_back() then
       if alive_ms > 0 and not is_free and not may_join then
         recall_hearers(lock)
       end
       if alive_ms > 0 and waiting == lock then
-        await() -- who lets writers go first has no turn
+        await() -- readers that always let writers go first take no turns
       end
-      return {'busy', kept or mode == 'write' and ttl_ms or -1}
+      return {'busy', reserved or mode == 'write' and ttl_ms or -1}
     end
   end
 end
@@ -182,8 +182,8 @@ elseif not held then
   if is_next then
     redis.pcall('pexpire', next_key, 0)
   end
-  if is_next or turn == 'stand' then
-    redis.pcall('zrem', line, client)
+  if is_next or queue_mode == 'stand' then
+    redis.pcall('zrem', queue, client)
   end
 end
 return {'granted', fence}

@@ -19,7 +19,7 @@ if not is_lock(lock) then
   return {'no_lock'}
 end
 redis.call('del', lock)
-tell_line(lock, true)
+notify_next(lock, true)
 -- 1 wakes all of Redisson's waiters that sleep; 0 is kept for one that is about to.
 redis.pcall('publish', channel, '1')
 redis.pcall('publish', channel, '0')

@@ -1,5 +1,5 @@
--- Has the next owner that waits for a holder of a read-write lock recall it (see `recall.lua`), and tells whether one
--- did since the last time. Those who wait are not seen otherwise.
+-- Registers a holder of a read-write lock, so that the next waiter recalls it (see `recall.lua`), and returns whether one did
+-- since the last time. The hash does not show waiters.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] field      the holder's, in the hash
@@ -12,7 +12,7 @@ local lock = KEYS[1]
 local field, lasts_ms = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('hexists', lock, field) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, field)
   return {'lost'}
 end

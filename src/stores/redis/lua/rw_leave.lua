@@ -1,5 +1,5 @@
--- Takes a client's writers out of a read-write lock's line (see `line.lua`), and passes on what was kept for them; or its
--- readers out of those that wait.
+-- Removes a client's writers from a read-write lock's wait queue (see `wait_queue.lua`), and passes on what was reserved for
+-- them; or its readers from those that wait.
 --
 -- KEYS[1] lock      the lock's hash
 -- ARGV[1] client    who waits no more
@@ -16,9 +16,9 @@ end
 local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
 if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
   redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
-  removed = tell_line(lock, redis.call('pttl', lock) == -2) and 0 or 1
+  removed = notify_next(lock, redis.call('pttl', lock) == -2) and 0 or 1
 elseif removed == 1 then
-  tell_line(lock, false)
+  notify_next(lock, false)
 end
 -- Readers may have waited for this writer. 1 wakes all of Redisson's too.
 if removed == 1 and redis.pcall('exists', 'leasehold_rwlock_readers:' .. tag) == 1 then

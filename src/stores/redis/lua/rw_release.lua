@@ -1,5 +1,5 @@
--- Leaves an owner `left` holds of one half of a read-write lock; when nobody holds either, frees it. Tells
--- the waiters whenever there may be something to have.
+-- Sets an owner's hold count of one half of a read-write lock to `left`; frees the lock if nobody holds either half.
+-- Notifies the waiters of each half that may be free now.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] half       'read' or 'write'
@@ -27,7 +27,7 @@ end
 local field = half == 'write' and owner .. ':write' or owner
 local count = redis.call('hget', lock, field)
 if not count then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, field)
   if redis.call('pttl', lock) == -2 then
     return {'not_held'}
@@ -105,7 +105,7 @@ if half == 'write' then
     if are_awaited then
       stand_by(tag)
     else
-      tell_line(lock, true)
+      notify_next(lock, true)
     end
   end
   -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of
@@ -113,9 +113,9 @@ if half == 'write' then
   redis.pcall('publish', channel, '1')
   redis.pcall('publish', channel, '0')
 elseif is_free then
-  local is_kept = do_some_wait and (expects_readers(tag) or tell_line(lock, true))
+  local is_reserved = do_some_wait and (expects_readers(tag) or notify_next(lock, true))
   -- Readers that waited for a writer who is gone.
-  if do_some_wait and not is_kept and redis.pcall('del', readers) ~= 0 then
+  if do_some_wait and not is_reserved and redis.pcall('del', readers) ~= 0 then
     redis.pcall('publish', channel, '1')
   end
   redis.pcall('publish', channel, '0')

@@ -12,7 +12,7 @@ local owner, lease_ms, markers = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local count = redis.call('hget', lock, owner)
 if not count then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

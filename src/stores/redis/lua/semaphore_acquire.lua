@@ -5,18 +5,18 @@
 -- ARGV[1] units      how many permits are wanted
 -- ARGV[2] lasts_ms   how long the request is remembered
 -- ARGV[3] client     who wants them
--- ARGV[4] turn       how it goes by the line of waiting clients (see `permits_line.lua`), as in `acquire.lua`
+-- ARGV[4] queue_mode  what the queue (see `permits_queue.lua`) means to it, as in `acquire.lua`
 -- ARGV[5] waited_ms  for how long it has waited
 --
 -- Returns {'granted'}     they are taken, by this or by an earlier sending of the request
---         {'busy', left_ms}   there are too few, or they are kept for others for so long; -1: too few, or the request
---                             was given up
---         {'in_line', -1, 'soon'}                 the same, and the client stands in the line
+--         {'busy', left_ms}   there are too few, or they are reserved for so long; -1: too few, or the request was
+--                             given up
+--         {'in_line', -1, 'soon'}                 the same, and the client is in the queue
 --         {'in_line', left_ms, 'soon', 'first'}   the same, and it is the first
 --         {'none'}        nobody has set the semaphore up
 local permits, request = KEYS[1], KEYS[2]
 local units, lasts_ms, client = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local turn, waited_ms = ARGV[4], tonumber(ARGV[5])
+local queue_mode, waited_ms = ARGV[4], tonumber(ARGV[5])
 local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
 
 local was = redis.call('get', request)
@@ -25,15 +25,15 @@ if was then
 end
 local count = redis.call('get', permits)
 local number = tonumber(count) or 0
-if number < units or not may_take(tag, client, turn, number - units) then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no answer.
+if number < units or not may_take(tag, client, queue_mode, number - units) then
+  -- Removes nothing, but a replica refuses it: an answer of a replica does not count.
   redis.call('hdel', request, '')
   if not count then
     return {'none'}
   end
-  -- A client that permits are kept for may be gone: then the first in the line asks.
-  local left_ms = number < units and -1 or kept_left_ms(tag)
-  local is_first = stand_for_permits(tag, client, turn, waited_ms, number)
+  -- A client with a reservation may be gone: then the first in the queue asks.
+  local left_ms = number < units and -1 or reserved_left_ms(tag)
+  local is_first = stand_for_permits(tag, client, queue_mode, waited_ms, number)
   if is_first == nil then
     return {'busy', left_ms}
   end
@@ -45,5 +45,5 @@ if type(left) ~= 'number' then
   redis.call('del', request)
   return left
 end
-leave_line(tag, client, turn, left)
+leave_queue(tag, client, queue_mode, left)
 return {'granted'}

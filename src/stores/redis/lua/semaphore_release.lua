@@ -1,4 +1,4 @@
--- Gives permits of a semaphore back, once for each request, and tells the waiters how many there are.
+-- Gives permits of a semaphore back, once for each request, and publishes how many there are.
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] request    what became of the request that took them
@@ -7,8 +7,9 @@
 -- ARGV[3] way        'release'; 'undo': only if the request did take them, and it never shall from now on
 -- ARGV[4] channel    where waiters listen
 --
--- Returns {'freed', listeners}   they are back, by this or by an earlier sending. There were none before, and so many
---                                were told; 0 also where there were; -3: the first in the line (see `permits_line.lua`)
+-- Returns {'freed', listeners}   they are back, by this or by an earlier sending. listeners: how many heard
+--                                of it, 0 also if there were permits before; -3: the first in the queue did (see
+--                                `permits_queue.lua`)
 --         {'not_held'}           the request had taken none
 local permits, request = KEYS[1], KEYS[2]
 local units, lasts_ms, way, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -33,9 +34,9 @@ if type(count) ~= 'number' then
   redis.call('set', request, 'granted', 'PX', lasts_ms)
   return count
 end
-local is_told = tell_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
+local is_notified = notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
 local listeners = count > 0 and redis.pcall('publish', channel, count)
-if is_told then
+if is_notified then
   return {'freed', -3}
 end
 -- While there were permits, nobody had to wait.

@@ -1,7 +1,7 @@
--- Shows all that there is under a name, whatever kind of object it is. Changes nothing.
+-- Shows all that is stored under a name, of whatever kind. Changes nothing.
 --
 -- KEYS[1] object       lock: a hash, owner -> hold count, and perhaps leasehold:about -> 'owner since_ms ends_ms pid host
---                      thread', or leasehold:kept (see `look_kept.lua`), which Redisson does not look at; read-write lock:
+--                      thread', or leasehold:kept (see `check_cached.lua`), which Redisson does not look at; read-write lock:
 --                      see `rw_acquire.lua`; what is counted and token locks: a string
 -- KEYS[2] counter      the lock's fence counter
 -- KEYS[3] queue        who waits for a fair lock, first come first
@@ -12,16 +12,17 @@
 -- ARGV[2] most         of waiters and permits so many are shown
 --         channels     the others: where those who wait for it listen, by kind
 --
--- The line of waiting clients (see `line.lua`) and the writers that come before readers (see
--- `rw_acquire.lua`) are not among KEYS: the user may lack the right to them, and then nothing is told.
+-- The wait queue (see `wait_queue.lua`) and the writers that come before readers (see `rw_acquire.lua`) are not among KEYS:
+-- a user without the right to them sees none.
 --
--- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line, line,
---         writers_wait}
+-- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line,
+--         wait_queue, writers_wait}
 --         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
 --         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
---         longest of its markers, -2 if it has none, -3 if they are not looked at; waiters: owner, until_ms, …; listeners: of each channel, -1: not told;
---         line: client, waited_ms, …; writers_wait: while readers hold the lock, 1 if a writer keeps readers out that let
---         writers go first, 2 if one keeps all out, 3 if both
+--         longest of its markers, -2 if it has none, -3 if they are not looked at; waiters: owner, until_ms, …;
+--         listeners: of each channel, -1: unknown; wait_queue: client, waited_ms, …; writers_wait: while
+--         readers hold the lock, 1 if a writer keeps readers out that let writers go first, 2 if one keeps all out, 3 if
+--         both
 local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local base, most = ARGV[1], tonumber(ARGV[2])
 
@@ -34,7 +35,7 @@ local back, lent, writers_wait = 0, 0, 0
 -- It may be anybody's: what is no lock must cost neither the server its time nor the client its connection.
 -- So much of one is shown, and a hash that is too long for a lock is shown without its fields.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
--- In all. The end of a holder whose levels are not looked at is not told.
+-- Over all holders. A holder whose levels are not looked at has no known end.
 local looks_left = 2000
 if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   local mode = redis.call('hget', object, 'mode')
@@ -82,36 +83,36 @@ for _, waiter in ipairs(redis.call('lrange', queue, 0, most - 1)) do
   waiters[#waiters + 1] = tonumber(until_ms or 0)
 end
 
--- Without the right, and where sharded channels are unknown, nothing is told.
+-- -1 without the right, and where the server knows no sharded channels.
 local listeners = {}
 for _, channel in ipairs({unpack(ARGV, 3)}) do
   local plain = redis.pcall('pubsub', 'numsub', channel)
   local sharded = redis.pcall('pubsub', 'shardnumsub', channel)
-  local told = -1
+  local receivers = -1
   for _, counted in ipairs({plain, sharded}) do
     if counted[2] then
-      told = math.max(told, 0) + counted[2]
+      receivers = math.max(receivers, 0) + counted[2]
     end
   end
-  listeners[#listeners + 1] = told
+  listeners[#listeners + 1] = receivers
 end
 
-local line_key = 'leasehold_lock_line:' .. base
-local line, in_line = {}, 0
-local joined = redis.pcall('zrange', line_key, 0, most - 1, 'WITHSCORES')
+local queue_key = 'leasehold_lock_line:' .. base
+local wait_queue, in_line = {}, 0
+local joined = redis.pcall('zrange', queue_key, 0, most - 1, 'WITHSCORES')
 for at = 1, #joined, 2 do
-  line[at] = joined[at]
-  line[at + 1] = math.floor(((time[1] - 1700000000) * 10000000 + time[2] * 10 - joined[at + 1]) / 10000)
+  wait_queue[at] = joined[at]
+  wait_queue[at + 1] = math.floor(((time[1] - 1700000000) * 10000000 + time[2] * 10 - joined[at + 1]) / 10000)
 end
-if #line > 0 then
-  in_line = redis.pcall('zcard', line_key)
-  in_line = type(in_line) == 'number' and in_line or #line / 2
+if #wait_queue > 0 then
+  in_line = redis.pcall('zcard', queue_key)
+  in_line = type(in_line) == 'number' and in_line or #wait_queue / 2
 end
 
 local fence = redis.call('get', counter) or ''
 local waiting = redis.call('llen', queue)
 local ttl_ms = redis.call('pttl', object)
 return {
-  kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners, in_line, line,
+  kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners, in_line, wait_queue,
   writers_wait,
 }

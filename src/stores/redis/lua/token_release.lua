@@ -16,6 +16,6 @@ end
 if holder then
   return {'not_held', holder}
 end
--- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+-- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
 redis.call('del', lock)
 return {'not_held'}

@@ -1,4 +1,4 @@
--- Tells whether anybody holds a lock of any kind, and the last fence that was given out for it.
+-- Returns whether a lock of any kind is held, and the last fence that was issued for it.
 --
 -- KEYS[1] lock      the lock's key
 -- KEYS[2] counter   the lock's fence counter; left out if no fence is wanted

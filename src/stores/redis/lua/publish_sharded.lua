@@ -1,6 +1,6 @@
--- Stands before each script that runs on a member of a cluster whose waiters listen to sharded channels.
+-- Prefix of all scripts on a member of a cluster whose waiters listen to sharded channels.
 --
--- Returns nothing: what follows does, and what it publishes goes out by SPUBLISH.
+-- The script behind it publishes by SPUBLISH.
 local server = redis
 local redis = {
   call = server.call,

@@ -1,4 +1,4 @@
--- Looks whether others want a lock that its client keeps until they ask for it. Changes nothing.
+-- Checks whether others want a lock that its client caches until a recall. Changes nothing.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:kept -> '': nobody has recalled it
 -- ARGV[1] owner      who holds it
@@ -11,7 +11,7 @@
 local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

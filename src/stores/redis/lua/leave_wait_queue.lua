@@ -1,7 +1,7 @@
--- Takes a client out of a lock's line (see `line.lua`), and passes on what was kept for it.
+-- Removes a client from a lock's wait queue (see `wait_queue.lua`), and passes on what was reserved for it.
 --
 -- KEYS[1] lock     the lock's hash
--- ARGV[1] client   who waits no more
+-- ARGV[1] client   the client that waits no more
 --
 -- Returns {'left'}
 local lock, client = KEYS[1], ARGV[1]
@@ -10,8 +10,8 @@ local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
 if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
   redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
-  tell_line(lock, redis.call('pttl', lock) == -2)
+  notify_next(lock, redis.call('pttl', lock) == -2)
 elseif removed == 1 then
-  tell_line(lock, false)
+  notify_next(lock, false)
 end
 return {'left'}

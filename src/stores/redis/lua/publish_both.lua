@@ -1,8 +1,7 @@
--- Stands before each script that runs on a member of a cluster whose waiters listen to sharded channels or to
--- plain ones.
+-- Prefix of all scripts on a member of a cluster whose waiters listen to sharded channels or to plain ones.
 --
--- Returns nothing: what follows does, and what it publishes goes out by SPUBLISH and by PUBLISH. The most that either
--- reached counts as the listeners: some of them listen in both ways.
+-- The script behind it publishes by both SPUBLISH and PUBLISH. The larger number of receivers counts, since some listen to
+-- both.
 local server = redis
 local redis = {
   call = server.call,

@@ -1,0 +1,65 @@
+-- Prefix of scripts on the permits of a semaphore, for which clients wait in a queue (see `wait_queue.lua`).
+--
+-- A request that changes the number of permits notifies as many clients as there are unreserved permits, first come first,
+-- and reserves one for each: `leasehold_lock_next:{name}` is a sorted set, client -> until when, by the server's clock in
+-- milliseconds. A client that wants more permits than there are passes its own on.
+--
+-- Defines `reserved_for_others`: how many permits are reserved for other clients than this; `notify_for_permits`: notifies
+-- clients of `count` permits, the first in the queue or the first behind `behind` places, and returns whether any listened
+local function reserved_for_others(tag, client)
+  local next_key = 'leasehold_lock_next:' .. tag
+  local others = redis.pcall('zcard', next_key)
+  if type(others) ~= 'number' or others == 0 then
+    return 0
+  end
+  local time = redis.pcall('time')
+  if time.err then
+    return 0
+  end
+  redis.pcall('zremrangebyscore', next_key, 0, time[1] * 1000 + math.floor(time[2] / 1000))
+  others = redis.pcall('zcard', next_key)
+  others = type(others) == 'number' and others or 0
+  return client and redis.pcall('zscore', next_key, client) and others - 1 or others
+end
+
+local function notify_for_permits(tag, count, behind)
+  local queue, next_key = 'leasehold_lock_line:' .. tag, 'leasehold_lock_next:' .. tag
+  local is_notified = false
+  if count <= 0 or redis.pcall('exists', queue) ~= 1 then
+    return false
+  end
+  local left, time = count - reserved_for_others(tag), redis.pcall('time')
+  -- Dead clients that nobody has removed yet are skipped, up to a thousand.
+  for _ = 1, time.err and 0 or 1024 do
+    local first = left > 0 and redis.pcall('zrange', queue, behind or 0, behind or 0, 'WITHSCORES') or {}
+    local client = first[1]
+    if not client or redis.pcall('zrem', queue, client) ~= 1 then
+      break
+    end
+    local receivers = redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. client, 'next')
+    if type(receivers) ~= 'number' then
+      redis.pcall('zadd', queue, first[2], client)
+      redis.pcall('pexpire', queue, 60000)
+      break
+    end
+    if receivers > 0 then
+      local lasts_ms = 10 * 2 ^ math.min(math.floor(first[2] % 1000 / 100), 6)
+      local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + lasts_ms
+      redis.pcall('zadd', next_key, until_ms, client)
+      if redis.pcall('pexpire', next_key, 1000) ~= 1 then
+        redis.pcall('del', next_key)
+      end
+      left, is_notified = left - 1, true
+    end
+  end
+  local others = redis.pcall('zrange', queue, 0, 8)
+  if is_notified and #others <= 8 then
+    for at = 1, #others do
+      -- Only the first that is alive.
+      if redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. others[at], 'standby') ~= 0 then
+        break
+      end
+    end
+  end
+  return is_notified
+end
