@@ -532,7 +532,7 @@ fn a_hold_survives_two_forgetful_servers() {
 }
 
 /// The lease of tests in which servers are away for longer.
-const BRIEF: Duration = ms(2000);
+const BRIEF: Duration = ms(3000);
 
 /// A lock given back to a node counts there from the next round of renewals on. Two rounds are awaited, because
 /// one may be under way.
