@@ -113,6 +113,11 @@ pub(super) fn is_forgotten(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
+/// The login of the connection has ended.
+pub(super) fn is_logged_out(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.code() == "NOAUTH")
+}
+
 pub(super) fn is_unknown_command(error: &ServerError) -> bool {
     error.details().is_some_and(|text| text.starts_with("unknown command"))
 }

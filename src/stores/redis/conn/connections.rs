@@ -21,6 +21,7 @@ use crate::stores::redis::conn::dialog::{Dialog, no_reply};
 use crate::stores::redis::conn::ledger::{Ledger, end_of_questions, question};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
+use crate::stores::redis::reply::is_logged_out;
 use crate::stores::redis::script::Command;
 use crate::stores::redis::script::PublishMode;
 use crate::sync::Mutex;
@@ -141,7 +142,11 @@ impl Connections {
             let sent = self.send(command, Body::IfForgotten, deadline, None);
             self.shared.wait(&*sent.map_err(|(failure, _)| failure)?)
         };
-        let reply = send(command)?;
+        let mut reply = send(command)?;
+        if is_logged_out(&reply) {
+            // It ran nothing, and the next connection asks for the credentials of today.
+            reply = send(command)?;
+        }
         // The server did not know the script, so ran nothing: sent once more with its body.
         command.again_after(&reply).map_or(Ok(reply), |whole| send(&whole))
     }

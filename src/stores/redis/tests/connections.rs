@@ -306,6 +306,16 @@ fn an_unawaited_release_carries_an_unknown_script() {
     store.close();
 }
 
+/// It ran nothing. The second connection logs in anew.
+#[test]
+fn a_request_after_the_end_of_its_login_is_sent_again() {
+    let answers = Mutex::new(["-NOAUTH Authentication required.\r\n", "*1\r\n$7\r\ngranted\r\n"].into_iter());
+    let server = Fake::start(move |_| answers.lock().next().map_or(Act::HangUp, Act::Say));
+    let store = open(&server.options());
+    granted(store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()));
+    store.close();
+}
+
 #[test]
 fn a_refused_script_counts_as_unknown() {
     let sent = Arc::new(Mutex::new(Vec::new()));
