@@ -134,12 +134,12 @@ impl Rounds {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
-    /// From connecting on; up to a tenth less, so that a fleet does not reconnect at once. By then a name or
-    /// proxy may lead elsewhere or a password be revoked, and a server taken out of use keeps its
-    /// connections.
+    /// The longest time from connecting on; up to a tenth less, so that a fleet does not reconnect at once. By
+    /// then a name or proxy may lead elsewhere or a password be revoked, and a server taken out of use keeps
+    /// its connections.
     pub(crate) age: Duration,
-    /// Without a request. Routers and load balancers silently forget connections that idle for four minutes
-    /// or more, and the next request would time out.
+    /// The longest time without a request. Routers and load balancers silently forget connections that idle
+    /// for four minutes or more, and the next request would time out.
     pub(crate) idle: Duration,
 }
 

@@ -220,7 +220,7 @@ impl Announcer {
         if self.is_written.swap(false, Ordering::SeqCst)
             && let Some(directory) = store.capabilities().directory
         {
-            // One that stays ends with its lease.
+            // An entry that could not be removed expires with its lease.
             drop(directory.remove(self.id, deadline));
         }
     }

@@ -53,7 +53,8 @@ pub(crate) fn note_cached(thread: u64) -> bool {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // At its end Windows has killed the other threads before; in the model each thread is one of several.
+        // On Windows the other threads, which send the releases, are killed before destructors run. The model's
+        // threads share one system thread.
         let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
         if !is_possible || !self.is_main && self.thread.get().is_none() {
             return;

@@ -186,8 +186,7 @@ impl Round {
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
             let mut room = CHUNK;
-            // A clean-up whose lease has ended meanwhile, and that was not asked about for want of room, need
-            // not be.
+            // A clean-up that had to wait for its place in a batch is dropped once its lease has ended.
             let outlasts_leases = core.store.capabilities().outlasts_leases;
             inbox
                 .cleanups

@@ -438,7 +438,7 @@ impl Supervisor<'_> {
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Run alone, a Ctrl-C would reach this process's whole group: a script ends with it.
+            // Without `leasehold`, Ctrl-C would have reached the script too, so the script ends here too.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

@@ -54,7 +54,7 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
             found.push(Line { words: words(line).split_off(6), variables: variables.clone() });
         }
     } else {
-        // YAML, of which these are the parts that are JSON as well.
+        // In these YAML files each command is a list in JSON's syntax.
         let commands = text.lines().filter_map(|line| line.trim().strip_prefix("command: "));
         for command in commands {
             let words: Vec<String> =

@@ -370,7 +370,7 @@ fn unusable_files_are_refused_before_any_request() {
             let mut command = leasehold(&["--ca", ca, "--cert", certificate, "--key", key, "ls"]);
             ends(command.env("LEASEHOLD_URL", &url), 64, "cannot be used");
         }
-        // A scheme without TLS has no use for them; the databases' say it in another way.
+        // A URL without TLS refuses --ca. Database URLs have no scheme for TLS.
         if let Some((scheme, rest)) = url.split_once("s://").filter(|(scheme, _)| *scheme != "postgre") {
             ends(
                 leasehold(&["--ca", &ca, "ls"]).env("LEASEHOLD_URL", format!("{scheme}://{rest}")),

@@ -106,7 +106,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // To the store the thread writes, and may read.
+            // The store would let the thread read beside its own write.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -184,7 +184,7 @@ fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
         && !(capabilities.queues)(call.kind)
 }
 
-const OTHER_TASK: &str = "another task of this thread holds it, which waiting here would keep from going on: take it with an owned \
+const OTHER_TASK: &str = "another task of this thread holds it, and cannot release it while this one waits: take it with an owned \
                           guard, or in spawn_blocking";
 const NOT_REENTRANT: &str = "this thread holds it already, and this lock is not reentrant";
 const READS_ALREADY: &str =

@@ -60,14 +60,14 @@ pub(crate) struct Finder {
     pace: Pace,
     /// The waits that the entry names, and whether it has no room for others.
     written: (Vec<u64>, bool),
-    /// The waits that the entry is to name first, by their ids: another client may need them to see a ring.
-    /// With the lock that the ring's thread before waits for; empty if that is not known.
+    /// The waits that the entry is to name first, by their ids: another client may need them to see a cycle.
+    /// Each with the lock that the previous thread of the cycle waits for; empty if that is not known.
     first: HashMap<u64, String>,
     /// Before this no entry is written.
     next_write: Option<Moment>,
-    /// Rings that a search has shown, and since when each search does.
+    /// Cycles that searches show, and since when.
     seen: HashMap<RingKey, Moment>,
-    /// Rings that were told and are not known to be over.
+    /// Cycles that were reported and are not known to be over.
     reported: HashMap<RingKey, Reported>,
     /// It was said that other processes are not seen.
     is_blind_reported: bool,

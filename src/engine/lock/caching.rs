@@ -166,7 +166,7 @@ impl Caching {
         self.score = self.score.saturating_sub(LATE);
     }
 
-    /// That thread waited for the release of its hold, which was not cached: it can come back from now on.
+    /// The hold was not cached, so `thread` waited for the release, and can come back only from now on.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;

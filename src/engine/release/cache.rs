@@ -164,8 +164,8 @@ impl Core {
             }
             watched.push(local);
         }
-        // In slices: where each release waits for its answer, many of them would delay the checks of holds in
-        // use. What is not reached stays cached: its thread may have it again.
+        // Bounded: on a store whose releases wait for the answer, many would delay the checks of holds in use.
+        // The rest stays cached, and its threads may reacquire it.
         while let Some((local, thread, waited_for)) = leaving.pop_front() {
             let now = self.clock.now();
             if let Some((hold, to)) = local.give_back(thread, now) {

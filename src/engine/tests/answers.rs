@@ -36,7 +36,7 @@ fn an_expired_lock_is_not_reported_as_released() {
                     Err(_none) => clock.advance(Duration::from_millis(20)),
                 }
             };
-            // Before the lease can have ended the first did it; then it may have been another's.
+            // Within the lease only the first request can have freed the lock; later its expiry can have.
             assert_eq!(released.is_ok(), takes.is_zero(), "{released:?}");
         });
     }
@@ -360,7 +360,7 @@ fn local_hand_offs_are_limited() {
 }
 
 #[test]
-fn the_end_of_an_owned_lease_is_exact() {
+fn an_explicit_lease_ends_on_time() {
     let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());

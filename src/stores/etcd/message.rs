@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lock_is_said_to_be_none() {
+    fn a_value_that_is_no_lock_is_a_wrong_type() {
         for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a -1 3"] {
             assert_eq!(HeldKey::read(&pair(value)).unwrap_err().kind(), ErrorKind::WrongType, "{value}");
         }

@@ -212,8 +212,8 @@ impl Votes<Option<Snapshot>> {
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it: held by the owner that may have a majority, counting silent servers
-    /// for it. `None`: free.
+    /// The lock as a majority sees it. A server that did not answer counts for the owner that may have a
+    /// majority. `None`: free.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();

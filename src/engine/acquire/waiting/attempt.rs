@@ -128,7 +128,7 @@ impl Waiting<'_> {
                 }
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
-                // Not before the holder's lease can have ended, nor in a hot loop when it is about to.
+                // One millisecond behind the end of the lease: the lock is free then, and no loop runs hot.
                 let ends =
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Step::Sleep(poll.min(ends)))

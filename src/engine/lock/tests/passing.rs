@@ -24,7 +24,8 @@ impl World {
     }
 }
 
-/// A tick nearer, but no further back than `floor` ticks ago.
+/// Moves a moment one tick into the past, at most to `floor` ticks ago: states that differ only in older
+/// moments are one.
 fn age(moment: &mut Moment, floor: u64) {
     if *moment != Moment::NEVER {
         *moment = moment.minus(TICK).max(NOW.minus(ticks(floor)));

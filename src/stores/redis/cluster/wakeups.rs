@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
         drop((first, second));
         assert!(!has_topic(&hubs[1]));
-        // Nor does one stay that nobody listens to.
+        // A channel without a home is forgotten with its last listener.
         wakeups.follow(|| map(None), of);
         drop(wakeups.listen(CHANNEL, &waker, of));
         assert!(wakeups.homes.lock().astray.is_empty());

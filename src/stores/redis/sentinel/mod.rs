@@ -153,9 +153,9 @@ impl Sentinels {
         self.first_access.secured(place)
     }
 
-    /// A connection to the master, which `connect` makes until the moment that it gets, and shows before
-    /// anything is sent. While the master is down, or has been replaced and the Sentinels do not agree yet,
-    /// this goes on trying until `deadline`.
+    /// A connection to the master. `connect` makes it, within the moment that it is given, and passes the
+    /// socket on before anything is sent. While the master is down, or the Sentinels do not agree on its
+    /// successor, this tries again until `deadline`.
     pub(crate) fn open(
         &self,
         deadline: Moment,

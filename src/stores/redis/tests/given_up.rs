@@ -202,7 +202,7 @@ fn doubts_last_while_the_server_has_the_connection() {
 }
 
 #[test]
-fn a_break_with_many_releases_leaves_no_lock() {
+fn a_connection_that_breaks_amid_releases_leaves_no_lock() {
     const HOLDS: usize = 2_000;
     let server = Server::start(&[]);
     let client = client(&server, LONG);

@@ -332,7 +332,7 @@ fn a_waiter_redisson_skipped_returns_first() {
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
-    // The lock is free: it gets it, no matter which waiter is the first by now.
+    // The lock is free, so the first waiter is granted it although Redisson passed that waiter over.
     is_passed_over(&first);
     granted(store.attempt(&first, 1, soon()));
     in_order(&[&dead, &last], 2);

@@ -180,7 +180,7 @@ fn permits_with_leases_go_and_come_back_once() {
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
-    // A permit that is asked for again is not taken to have come back meanwhile.
+    // An owner that asks again for its expired permit gets it back: no permit is counted twice.
     let me = Claim { units: 1, ..me };
     granted(store.attempt(&for_ms(&me, 1), 1, soon()));
     eventually(|| are_over(&server));

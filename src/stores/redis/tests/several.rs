@@ -148,7 +148,7 @@ fn a_missing_right_leaves_no_endless_group_key() {
 }
 
 #[test]
-fn which_locks_go_together() {
+fn only_plain_and_fenced_locks_are_grouped() {
     let server = Server::start(&[]);
     let store = server.store();
     let name = Arc::clone(&claim(Kind::Mutex, "a", 1).name);

@@ -422,7 +422,7 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
 fn the_subscription_survives_a_short_stop_of_the_process() {
     const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
     if std::env::var_os(ALONE).is_none() {
-        // In a process of its own: the other tests' times go on.
+        // The test stops its process, so it needs one of its own: other tests measure time.
         let this = std::thread::current();
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         let ended =

@@ -111,7 +111,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters are told as ever");
     assert_eq!(line(&server), [client(&second)], "out of the line when told");
 
-    // Kept, whoever asks; but not for one who only tries.
+    // The reservation holds against everybody who waits, but not against a try.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
     match kept(&stranger) {
         Attempt::InWaitQueue { retry_after: Some(after), .. } => {
@@ -645,7 +645,7 @@ fn a_release_reports_missing_queue_rights() {
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules:?}");
-            // After a while it goes by the wait queue again, and the next release says so again.
+            // Once the refusal is forgotten, the store uses the wait queue again; the next release is refused.
             store.server.queue_rights.refused.forget();
             granted(store.attempt(&holder, 1, soon()));
             assert!(!store.is_refused(), "{way}");
