@@ -52,7 +52,7 @@ impl ReplicaRule {
         command_timeout: Duration,
         has_replicas: bool,
     ) -> Option<Copies> {
-        // So that the answer comes before the request's own time is over.
+        // Shorter than the request's time, so that the answer still arrives within it.
         let limit = if durable.is_some() { DURABLE_WITHIN } else { WITHIN };
         let within = limit.min(command_timeout.mul_f64(2.0 / 3.0));
         match self {

@@ -364,13 +364,13 @@ mod tests {
             assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3), address(2)]);
         }
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
-        // None answers: the time is used up, in several rounds.
+        // No address answers: the time is used up, in several rounds.
         let none = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(2)])));
         let begun = Clock::System.now();
         let error = none.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
-        // The refusal is reported, and the silent one tried again.
+        // The refusal of the one address is reported; the silent one is tried again.
         drop(listener);
         let error = hosts.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -66,7 +66,7 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // Set first, looked second. Pairs with `Call`'s `Drop`.
+        // Ends calls first, reads the count second. Pairs with `Call`'s `Drop`.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {

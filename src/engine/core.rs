@@ -230,9 +230,9 @@ pub(crate) struct CacheThread {
 /// A lock whose cached hold is to be released, of which thread if not of any, and who waits for that.
 pub(crate) type Leaving = (Arc<LocalLock>, Option<u64>, Option<Call>);
 
-/// A thread that waits for what it keeps to be released, before it ends.
+/// An ending thread that waits for the release of its cached holds.
 pub(crate) struct Ended {
-    /// `None`: what all threads keep.
+    /// `None`: those of all threads.
     pub(crate) thread: Option<u64>,
     /// Over with the last release.
     pub(crate) call: Call,
@@ -242,7 +242,7 @@ impl CacheThread {
     /// Has the thread look at the lock by `moment`; `is_new`: it does not look at it yet.
     pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, is_new: bool, moment: Moment) {
         if is_new {
-            // Listed first, woken second: it looks at what is listed.
+            // Listed first, woken second: the thread reads the list when it wakes.
             self.locks.lock().push(Arc::clone(lock));
         }
         service.run_by(moment);

@@ -62,7 +62,7 @@ impl Drop for End {
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
         let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_cached(thread)?))).collect();
-        // All were asked before: the waits go on side by side.
+        // All requests are sent by now, so the waits overlap.
         let longest = ending.iter().map(|(core, _)| core.options.command_timeout).max().unwrap_or_default();
         let until = Clock::System.after(longest);
         for (core, releases) in ending {

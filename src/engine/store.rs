@@ -57,7 +57,8 @@ impl StoreCell {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // An earlier caller has just found out: all waiters get its error at once, not one after the other.
+        // An earlier caller has just failed: all waiters get its error at once, instead of trying one
+        // after the other.
         if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
             return Err(error.copy());
         }

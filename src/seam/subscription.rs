@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_a_channel_leaves_the_others_there() {
+    fn a_leaving_listener_keeps_the_channel_for_others() {
         let (channel, waker, subscription) = listening();
         let other = Waker::default();
         drop(Subscription::new(Arc::clone(&channel), Arc::new(Nobody), &other));

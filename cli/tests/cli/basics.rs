@@ -236,8 +236,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_has_lock_and_input_and_no_other_files() {
     let server = Server::start();
-    // A shell has both ends of a pipe open while it starts the reader. Without `echo` it would become `ls`, which has the
-    // folder open.
+    // A shell holds both ends of a pipe while it starts the reader. Without `echo` the shell would become `ls`,
+    // which has the folder open.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -539,7 +539,7 @@ fn a_lock_of_readers_is_ended_by_force() {
 }
 
 #[test]
-fn what_a_holder_says_of_itself_moves_no_terminal() {
+fn control_characters_of_holders_are_escaped() {
     let server = Server::start();
     let hostile = "\u{1b}[2J\u{9b}31m\nbusy: free\u{202e}";
     let mut run =

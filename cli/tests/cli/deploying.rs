@@ -83,7 +83,7 @@ fn each_line_of_the_files_runs_its_command() {
                 word => word.to_owned(),
             };
             if line.words[1] == "serve" {
-                // Without the options of the file that there need not be.
+                // Without `$OPTIONS`, whose file is optional.
                 let words =
                     line.words[1..].iter().filter(|word| *word != "$OPTIONS").map(|word| listen(word));
                 let words: Vec<String> = words.collect();

@@ -178,12 +178,12 @@ mod tests {
             assert!(each.all(|one| one == first), "members choose differently");
             first
         };
-        // The last that began, whosever it is.
+        // The youngest wait, whichever client it belongs to.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
-        // At the same moment: by client, then by id.
+        // Of waits as young: by client, then by id.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
-        // One that takes its lock again after a wait for a condition does not end.
+        // A wait that reacquires its lock after a condition is never ended.
         assert_eq!(chosen(&[link(low, 1, 500, false), link(high, 2, 501, true)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, true), link(high, 2, 501, true)]), None);
     }

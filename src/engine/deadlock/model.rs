@@ -140,7 +140,7 @@ impl World {
             Step::Crash(worker) => self.workers[worker].is_dead = true,
             Step::LeaseEnds(lock) => {
                 if let Some((worker, _)) = self.locks[lock].take() {
-                    // A lost hold's number is never one of the thread's again.
+                    // The number of a lost hold is never used again.
                     self.workers[worker].number = self.fresh();
                 }
             }

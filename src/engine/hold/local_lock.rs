@@ -378,7 +378,7 @@ impl QueuePlace {
     /// See [`Machine::look`].
     pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
         let mut state = self.local.state();
-        // Also if the releaser waits for the outcome no more.
+        // Also if the releaser no longer waits for the outcome.
         let is_handed = state.queue.get(self.ticket).is_some_and(|ticket| ticket.waiter.handed.is_some());
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }

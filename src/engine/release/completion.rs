@@ -120,8 +120,7 @@ impl Core {
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
-        // The lock may last for one more lease of the client's, if a renewal is on its way; or for a longer
-        // lease of its own.
+        // A renewal on its way may extend the lock by one more lease, or by its own longer one.
         let until = if hold.kind().is_leased() {
             now.plus(self.options.lease).max(hold.until())
         } else {

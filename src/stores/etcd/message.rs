@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_name_is_written_as_is_none() {
+    fn malformed_key_lines_have_no_name() {
         for written in ["", "%clients", "%", "a%2", "a/b", "%2f"] {
             assert_eq!(name_of(written), None, "{written}");
         }

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_redis_url_is_refused_without_repeating_it() {
+    fn bad_redis_urls_are_refused_without_repeating_them() {
         for url in [
             "",
             "localhost",

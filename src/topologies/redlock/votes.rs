@@ -310,7 +310,7 @@ mod tests {
     fn a_lock_is_seen_as_a_majority_sees_it() {
         let votes = Votes(vec![seen("me", 2, 50), seen("me", 2, 30), seen("me", 1, 40), free(), free()]);
         let view = votes.view().unwrap();
-        // Until the last of three leases has ended; with as many levels as three servers agree on.
+        // The view ends with the last of three leases, and has as many levels as three servers agree on.
         assert_eq!((view.holder.as_str(), view.count, view.remaining), ("me", 1, Some(MS * 30)));
         let votes = Votes(vec![seen("you", 0, 50), free(), free(), free(), seen("you", 0, 9)]);
         assert_eq!(votes.view(), None, "a minority is nobody's lock");

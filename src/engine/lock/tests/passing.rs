@@ -93,7 +93,7 @@ impl Client {
                 own.levels.add(Lease::Renewed);
             });
         }
-        // No grant can come under the others.
+        // Retired numbers under which no grant can come any more are forgotten: such states are one.
         let (users, outbox, wires, answers) = (&self.users, &self.outbox, &self.wires, &self.answers);
         let requests = wires.iter().flatten().chain(answers.iter().map(|(request, _)| request));
         let grants: Vec<_> = requests.filter_map(Request::grants).collect();

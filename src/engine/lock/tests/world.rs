@@ -166,7 +166,7 @@ pub(super) enum Action {
     End { client: usize, thread: usize, dropped: bool, reacquires: bool },
     // Sends the next request of a thread.
     Send(usize, usize),
-    // The same fails.
+    // The sending fails, and nothing leaves.
     FailToSend(usize, usize),
     Deliver(usize, usize),
     // The store refuses the request, and changes nothing.

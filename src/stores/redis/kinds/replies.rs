@@ -45,7 +45,7 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
         Some("kept") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
-        // Of what is shared the script says when, and to the first alone.
+        // For shared holds the script says when to ask, and to the first waiter alone.
         Some("soon") => (AT_ONCE, ListensFor::OwnTurn),
         Some("any") => (AT_ONCE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),
