@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// By default, so long may one of the connected replicas take.
+/// The longest wait for one connected replica, by default.
 const WITHIN: Duration = Duration::from_secs(1);
 /// For files: a server that syncs them each second takes that long, and the write itself.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What the program said about replicas.
+/// How many replicas a grant waits for, as the program has set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ReplicaRule {
-    /// One of those that are connected, where the URL names Sentinels or a cluster; else none.
+    /// One of the connected replicas, if the URL names Sentinels or a cluster; else none.
     #[default]
     ByUrl,
     Nothing,

@@ -48,13 +48,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// From a URL; `is_sure`: the text can only be a host.
+    /// A host as it stands in a URL. `is_sure`: the text can only be a host.
     pub(crate) fn given(name: &str, is_sure: bool) -> Host {
         let is_sure = is_sure || name == "localhost" || name.parse::<IpAddr>().is_ok();
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
     }
 
-    /// From a server's answer.
+    /// A host as a server's answer names it.
     pub(crate) fn named(name: &str) -> Host {
         Host { name: name.into(), is_foreign: true, is_shown: Arc::new(AtomicBool::new(true)) }
     }
@@ -100,7 +100,7 @@ pub(crate) struct Hosts {
     /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// By name, the address that accepted last, which is tried first: a silent one would cost each
+    /// By name, the address that accepted last. It is tried first: a silent address would cost each
     /// connection its time.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }

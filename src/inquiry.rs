@@ -20,7 +20,7 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 pub(crate) type Told<V> = Result<V, Cause>;
 type Ask<V> = Box<dyn Fn(&str) -> Told<V> + Send + Sync>;
 
-/// One question, about different keys.
+/// Asks one question at a time, about different keys.
 pub(crate) struct Inquiry<V> {
     thread: &'static str,
     ask: Ask<V>,

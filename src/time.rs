@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// In a time namespace the machine has slept for a day.
+    /// In a time namespace whose boot clock is a day ahead.
     #[cfg(all(target_os = "linux", not(leasehold_shuttle)))]
     #[test]
     fn the_clock_runs_on_while_the_machine_sleeps() {

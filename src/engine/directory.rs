@@ -193,8 +193,8 @@ impl Announcer {
         self.identity.info(self.id, now.since(self.began), Vec::new(), 0)
     }
 
-    /// Nothing has been held or waited for since a round: where the store does not end the entry by itself,
-    /// the client does.
+    /// Removes the entry when nothing was held or waited for since the last round, in stores that do not
+    /// expire entries.
     fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
@@ -208,7 +208,8 @@ impl Announcer {
         }
     }
 
-    /// Until the next round. Postponed first, not wanted second: else it would be wanted again at once.
+    /// Postpones the entry to the next round. Postponed first, not wanted second: otherwise it would be
+    /// wanted again at once.
     fn postpone(&self, now: Moment) {
         let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
         self.due.store(next.nanos(), Ordering::SeqCst);

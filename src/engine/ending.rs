@@ -41,8 +41,8 @@ impl Engine {
         outcome
     }
 
-    /// The same, by the last who could end the client. A release that was tried once and failed is not tried
-    /// again: the lock ends with its lease.
+    /// Ends the client for its last owner: a release that fails once is not repeated, and the lock ends with
+    /// its lease.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.stage.lock(), Stage::Failed(_)) {
             self.close_store();

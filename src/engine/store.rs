@@ -24,7 +24,7 @@ pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sy
 pub(crate) struct StoreCell {
     store: OnceLock<Arc<dyn Store>>,
     later: Option<StoreOpener>,
-    /// One thread connects at a time; the last failure.
+    /// Held by the one thread that connects; has the last failure.
     opening: Mutex<Option<Error>>,
     /// How many attempts to connect have failed.
     failures: AtomicU64,

@@ -137,7 +137,7 @@ pub(crate) struct Named {
     pub(crate) uses: Vec<LockUse>,
     /// The ids of its waits, in order.
     pub(crate) ids: Vec<u64>,
-    /// There was no room for all waits and what their threads hold.
+    /// Some waits, or holds of their threads, did not fit into the entry.
     pub(crate) is_cut: bool,
 }
 

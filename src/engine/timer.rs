@@ -23,7 +23,7 @@ struct Timer {
     core: Arc<Core>,
     /// When connections are checked next.
     next_hung_up: Moment,
-    /// Until then they are, although nothing may be held.
+    /// Until then connections are checked, even if nothing is held.
     held_until: Moment,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Wait {
     pub(crate) kind: Kind,
     pub(crate) number: u64,
     pub(crate) at_ms: u64,
-    /// Its client does not end it, whatever happens.
+    /// The wait reacquires a lock after a condition, and is never ended.
     pub(crate) takes_again: bool,
     /// Writers that wait come before it, if it is a reader.
     pub(crate) writers_first: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Wait {
 pub(crate) struct Link {
     pub(crate) wait: Wait,
     pub(crate) holder: Holder,
-    /// Only that thread can release the lock. `false`: others may, so the ring may be none.
+    /// Only that thread can release the lock. `false`: others may, so the cycle may be no deadlock.
     pub(crate) is_certain: bool,
 }
 

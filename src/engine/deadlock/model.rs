@@ -64,7 +64,7 @@ enum Step {
     Acquire(usize, usize),
     Wait(usize, usize),
     Write(usize),
-    /// Its entry has no room for its wait.
+    /// The client's entry has no room for its wait.
     WriteCut(usize),
     TimeOut(usize),
     Grant(usize),

@@ -72,7 +72,7 @@ impl<'a> Reading<'a> {
         self.most = self.requests.saturating_add(more);
     }
 
-    /// By when one more request has to be answered, if it may be sent.
+    /// The deadline of one more request, if it may be sent.
     fn one_more(&mut self) -> Option<Moment> {
         let now = self.asked.clock.now();
         let may = self.asked.sees_others

@@ -68,7 +68,7 @@ pub(crate) struct LockState {
     recalls: Option<Subscription>,
     /// Since when the head has had only failures, and the last one. The waiters behind it share them.
     failure: Option<(Moment, Error)>,
-    /// Until when the registry keeps the local lock without any value.
+    /// The registry keeps the local lock until then, even if no value refers to it.
     remembered_until: Option<Moment>,
 }
 
@@ -356,7 +356,7 @@ pub(crate) struct QueuePlace {
 /// The finding of a waiter that was about to sleep.
 pub(crate) struct Asleep {
     pub(crate) is_head: bool,
-    /// Nothing has changed since it looked.
+    /// Nothing has changed since the waiter looked, so it sleeps.
     pub(crate) sleeps: bool,
 }
 

@@ -126,7 +126,7 @@ fn until_recall(threads_each: usize, trouble: usize) {
     assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
 }
 
-/// Nobody recalls what a thread of the own client keeps: one that comes to wait for it has it released.
+/// No message recalls a lock cached for a thread of the same client: a waiting thread has it released.
 #[test]
 fn no_thread_waits_for_its_clients_cached_hold() {
     check(|| {

@@ -104,8 +104,8 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// The same, noticed at `now`; whether this call was the first. A lost hold that no thread has, and that
-    /// none will end, is taken out.
+    /// Loses the hold, as noticed at `now`, and returns whether this call was the first. A lost hold without
+    /// levels is removed.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {

@@ -56,7 +56,7 @@ impl Engine {
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
 
-    /// For a level that has ended already, or whose hold was taken out when it was lost.
+    /// The error for a level that has ended already, or whose hold was removed when it was lost.
     pub(crate) fn no_level(&self, action: &'static str, hold: &Arc<Hold>) -> Error {
         let now = self.clock.now();
         if hold.loss_at(now).is_some() {
@@ -308,7 +308,7 @@ impl Engine {
         }
     }
 
-    /// For a caller that holds nothing: asks the store who does.
+    /// The error for a caller that holds nothing: asks the store who does.
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),

@@ -42,9 +42,9 @@ pub(super) struct HeldKey {
     pub(super) count: u32,
     pub(super) ttl: u64,
     pub(super) lease: i64,
-    /// Of the last change.
+    /// The revision of the last change.
     pub(super) revision: i64,
-    /// Of the creation, which is the place in the queue.
+    /// The revision of the creation, which is the place in the queue.
     pub(super) created: i64,
 }
 

@@ -61,7 +61,7 @@ struct Round {
 
 #[derive(Default)]
 struct RoundState {
-    /// One request for each grant: does the server have it?
+    /// One request for each grant, which asks whether the server still has it.
     checks: Vec<Command>,
     waiting: usize,
     phase: Phase,

@@ -21,9 +21,9 @@ use crate::topologies::redlock::restores::{Order, Restores};
 /// A lock that a server may still grant or hold for an owner that must hold nothing there.
 struct PendingCleanup {
     node: usize,
-    /// With the server's own name for the lock.
+    /// Has the server's own name for the lock.
     claim: Claim,
-    /// By then it has ended by itself.
+    /// By then the hold has expired on the server.
     until: Moment,
     next: Moment,
     pause: Duration,

@@ -30,7 +30,7 @@ struct Entry {
 }
 
 enum State {
-    /// To be asked for the hold, by then.
+    /// The server is to be asked for the hold by then.
     Due(Claim, Moment),
     /// Asked at that time, without an answer yet.
     Asked(Moment),

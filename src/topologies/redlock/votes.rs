@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::FencingToken;
 use crate::seam::{Answer, Attempt, Failure, Others, Release, Snapshot};
 
-/// By server.
+/// The answers, in the order of the servers.
 pub(super) struct Votes<T>(pub(super) Vec<Answer<T>>);
 
 pub(super) fn majority(nodes: usize) -> usize {

@@ -99,9 +99,9 @@ impl Waiting<'_> {
         Ok(Step::Sleep(now.plus(random_between(RETRY_PAUSE))))
     }
 
-    /// The same after a grant that came too late. That is this caller's own, by its lease: others here may
-    /// ask for a longer one. No message shortens the pause: to give the grant back makes one, and asked at
-    /// once the next would come too late too.
+    /// Pauses after a grant that came too late for this caller's own lease; others here may ask for a longer
+    /// one. No message shortens the pause: the release of the late grant sends one, and an attempt at once
+    /// would be late too.
     pub(super) fn pause_alone(&mut self, error: Error) -> Result<Step> {
         let (engine, now) = (self.engine, self.engine.clock.now());
         let is_over = self.call.limit.is_over(now);

@@ -40,7 +40,7 @@ pub(crate) struct Waiting<'a> {
     thread: &'a Arc<ThreadMarker>,
     lease: Duration,
     begun: Moment,
-    /// By when the call is to return: a command time-out after the caller's time.
+    /// The moment by which the call must return: a command time-out after the caller's limit.
     latest: Moment,
     /// The owner number, where the owner is not the thread.
     unbound: Option<u64>,
@@ -55,7 +55,7 @@ pub(crate) struct Waiting<'a> {
     wait_mode: WaitMode,
     /// Whether all who wait here ask, not only the first.
     all_ask: bool,
-    /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
+    /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
     queued: Option<Claim>,
     home: u32,
     is_answered: bool,
@@ -123,9 +123,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The same under a number of its own, although the owner is the thread: what is asked by another way
-    /// than the thread's other requests about the lock could come before them, and is not to meet what they
-    /// are about.
+    /// The same wait, under a fresh owner number although the owner is the thread: a request over another
+    /// connection could overtake the thread's other requests about the lock, and must not find their holds.
     pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
         self.unbound = Some(number);
         self

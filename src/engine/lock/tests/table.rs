@@ -21,7 +21,7 @@ const STAGES: [&str; 9] = [
     "Lost",
 ];
 
-/// Of each stage the events that came.
+/// The events that were seen in each stage.
 type Seen = [Vec<&'static str>; 9];
 
 thread_local! {

@@ -100,7 +100,7 @@ struct Seen {
     at: usize,
     /// Parts still to come, the present one included.
     left: u64,
-    /// That part's line does not end before here.
+    /// The line of the present part does not end before this place.
     no_line: usize,
 }
 

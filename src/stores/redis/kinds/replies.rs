@@ -14,7 +14,7 @@ use crate::time::random_between;
 
 const AT_ONCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(1));
 
-/// In place of listeners: the first in the wait queue was told.
+/// Stands in the place of the number of listeners: the first in the wait queue was notified.
 const NEXT_WAS_NOTIFIED: i64 = -3;
 
 /// The answer to the release of something that nobody holds: a latch, or a condition's notification.

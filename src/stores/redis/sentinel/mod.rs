@@ -35,8 +35,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// One try to reach the master takes a third of the time that is left, but not less than this: the master
 /// that was named may be dead, and another is named meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
-/// With an answer that would do, each further Sentinel has at most this part of the time that is left: one
-/// eighth.
+/// With a usable answer, each further Sentinel gets at most this part of the rest of the time: one eighth.
 const SECOND_OPINION: u32 = 8;
 /// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether
 /// that is done. If nothing is received for this time, it has given up.
@@ -97,7 +96,7 @@ struct KnownMaster {
     open: Vec<(SentinelNode, Weak<Wire>)>,
     /// Since when more than half of the Sentinels have named none but older masters.
     older_since: Option<Moment>,
-    /// Until then another may be about to become the master.
+    /// Until then another server may be about to become the master.
     promoting_until: Option<Moment>,
 }
 
