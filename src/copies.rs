@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// By default, so long may one of the connected replicas take.
+/// The longest wait for one connected replica, by default.
 const WITHIN: Duration = Duration::from_secs(1);
 /// For files: a server that syncs them each second takes that long, and the write itself.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What the program said about replicas.
+/// How many replicas a grant waits for, as the program has set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ReplicaRule {
-    /// One of those that are connected, where the URL names Sentinels or a cluster; else none.
+    /// One of the connected replicas, if the URL names Sentinels or a cluster; else none.
     #[default]
     ByUrl,
     Nothing,
@@ -52,7 +52,7 @@ impl ReplicaRule {
         command_timeout: Duration,
         has_replicas: bool,
     ) -> Option<Copies> {
-        // So that the answer comes before the request's own time is over.
+        // Shorter than the request's time, so that the answer still arrives within it.
         let limit = if durable.is_some() { DURABLE_WITHIN } else { WITHIN };
         let within = limit.min(command_timeout.mul_f64(2.0 / 3.0));
         match self {

@@ -237,7 +237,7 @@ impl Error {
         self
     }
 
-    /// For several requests that failed together.
+    /// A copy for each of several requests that failed together.
     pub(crate) fn copy(&self) -> Error {
         Error { inner: self.inner.clone() }
     }

@@ -48,13 +48,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// From a URL; `is_sure`: the text can only be a host.
+    /// A host as it stands in a URL. `is_sure`: the text can only be a host.
     pub(crate) fn given(name: &str, is_sure: bool) -> Host {
         let is_sure = is_sure || name == "localhost" || name.parse::<IpAddr>().is_ok();
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
     }
 
-    /// From a server's answer.
+    /// A host as a server's answer names it.
     pub(crate) fn named(name: &str) -> Host {
         Host { name: name.into(), is_foreign: true, is_shown: Arc::new(AtomicBool::new(true)) }
     }
@@ -100,7 +100,7 @@ pub(crate) struct Hosts {
     /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// By name, the address that accepted last, which is tried first: a silent one would cost each
+    /// By name, the address that accepted last. It is tried first: a silent address would cost each
     /// connection its time.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
@@ -134,12 +134,12 @@ impl Rounds {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
-    /// From connecting on; up to a tenth less, so that a fleet does not reconnect at once. By then a name or
-    /// proxy may lead elsewhere or a password be revoked, and a server taken out of use keeps its
-    /// connections.
+    /// The longest time from connecting on; up to a tenth less, so that a fleet does not reconnect at once. By
+    /// then a name or proxy may lead elsewhere or a password be revoked, and a server taken out of use keeps
+    /// its connections.
     pub(crate) age: Duration,
-    /// Without a request. Routers and load balancers silently forget connections that idle for four minutes
-    /// or more, and the next request would time out.
+    /// The longest time without a request. Routers and load balancers silently forget connections that idle
+    /// for four minutes or more, and the next request would time out.
     pub(crate) idle: Duration,
 }
 
@@ -364,13 +364,13 @@ mod tests {
             assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3), address(2)]);
         }
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
-        // None answers: the time is used up, in several rounds.
+        // No address answers: the time is used up, in several rounds.
         let none = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(2)])));
         let begun = Clock::System.now();
         let error = none.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
-        // The refusal is reported, and the silent one tried again.
+        // The refusal of the one address is reported; the silent one is tried again.
         drop(listener);
         let error = hosts.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -20,7 +20,7 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 pub(crate) type Told<V> = Result<V, Cause>;
 type Ask<V> = Box<dyn Fn(&str) -> Told<V> + Send + Sync>;
 
-/// One question, about different keys.
+/// Asks one question at a time, about different keys.
 pub(crate) struct Inquiry<V> {
     thread: &'static str,
     ask: Ask<V>,
@@ -163,7 +163,7 @@ mod tests {
             assert!(inquiry.answer(&number.to_string(), FRESH, soon(1)).is_none());
         }
         assert!(inquiry.state.lock().running <= MOST && begun.load(Ordering::SeqCst) <= MOST);
-        // After a while it is repeated, and an answer to the first question no longer counts.
+        // The question is repeated after a while; a late answer to the first one no longer counts.
         let (inquiry, answer, begun) = held();
         assert!(inquiry.answer("hangs", FRESH, soon(1)).is_none());
         inquiry.state.lock().topic("hangs").asked.1 = Moment::from_nanos(0);
@@ -188,7 +188,7 @@ mod tests {
         sender.send(Ok(2)).unwrap();
         assert_eq!(inquiry.answer("a", ANEW, soon(20_000)).unwrap().unwrap(), 2);
         assert_eq!(inquiry.answer("a", ANEW, soon(20)).unwrap().unwrap(), 2, "this one hangs");
-        // That question's answer, and the next one's.
+        // The answer to the pending question, and to the next one.
         for _ in 0..2 {
             sender.send(Err(Arc::new(std::io::Error::other("none")))).unwrap();
         }

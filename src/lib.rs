@@ -142,7 +142,7 @@
 #![forbid(unsafe_code)]
 // docs.rs shows which feature each item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Other stores need less of the shared code.
+// Without Redis much of the shared code is unused.
 #![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, unused_variables))]
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", windows)))]
@@ -215,7 +215,7 @@ pub use observe::metrics::Metrics;
 pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
-// Stated, since the folder is built for any database.
+// Explicit, since rustdoc does not see the feature: the folder is built for any database.
 #[cfg(feature = "mysql")]
 #[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
 pub use stores::sql::mysql::in_transaction as mysql;

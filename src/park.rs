@@ -15,14 +15,14 @@ use crate::time::{Clock, Moment};
 /// Why a parked thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// Its waker was used, perhaps for a reason that is gone: check again.
+    /// The waker was used, perhaps for a reason that is gone: check again.
     Signal,
     Time,
     Interrupted,
 }
 
-/// One thread's place to sleep. Its signal is sticky: a wake-up that comes before the thread sleeps is not
-/// lost, two before it looks are one.
+/// A thread's place to sleep. A wake-up that comes before the thread sleeps is not lost; two wake-ups before
+/// it looks count as one.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,

@@ -115,7 +115,7 @@ pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
-    /// By the server's address with a provider, which may distinguish servers.
+    /// What was made: for each server's address if there is a provider, which may distinguish servers.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
     /// Refusals since the sources last changed.
     refusals: AtomicU32,

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overflows_is_never() {
+    fn an_overflowing_moment_is_never() {
         assert_eq!(Clock::System.after(Duration::MAX), Moment::NEVER);
         assert_eq!(Moment::NEVER.plus(Duration::from_secs(1)), Moment::NEVER);
     }
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// In a time namespace the machine has slept for a day.
+    /// In a time namespace whose boot clock is a day ahead.
     #[cfg(all(target_os = "linux", not(leasehold_shuttle)))]
     #[test]
     fn the_clock_runs_on_while_the_machine_sleeps() {

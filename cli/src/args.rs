@@ -629,7 +629,7 @@ mod tests {
                 || before.ends_with(['$', '*', '='])
                 || before.split(' ').all(|word| word.contains('='))
         })?;
-        // In a substitution, up to its end.
+        // Of a command in `$(…)`, the part before the `)`.
         let line = line[at..]
             .split(')')
             .next()?

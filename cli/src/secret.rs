@@ -86,8 +86,7 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // The process with a lock may have reaped it, as something a command left behind; then its status is
-    // unknown.
+    // `leasehold` as a subreaper may have reaped this child already; then its status is unknown.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed what is not text")?;

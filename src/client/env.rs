@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_or_empty_keeps_its_default() {
+    fn unset_or_empty_variables_keep_the_default() {
         let plain = with(&[("LEASEHOLD_LEASE", "")]).unwrap();
         let lease = |builder: &ClientBuilder| builder.options.lease;
         assert_eq!(lease(&plain), lease(&ClientBuilder::default()));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn one_word_waits_for_no_replica() {
+    fn without_replicas_waits_for_no_replica() {
         for word in ["no", "Off", "0"] {
             let server = with(&[("LEASEHOLD_REPLICAS", word)]).unwrap().server;
             assert_eq!(server.replicas, ReplicaRule::Nothing, "{word}");

@@ -39,7 +39,7 @@ impl Lines {
     }
 }
 
-/// Of lines with the same name, the first counts.
+/// Parsed lines. Of lines with the same name the first counts.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a str);
 

@@ -125,7 +125,7 @@ pub struct LockUse {
     /// Whether the hold ends with its own lease, which is not renewed.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) ends: bool,
-    /// In the last listed wait for a lock: how many more of the client's threads wait for it.
+    /// How many more of the client's threads wait for this lock; stated in the lock's last listed wait.
     pub more_waiters: u64,
     /// The id of the thread that waits, or that alone can release the hold.
     #[cfg_attr(feature = "serde", serde(skip))]

@@ -44,7 +44,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came = Vec::with_capacity(wanted.len());
     let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
-        // A hold of which the store keeps more than its owner needs a request of its own.
+        // A hold for which the store keeps a note needs a request of its own.
         let is_plain = wanted.want.config.max_hold.is_none() && !wanted.want.caches();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
@@ -99,9 +99,9 @@ impl<'a> BatchRequest<'a> {
         thread: &'a Arc<ThreadMarker>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
-        // The request for several locks goes over one connection, other requests about one of them over
-        // another. An earlier one there, such as the release of a dropped guard, may arrive later, and must
-        // not meet this owner: so the owner's number is new.
+        // A group's request goes over one connection, other requests about its locks over another, on
+        // which an earlier release may arrive later. That release must not free this hold, so the group has a
+        // new owner number.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
@@ -169,7 +169,7 @@ impl<'a> BatchRequest<'a> {
                         come(place, waiting, claim, Ok(attempt));
                     }
                 }
-                // Only a request for each shows which of them it was about.
+                // Which lock was refused shows only when each is asked for by itself.
                 Err(Failure::Refused(_)) => {
                     came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)));
                 }
@@ -254,7 +254,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
-    // Locks that are free by now come first: to ask again about the others would keep these from their
+    // Locks that are free already are reported first: further requests about the others would delay their
     // waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
@@ -266,7 +266,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
                     let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
                     note(one.engine.released(action, &one.hold, left, ended));
                 }
-                // Only a request for each shows which of several it was about.
+                // Which of several was refused shows only when each is released by itself.
                 Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, None)),
                 answer => undecided.push((one, left, Some(answer))),
             }

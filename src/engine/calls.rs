@@ -23,7 +23,7 @@ pub(crate) struct Calls {
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
-    /// It stands among the calling thread's, and is dropped there.
+    /// The call is listed among those of its thread, and is dropped on that thread.
     is_of_thread: bool,
     /// Over with this one.
     also: Option<Box<Call>>,
@@ -66,7 +66,7 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // Set first, looked second. Pairs with `Call`'s `Drop`.
+        // Ends calls first, reads the count second. Pairs with `Call`'s `Drop`.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {
@@ -93,7 +93,7 @@ impl Call {
         self
     }
 
-    /// The same, no more among the thread's: it may end on another.
+    /// The same call, no longer listed among the thread's: another thread may end it.
     pub(crate) fn detached(mut self) -> Call {
         self.leave_thread();
         self

@@ -45,8 +45,8 @@ pub(crate) struct Core {
     pub(super) hearers: Hearers,
     /// The work that waits for the watchdog.
     pub(crate) inbox: Mutex<Inbox>,
-    /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and
-    /// only some were asked about.
+    /// Until then, as `Moment::nanos`, one lost hold makes the watchdog renew all: a connection has ended,
+    /// and only a sample was asked about.
     pub(crate) sampled_until: AtomicU64,
 }
 
@@ -142,7 +142,7 @@ impl Core {
         self.clean_up_from(now, claim, until);
     }
 
-    /// The same, but the owner is to hold what it may hold until `from`.
+    /// As `clean_up`, but until `from` the owner may keep what it holds.
     pub(crate) fn clean_up_from(&self, from: Moment, claim: Claim, until: Moment) {
         let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, tries: 0 };
         self.inbox.lock().cleanups.push(cleanup);
@@ -230,9 +230,9 @@ pub(crate) struct CacheThread {
 /// A lock whose cached hold is to be released, of which thread if not of any, and who waits for that.
 pub(crate) type Leaving = (Arc<LocalLock>, Option<u64>, Option<Call>);
 
-/// A thread that waits for what it keeps to be released, before it ends.
+/// An ending thread that waits for the release of its cached holds.
 pub(crate) struct Ended {
-    /// `None`: what all threads keep.
+    /// `None`: those of all threads.
     pub(crate) thread: Option<u64>,
     /// Over with the last release.
     pub(crate) call: Call,
@@ -242,7 +242,7 @@ impl CacheThread {
     /// Has the thread look at the lock by `moment`; `is_new`: it does not look at it yet.
     pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, is_new: bool, moment: Moment) {
         if is_new {
-            // Listed first, woken second: it looks at what is listed.
+            // Listed first, woken second: the thread reads the list when it wakes.
             self.locks.lock().push(Arc::clone(lock));
         }
         service.run_by(moment);
@@ -276,7 +276,7 @@ pub(crate) struct Cleanup {
     /// store says that it does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store
     /// has to answer as well.
     pub(crate) until: Moment,
-    /// Before this the owner is to hold what it may hold, also where the client ends sooner.
+    /// Until then the owner may keep what it holds, even if the client ends sooner.
     pub(crate) from: Moment,
     pub(crate) next: Moment,
     /// How long to pause after the next failure. Others may be waiting for just this, so at first not long:

@@ -107,7 +107,7 @@ impl Announcer {
             return;
         }
         self.postpone(now);
-        // A store that connects later may have one.
+        // A store that connects later may have a directory.
         let Some(directory) = store.capabilities().directory else { return };
         let text = self.own(registry, now).written(self.lease);
         self.is_written.store(true, Ordering::SeqCst);
@@ -193,22 +193,23 @@ impl Announcer {
         self.identity.info(self.id, now.since(self.began), Vec::new(), 0)
     }
 
-    /// Nothing has been held or waited for since a round: where the store does not end the entry by itself,
-    /// the client does.
+    /// Removes the entry when nothing was held or waited for since the last round, in stores that do not
+    /// expire entries.
     fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
             && now >= Moment::from_nanos(due).plus(self.lease)
             && let Some(directory) = store.capabilities().directory
             && !directory.ends_entries()
-            // The next to hold or wait writes another.
+            // The next hold or wait writes a new entry.
             && let Ok(()) = directory.remove(self.id, deadline)
         {
             self.is_written.store(false, Ordering::SeqCst);
         }
     }
 
-    /// Until the next round. Postponed first, not wanted second: else it would be wanted again at once.
+    /// Postpones the entry to the next round. Postponed first, not wanted second: otherwise it would be
+    /// wanted again at once.
     fn postpone(&self, now: Moment) {
         let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
         self.due.store(next.nanos(), Ordering::SeqCst);
@@ -220,7 +221,7 @@ impl Announcer {
         if self.is_written.swap(false, Ordering::SeqCst)
             && let Some(directory) = store.capabilities().directory
         {
-            // One that stays ends with its lease.
+            // An entry that could not be removed expires with its lease.
             drop(directory.remove(self.id, deadline));
         }
     }
@@ -243,7 +244,7 @@ impl Announcer {
         let mut asked: Vec<ClientId> = Vec::new();
         for client in seen.iter().flat_map(|(_, one)| clients_of(one)) {
             if client == self.id {
-                // As it is now, not as it was written.
+                // This client's entry as it would be written now, not as it was last written.
                 known.entry(client).or_insert_with(|| Some(self.own(registry, now)));
             } else if !known.contains_key(&client) && !asked.contains(&client) {
                 asked.push(client);
@@ -252,7 +253,7 @@ impl Announcer {
         let mut requests = 0;
         let directory = store.capabilities().directory;
         for together in asked.chunks(CLIENTS_TOGETHER) {
-            // Without the right to it, or without the store, the owners are ids.
+            // Without the right to the directory, or without the store, owners stay ids.
             let Some(Ok(page)) = directory.map(|directory| directory.read(together, deadline)) else {
                 break;
             };
@@ -278,11 +279,11 @@ impl Announcer {
         (now, deadline): (Moment, Moment),
     ) {
         let capabilities = store.capabilities();
-        // A waiter listens, but for a token lock.
+        // A waiter subscribes, except for a token lock: without subscribers nobody waits.
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
-        // A queue of the store's is all that there is.
+        // A store with queues of its own shows all waiters.
         let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);
-        // For what is free nobody waits any more, whatever entries say that are older than its release.
+        // Nobody waits for a free lock: entries that say so are older than its release.
         let is_free = match seen.kind {
             ObjectKind::Semaphore
             | ObjectKind::ExpirableSemaphore
@@ -295,7 +296,7 @@ impl Announcer {
         }
         let own = self.own(registry, now);
         let mut waiters: Vec<Waiter> = waiters_of(&own, key).collect();
-        // Of a client with many threads not all are in its entry.
+        // The entry of a client with many threads does not name all of them.
         let more_of = |info: &ClientInfo| {
             let its = info.uses.iter().filter(|one| one.is_waiting && one.name == key);
             its.map(|one| one.more_waiters).fold(0, u64::saturating_add)
@@ -308,7 +309,7 @@ impl Announcer {
                 seen.waiting_at_least = true;
                 break;
             }
-            // Without the right to it, or without the store, nobody is named.
+            // Without the right to the directory, or without the store, nobody is named.
             let Ok(page) = directory.clients(&place, deadline) else {
                 seen.waiting_at_least = pages > 0;
                 break;

@@ -41,8 +41,8 @@ impl Engine {
         outcome
     }
 
-    /// The same, by the last who could end the client. A release that was tried once and failed is not tried
-    /// again: the lock ends with its lease.
+    /// Ends the client for its last owner: a release that fails once is not repeated, and the lock ends with
+    /// its lease.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.stage.lock(), Stage::Failed(_)) {
             self.close_store();
@@ -63,9 +63,8 @@ impl Engine {
     /// Returns what the store did not forget.
     fn end(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         self.calls.close();
-        // A request that a call has sent by now is answered within one time-out. Its grant, certain or not,
-        // the call releases, or leaves in the registry or to the watchdog: so it is all there when none is
-        // under way.
+        // A request already sent is answered within one time-out. Its call releases the grant, or leaves
+        // it to the registry or the watchdog: when no call is under way, all holds are known.
         let timeout = self.options.command_timeout;
         let deadline = Clock::System.after(timeout + timeout / 8);
         claims.append(&mut self.end_holds());
@@ -128,7 +127,7 @@ impl Engine {
             }
             claims = refused;
             if !claims.is_empty() {
-                // By the system's clock: nobody may be left to move one by hand.
+                // By the system's clock: nobody may be left to move a manual one.
                 let later = Clock::System.after(random_between(RETRY_PAUSE));
                 Parker::new(&Clock::System).park(later, None);
             }

@@ -53,7 +53,8 @@ pub(crate) fn note_cached(thread: u64) -> bool {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // At its end Windows has killed the other threads before; in the model each thread is one of several.
+        // On Windows the other threads, which send the releases, are killed before destructors run. The model's
+        // threads share one system thread.
         let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
         if !is_possible || !self.is_main && self.thread.get().is_none() {
             return;
@@ -61,7 +62,7 @@ impl Drop for End {
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
         let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_cached(thread)?))).collect();
-        // All were asked before: the waits go on side by side.
+        // All requests are sent by now, so the waits overlap.
         let longest = ending.iter().map(|(core, _)| core.options.command_timeout).max().unwrap_or_default();
         let until = Clock::System.after(longest);
         for (core, releases) in ending {

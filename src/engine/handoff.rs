@@ -15,7 +15,7 @@ use crate::time::{Clock, Moment};
 /// A lock on its way from one thread's hold to a waiter.
 pub(crate) struct PendingHandoff {
     pub(crate) pending: Box<dyn Pending>,
-    /// Before the request left: the new hold's window opens there.
+    /// The moment before the request left, when the new hold's window opens.
     pub(crate) sent: Moment,
     /// The claim of the waiter.
     pub(crate) to: Claim,

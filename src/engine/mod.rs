@@ -180,7 +180,7 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = *capabilities;
-        // One id for all kinds but those with a wait queue: the halves of a read-write lock, say, are to have
+        // One client id for all kinds without a wait queue, so that the halves of a read-write lock have
         // one owner.
         let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
@@ -195,14 +195,14 @@ impl Engine {
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;
-        // Well before the store forgets the first sending.
+        // Well before the store forgets the id of the first request.
         let give_up = self.clock.after(self.options.retry_timeout.min(REQUEST_LASTS / 2));
         let mut in_doubt = false;
         loop {
             let answer = self.store.count(claim, what, self.one_command());
             let answer = if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
             let error = match answer {
-                // Given back by an earlier sending.
+                // An earlier request of this call released them.
                 Ok(Some(0))
                     if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
                 {
@@ -278,8 +278,8 @@ impl Engine {
             self.lose(hold, LossReason::Gone);
         }
         if let Some(snapshot) = &mut snapshot {
-            // A lock that is released here is not held, whatever the store has heard of that. A hold that is
-            // not this task's is another's, or left by a release that has not arrived.
+            // A lock that this client is releasing is not held, whatever the store last heard. A hold that
+            // is not this task's belongs to another owner, or its release has not arrived yet.
             let own =
                 hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
             snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));
@@ -351,7 +351,7 @@ impl Engine {
             self.release_cached(&local);
         }
         let holds = self.registry.holds_of(kind, name);
-        // Sent once and never repeated: a late second one could free what somebody took in between.
+        // Never repeated: a late second request could free a lock that another owner acquired in between.
         let answer = self.store.force(kind, name, self.one_command());
         if let Ok(true) = answer {
             for hold in holds {

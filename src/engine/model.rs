@@ -522,7 +522,8 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
     check(|| processes(2, 1, false));
-    // A second wait finds the subscription standing, and compares counts instead of trying twice.
+    // The second wait finds the subscription in place, so it compares message counts instead of attempting
+    // twice.
     check(|| processes(1, 3, false));
     check(|| processes(2, 2, false));
 }
@@ -574,7 +575,8 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                         }
                     } else {
                         drop(guard);
-                        // At once, perhaps under the number whose hold is still being handed off.
+                        // The same thread asks at once, perhaps under the owner number whose hold is still
+                        // being handed off.
                         if let Ok(true) = client.lock().try_lock() {
                             client.work_for(50);
                             drop(client.lock().unlock());
@@ -652,7 +654,7 @@ fn the_end_of_a_client_leaves_nothing() {
         pass_time(&world.clock, 2 * SHORT, 300, || ended.load(Ordering::SeqCst) == threads.len());
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         if let Err(error) = ending.join().unwrap() {
-            // The release itself got lost: it is asked for again.
+            // The lost request was the release itself; the client repeats it.
             assert!(error.outcome_unknown(), "{error:?}");
             client.engine.shutdown().unwrap();
         }
@@ -746,8 +748,8 @@ fn a_renewal_during_a_release_prolongs_no_later_hold() {
         } else {
             drop(guard);
         }
-        // A grant may come after its end, and is none then. A waiter pauses before the next attempt; here no
-        // time would pass meanwhile.
+        // A grant whose window is over by its answer is no grant. A waiter would pause before the next
+        // attempt, but time stands still here.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {
             thread::yield_now();
         }

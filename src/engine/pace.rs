@@ -11,13 +11,13 @@ use crate::time::Moment;
 /// fifty. A thousand in doubt are a few batches; what cannot go in batches is asked for in its turn, or ends
 /// with its lease.
 const COMMANDS: u64 = 25;
-/// One command in thousandths: a claim that shares its command with others counts as a part of it.
+/// The price of one command, in thousandths: a claim in a batch costs a part of a command.
 const COMMAND: u64 = 1_000;
 
 /// The longest pause of a clean-up that finds nothing.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// After a "not there" a clean-up pauses, each time for twice as long as before.
+/// The pause of a clean-up that found nothing: it doubles each time.
 pub(super) fn longer(first: Duration, times: u32) -> Duration {
     first.saturating_mul(1 << times.min(20)).min(LONGEST_PAUSE.max(first))
 }

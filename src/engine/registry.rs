@@ -186,7 +186,7 @@ impl Registry {
         self.remove_ended(hold, None);
     }
 
-    /// The same. `released`: the hold ended by a true release, when, and which others were notified.
+    /// As `remove`. `released`: when a true release ended the hold, and which other clients it notified.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
         let taken = state.remove(hold.serial(), released);
@@ -210,8 +210,7 @@ impl Registry {
         self.all_holds()
     }
 
-    /// At most `most` holds and waits, and how many more locks have some. Takes the mutex of each lock for
-    /// itself.
+    /// At most `most` holds and waits, and how many locks have more. Takes one lock's mutex at a time.
     pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
         for local in self.all() {

@@ -329,7 +329,7 @@ mod tests {
             let within_a_second = tries[n..].iter().take_while(|other| other.since(*at) < millis(1_000));
             assert!(within_a_second.count() <= 5);
         }
-        // One that was under way when it came back was in vain; that took no longer than this.
+        // The renewal under way at the server's return was in vain; it took no longer than this.
         assert!(now.since(back) <= millis(320), "{:?}", now.since(back));
         due.let_go(now);
         let mut left = 0;
@@ -363,7 +363,7 @@ mod tests {
         // By homes, as in a ring, or all of one home, as in a cluster of which one member is gone.
         for homes in [2, 1] {
             let mut due = Due::new(LEASE, TIMEOUT);
-            // The more urgent half is gone.
+            // The server of the more urgent half is away.
             let is_gone = |hold: &Hold| hold.since() < start.plus(millis(1_000));
             let holds = (0..2_000).map(|n| hold(u32::from(n >= 1_000) % homes, start.plus(millis(n))));
             due.add(holds.collect());
@@ -377,7 +377,7 @@ mod tests {
                     Err(again) => now = again,
                 }
             }
-            // With a third of the lease and more to spare.
+            // With more than a third of the lease left.
             assert!(now <= start.plus(LEASE * 2 / 3), "{:?}", now.since(start));
         }
     }

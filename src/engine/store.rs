@@ -24,7 +24,7 @@ pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sy
 pub(crate) struct StoreCell {
     store: OnceLock<Arc<dyn Store>>,
     later: Option<StoreOpener>,
-    /// One thread connects at a time; the last failure.
+    /// Held by the one thread that connects; has the last failure.
     opening: Mutex<Option<Error>>,
     /// How many attempts to connect have failed.
     failures: AtomicU64,
@@ -57,7 +57,8 @@ impl StoreCell {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // An earlier caller has just found out: all waiters get its error at once, not one after the other.
+        // An earlier caller has just failed: all waiters get its error at once, instead of trying one
+        // after the other.
         if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
             return Err(error.copy());
         }

@@ -88,7 +88,7 @@ impl Stuck {
             let fitting = block.iter().take(room).take_while(fits).count();
             let is_whole = fitting == block.len();
             named.is_cut |= !is_whole;
-            // Else the wait is of no use to others: the hold that matters may be missing.
+            // Otherwise the wait is left out: without its thread's holds it is of no use to others.
             if is_whole || wanted.is_some() && fitting > 1 {
                 block.truncate(fitting);
                 (room, bytes) = (room - fitting, left);
@@ -137,7 +137,7 @@ pub(crate) struct Named {
     pub(crate) uses: Vec<LockUse>,
     /// The ids of its waits, in order.
     pub(crate) ids: Vec<u64>,
-    /// There was no room for all waits and what their threads hold.
+    /// Some waits, or holds of their threads, did not fit into the entry.
     pub(crate) is_cut: bool,
 }
 

@@ -375,8 +375,8 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
 #[test]
 fn a_failed_hand_off_blocks_the_droppers_reacquisition() {
     while_a_hand_off_fails(|failing| {
-        // The store has the lock under our number yet. It would be granted to us, and the plain release that
-        // follows would take it away.
+        // The store still has the lock under this thread's number: it would grant the attempt, and the
+        // release that follows the failed hand-off would then free the lock.
         let attempts = failing.store.attempts.load(Ordering::SeqCst);
         let again = acquire(&failing.engine, &failing.name, WaitLimit::Once, Lease::Renewed);
         let attempts_since = failing.store.attempts.load(Ordering::SeqCst) - attempts;
@@ -418,7 +418,8 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
             (again, judging.join().unwrap())
         });
         let (owner, holder) = (again.hold.owner(), *store.holder.lock());
-        // In either order the waiter gets it too; before anything here fails, since all wait for it.
+        // Whichever comes first, the waiter is granted the lock. Checked before the assertions: all
+        // threads wait for it.
         let ended = engine.end_level("unlock", &again.hold, Some(again.level));
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_eq!(attempts_since, 0, "it asks for what is about to be released");
@@ -444,8 +445,7 @@ fn an_unanswered_change_is_repeated_within_the_stores_memory() {
         let adding = thread::Builder::new().spawn_scoped(scope, add).unwrap();
         let mut seen = 0;
         loop {
-            // Each pause is a tenth of a second at most: a thread that pauses goes on by one step of the
-            // clock.
+            // A pause is a tenth of a second at most, so one step of the clock ends it.
             comes_about("a request", || store.counted.lock().len() != seen || adding.is_finished());
             if adding.is_finished() {
                 break;
@@ -456,7 +456,8 @@ fn an_unanswered_change_is_repeated_within_the_stores_memory() {
                 clock.advance(Duration::from_millis(100));
                 steps += 1;
                 if steps > 2 {
-                    // It has no processor at the moment, and the clock is not to run away from it.
+                    // The thread has no processor at the moment; without this the clock would run far
+                    // ahead of it.
                     Waker::default().sleep(Some(Duration::from_millis(1)));
                 }
                 thread::yield_now();
@@ -536,7 +537,7 @@ fn a_failed_try_costs_waiters_no_retry_time() {
         let wait = || acquire(&engine, &name, FOREVER, Lease::Renewed).map(|entered| entered.is_some());
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         has_begun.recv().unwrap();
-        // The waiter has no answer yet, so it has nothing to say about the store either.
+        // The waiter's attempt is unanswered, so it knows nothing about the store's state yet.
         store.failing.store(1, Ordering::SeqCst);
         let error = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
@@ -588,7 +589,7 @@ fn a_grant_during_a_shutdown_is_released() {
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
         ending.join().unwrap().unwrap();
     });
-    // The store takes nothing back once it is closed.
+    // A closed store answers no release.
     assert_eq!(*store.holder.lock(), None);
     assert!(engine.registry.holds().is_empty());
 }
@@ -606,7 +607,7 @@ fn a_blocked_shutdown_fails_in_time() {
             || acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(|entered| entered.is_some());
         let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
         has_begun.recv().unwrap();
-        // The store does not keep to the time that it was given.
+        // The store takes longer than the deadline that it was given.
         assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::TimedOut);
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
@@ -677,7 +678,7 @@ fn only_the_last_expired_holds_are_remembered() {
     clock.advance(lease);
     let left = engine.registry.holds().len();
     assert!(left <= 1_025, "{left} holds are kept");
-    // The last ones are known yet.
+    // Only the last ones are remembered.
     let why = |n: usize| unlock(&engine, &name(n)).unwrap_err().not_held().cloned();
     let known = (0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Expired)).count();
     assert_eq!(known, left - 1);

@@ -23,7 +23,7 @@ struct Timer {
     core: Arc<Core>,
     /// When connections are checked next.
     next_hung_up: Moment,
-    /// Until then they are, although nothing may be held.
+    /// Until then connections are checked, even if nothing is held.
     held_until: Moment,
 }
 
@@ -102,7 +102,7 @@ impl Timer {
             Clock::System if first != Moment::NEVER => {
                 LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
             }
-            // Each renewal is due later than that.
+            // No hold made meanwhile is due for a renewal earlier.
             Clock::System | Clock::Manual(_) => renewal_period(self.core.options.lease),
         };
         let asked = if woken_for > now { woken_for } else { Moment::NEVER };
@@ -144,7 +144,7 @@ impl Timer {
             return false;
         }
         let orphaned = hold.is_orphaned();
-        // One that is kept for a time slice is released by itself.
+        // The hold of a time slice is released without this.
         if orphaned && !hold.is_cached() && hold.note_abandoned() {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {
@@ -165,8 +165,8 @@ impl Timer {
             && hold.is_in_doubt()
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal that went without an answer may yet have come in time: the lock would be taken by
-            // nobody.
+            // A renewal of unknown outcome may still be carried out, which would keep the lock without an
+            // owner.
             self.core.undo_renewal(hold, now);
         }
         if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {

@@ -20,7 +20,7 @@ pub(crate) fn slot_of(hold: &Hold, state: &State, now: Moment) -> TimerSlot {
         return TimerSlot::Check(now.plus(renewal_period(lease)));
     }
     let until = hold.until();
-    // The watchdog renews it, and does not have it yet.
+    // The watchdog will renew this hold, but does not have it in its list yet.
     let (due, is_renewed) = (hold.due_in(state), hold.is_renewable_in(state) && !state.is_queued);
     if is_renewed && due < until && !hold.is_orphaned() {
         return TimerSlot::Renewal(due.max(soon));
@@ -28,7 +28,7 @@ pub(crate) fn slot_of(hold: &Hold, state: &State, now: Moment) -> TimerSlot {
     if !hold.is_of_any_thread() {
         return TimerSlot::Check(until.max(soon));
     }
-    // Now and then whether the thread lives: less and less often the longer it still has.
+    // Checks whether the thread lives: the more rarely, the longer the rest of the lease.
     let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
     TimerSlot::Check(until.min(check).max(soon))
 }

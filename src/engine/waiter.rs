@@ -50,7 +50,7 @@ pub(crate) struct Sleeper {
     pub(crate) thread: Arc<ThreadMarker>,
     pub(crate) since: Moment,
     pub(crate) kind: Kind,
-    /// It reacquires a lock that was given up for a condition.
+    /// The wait reacquires a lock that was released for a condition.
     pub(crate) takes_again: bool,
     /// For a reader: waiting writers go first.
     pub(crate) writers_first: bool,
@@ -76,8 +76,8 @@ impl LocalWaiter {
 }
 
 impl Wait {
-    /// Afterwards the thread looks at what has changed: an earlier event found nobody to wake. Pairs with
-    /// `Machine::sleep`: what changes a ticket wakes second.
+    /// Sets the waker. Afterwards the thread must check for changes: an earlier event found nobody to wake.
+    /// Pairs with `Machine::sleep`: events change a ticket first and wake second.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }

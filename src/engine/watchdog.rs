@@ -66,8 +66,8 @@ impl Round {
         };
         let cleaned = self.clean_up();
         let (core, lease) = (&self.core, self.core.options.lease);
-        // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they
-        // can spare, if it has to connect first. Nor when a shutdown waits for this round.
+        // No search while renewals fail, longer than renewals can spare, or when a shutdown waits for this
+        // round.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             let spare = core.options.command_timeout.min(lease / 6);
             let searched = self.finder.round(core.clock.after(spare));
@@ -186,8 +186,7 @@ impl Round {
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
             let mut room = CHUNK;
-            // A clean-up whose lease has ended meanwhile, and that was not asked about for want of room, need
-            // not be.
+            // A clean-up that had to wait for its place in a batch is dropped once its lease has ended.
             let outlasts_leases = core.store.capabilities().outlasts_leases;
             inbox
                 .cleanups
@@ -211,7 +210,7 @@ impl Round {
             let outlasts_leases = core.store.capabilities().outlasts_leases;
             asked.retain_mut(|cleanup| {
                 let answer = answers.next();
-                // One that is refused for good stays refused.
+                // A clean-up that the store refuses for good is given up.
                 let is_to_be_answered = outlasts_leases
                     && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
                 let pause = match answer {
@@ -220,8 +219,7 @@ impl Round {
                         return false; // the request in doubt had been carried out, once, and is undone
                     }
                     Some(Ok(Release::Never)) => return false,
-                    // Nothing there: it never arrived, or may arrive yet. Look again until it could do no
-                    // harm.
+                    // The request never arrived, or may still: ask again until it can do no harm.
                     Some(Ok(_)) => {
                         let pause = longer(command_timeout, cleanup.tries);
                         cleanup.tries += 1;
@@ -240,7 +238,7 @@ impl Round {
         let mut inbox = core.inbox.lock();
         inbox.cleanups.append(&mut asked);
         inbox.cleanups.shrink_if_sparse();
-        // Those that wait for renewals are checked after the next of these.
+        // Clean-ups that wait for renewals are looked at after the next renewal.
         let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
         let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
         if is_held_back { next.max(CleanupPace::next(now)) } else { next }

@@ -26,7 +26,7 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Renewed until `settle`, even with a lease.
+        // Even a lease is renewed until `settle`, when the group is complete.
         entered.hold.note_acquiring(ThreadMarker::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }

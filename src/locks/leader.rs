@@ -50,7 +50,7 @@ pub struct Leader {
     shared: Arc<LeaderShared>,
     orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
-    /// For a forked child: the events come from its parent's thread.
+    /// The events of a forked child: none, since they come from its parent's thread.
     no_events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }

@@ -44,7 +44,7 @@ pub enum Event<'a> {
     Waiting {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
     },
     /// A lock was acquired. Not for a re-entry.
@@ -52,7 +52,7 @@ pub enum Event<'a> {
     Acquired {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
         /// The new holder.
         owner: Owner,
@@ -67,7 +67,7 @@ pub enum Event<'a> {
     HandedOff {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
         /// The new holder.
         owner: Owner,
@@ -81,7 +81,7 @@ pub enum Event<'a> {
     GaveUp {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
         /// The time that the call waited.
         waited: Duration,
@@ -117,7 +117,7 @@ pub enum Event<'a> {
     RenewalFailed {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
         /// The holder.
         owner: Owner,
@@ -131,7 +131,7 @@ pub enum Event<'a> {
     Released {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
         /// The holder until then.
         owner: Owner,
@@ -167,7 +167,7 @@ pub enum Event<'a> {
     Abandoned {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
         /// The holder.
         owner: Owner,
@@ -178,7 +178,7 @@ pub enum Event<'a> {
     UnknownOutcome {
         /// The lock.
         name: &'a str,
-        /// Its kind.
+        /// The lock's kind.
         kind: &'static str,
         /// The reason.
         error: &'a Error,
@@ -213,7 +213,7 @@ pub enum Event<'a> {
         /// The server, or the Sentinels that name it.
         server: &'a str,
     },
-    /// Such a server has a replica again, and each grant waits for it.
+    /// A server of [`NoReplica`](Event::NoReplica) has a replica again, and each grant waits for it.
     #[non_exhaustive]
     ReplicaBack {
         /// The server, or the Sentinels that name it.

@@ -65,7 +65,7 @@ pub(crate) enum Release {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Others {
     Nobody,
-    /// So many clients listen; each may ask.
+    /// The number of listening clients, each of which may ask.
     Listen(u32),
     /// The first in the queue, for which the lock is reserved.
     Next,
@@ -134,7 +134,7 @@ impl Sink {
         Sink { answered: Box::new(answered), releasing: None }
     }
 
-    /// The same, for a release that ends this hold.
+    /// The sink of a release that ends this hold.
     pub(crate) fn of(self, releasing: Option<Arc<dyn Releasing>>) -> Sink {
         Sink { releasing, ..self }
     }

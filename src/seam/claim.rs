@@ -135,7 +135,7 @@ pub(crate) enum ListensFor {
     /// The client is next in the queue; until an answer says otherwise.
     #[default]
     OwnTurn,
-    /// Both: the holder's release does not notify the queue.
+    /// Both of these: the holder's release does not notify the queue.
     OwnTurnAndReleases,
     /// Nothing: the queue of an election is full, and this candidate is not in it.
     Nothing,

@@ -33,7 +33,7 @@ impl Failure {
         }
     }
 
-    /// For several requests that failed as one.
+    /// A copy for each of several requests that failed as one.
     pub(crate) fn copy(&self) -> Failure {
         match self {
             Failure::Refused(error) => Failure::Refused(error.copy()),

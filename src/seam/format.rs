@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// that create tables repeat it.
 const FORMAT: u32 = 1;
 
-/// Before the number. A table's comment may contain more, or be another program's.
+/// The words before the number. A table's comment may contain more, or be another program's.
 const WORDS: &str = "leasehold format ";
 
 pub(crate) fn format_text() -> String {

@@ -51,7 +51,7 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     pub(crate) closed: bool,
     pub(crate) channels: CrowdMap<Box<str>, HubChannel<P::Note>>,
     pub(crate) own: P::State,
-    /// Not yet known to the connected server.
+    /// Changes of subscriptions that the connected server does not know yet.
     news: Vec<News>,
     /// Whether a connection takes the news.
     is_served: bool,

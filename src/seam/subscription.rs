@@ -13,7 +13,7 @@ use crate::sync::{Mutex, Waker};
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// Of those, the messages that this client is next.
+    /// Of these messages, those that said that this client is next.
     turn_count: AtomicU64,
     /// Messages that this client may be next soon; not counted above.
     standby_count: AtomicU64,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_a_channel_leaves_the_others_there() {
+    fn a_leaving_listener_keeps_the_channel_for_others() {
         let (channel, waker, subscription) = listening();
         let other = Waker::default();
         drop(Subscription::new(Arc::clone(&channel), Arc::new(Nobody), &other));

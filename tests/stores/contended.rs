@@ -145,7 +145,7 @@ fn a_hold_without_a_callback_costs_nothing_more() {
 
 /// A hash of marks alone would keep Redisson out.
 #[test]
-fn a_mark_goes_with_its_hold_however_that_ends() {
+fn a_contention_mark_ends_with_its_hold() {
     let Some(server) = RedisServer::start_default() else { return };
     let (client, other) =
         (LockClient::connect(server.url()).unwrap(), LockClient::connect(server.url()).unwrap());

@@ -567,7 +567,7 @@ fn names_that_are_no_path_are_refused() {
 
 /// Others choose a lock's name, and its node may look like a waiter's at the lock above.
 #[test]
-fn the_node_of_a_lock_is_nobodys_waiter() {
+fn a_locks_node_is_no_waiter_of_another_lock() {
     let Some(server) = shared() else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in

@@ -128,7 +128,7 @@ fn permit(
     let semaphore = client.get_expirable_semaphore(name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
-        // With fewer permits set up, this caller would run beside more than it allows.
+        // With fewer permits in the store, this command would exceed what its caller allows.
         if there != i64::from(permits) {
             let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \

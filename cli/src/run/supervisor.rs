@@ -227,7 +227,7 @@ impl Supervisor<'_> {
                         drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise it sees that the window is over
                     }
                 },
-                // Once, and by a command that runs.
+                // Forwarded once, and only while the command runs.
                 recv(if self.group.is_some() { &contended } else { &unheard }) -> wanted => {
                     contended = never();
                     if wanted.is_ok() {
@@ -381,8 +381,8 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // As when a system ends a service: applies to processes outside the group too, and none outlives
-            // the lock.
+            // As a service manager does: reaches processes outside the group too, of which none may outlive the
+            // lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
@@ -398,7 +398,7 @@ impl Supervisor<'_> {
         if signal == SIGTERM {
             return self.send(group, signal);
         }
-        // To the command alone: what it has started may be in the middle of a part.
+        // Only the command itself: its children may be in the middle of a part.
         if let Some(signal) = Signal::from_named_raw(signal)
             && !family::is_dead(group)
         {
@@ -438,7 +438,7 @@ impl Supervisor<'_> {
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Run alone, a Ctrl-C would reach this process's whole group: a script ends with it.
+            // Without `leasehold`, Ctrl-C would have reached the script too, so the script ends here too.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

@@ -158,7 +158,7 @@ impl<T> Shared<T> {
         state.is_wanted = false; // callers that came meanwhile get this one
         match made {
             Ok((value, fresh)) => {
-                // A value that takes long is made less often.
+                // A value that takes long to make is made less often.
                 state.tried = Some((now, fresh.max(now.since(since)).max(FRESH)));
                 state.made = Some(Made { value: Arc::new(value), since });
                 state.failure = None;

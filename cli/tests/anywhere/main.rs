@@ -165,14 +165,14 @@ fn the_page_and_the_metrics_are_served() {
 }
 
 #[test]
-fn what_is_no_terminal_gets_no_top() {
+fn top_needs_a_terminal() {
     let (code, text) = worlds()[0].runs(&["top"]);
     assert_eq!(code, 64, "{text}");
 }
 
 #[cfg(windows)]
 #[test]
-fn what_runs_commands_is_refused_on_windows_in_words() {
+fn commands_are_refused_on_windows_in_words() {
     let world = &worlds()[0];
     for arguments in [
         &["run", "a", "--", "cmd"][..],

@@ -236,8 +236,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_has_lock_and_input_and_no_other_files() {
     let server = Server::start();
-    // A shell has both ends of a pipe open while it starts the reader. Without `echo` it would become `ls`, which has the
-    // folder open.
+    // A shell holds both ends of a pipe while it starts the reader. Without `echo` the shell would become `ls`,
+    // which has the folder open.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -251,7 +251,7 @@ fn the_command_has_lock_and_input_and_no_other_files() {
     let known: Vec<&str> = lines[1].split(' ').collect();
     assert_eq!((known[0], known.len()), ("known", 4), "{said}");
     assert!(known[2].parse::<u64>().is_ok());
-    // Whatever the test itself was started with is there without the program too.
+    // A command without the program inherits this test's open files too.
     let (_, alone) = outcome(std::process::Command::new("sh").args(["-c", list]));
     let mut expected: Vec<&str> = alone.split_whitespace().chain([known[3]]).collect();
     let mut open: Vec<&str> = said.lines().skip(2).flat_map(str::split_whitespace).collect();
@@ -486,7 +486,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
     let (code, said) = server.outcome(&["ls", "lock:*"]);
     assert_eq!((code, said.matches("\nlock:").count() as u64), (0, locks));
     assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
-    // On average a command is short, also where the system interrupts some.
+    // The average is bounded, not the maximum: the system may interrupt a few commands.
     let stats = server.ask(&["INFO", "commandstats"]);
     for (command, least, most_micros) in [("evalsha", locks, 3_000.0), ("scan", locks / 500, 10_000.0)] {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap();
@@ -539,7 +539,7 @@ fn a_lock_of_readers_is_ended_by_force() {
 }
 
 #[test]
-fn what_a_holder_says_of_itself_moves_no_terminal() {
+fn control_characters_of_holders_are_escaped() {
     let server = Server::start();
     let hostile = "\u{1b}[2J\u{9b}31m\nbusy: free\u{202e}";
     let mut run =

@@ -29,7 +29,7 @@ pub(crate) fn find() -> Option<PathBuf> {
         );
         let is_ci = std::env::var("CI").is_ok_and(|ci| !matches!(&*ci, "" | "0" | "false"));
         assert!(!is_ci, "{line} (in CI that is a failure)");
-        // Past the capture of the test's output, which is shown on failure only.
+        // Written directly: the harness captures only the print macros, and shows those on failure alone.
         std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
     found
@@ -164,7 +164,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // At the end of its requests it ends, and its processes with it.
+        // The browser ends, with its processes, when its input ends.
         drop(self.requests.take());
         let end = crate::world::now() + u64::try_from(LIMIT.as_nanos()).unwrap() / 6;
         while !matches!(self.process.try_wait(), Ok(Some(_))) && crate::world::now() < end {

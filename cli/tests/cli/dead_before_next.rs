@@ -107,7 +107,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
             !stamps(&first_file).is_empty()
         });
-        // The second keeps its lock however busy the machine is. One that still connects when the server stops ends with 69.
+        // The second is connected before, since one that still connects when the server stops exits with 69.
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
@@ -142,7 +142,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
     for (name, mut first, mut second, first_file, second_file) in pairs {
         assert_eq!(second.wait().code(), Some(0), "{name}");
         let (start, mut last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
-        // The server granted a key that was deleted to another at once.
+        // After a deleted key the server grants the lock at once, so the two may overlap.
         if fault != Fault::KeyDeleted {
             assert!(last < start, "{name}: {} ns after the second's start", last - start);
         }

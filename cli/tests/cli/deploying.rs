@@ -54,7 +54,7 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
             found.push(Line { words: words(line).split_off(6), variables: variables.clone() });
         }
     } else {
-        // YAML, of which these are the parts that are JSON as well.
+        // In these YAML files each command is a list in JSON's syntax.
         let commands = text.lines().filter_map(|line| line.trim().strip_prefix("command: "));
         for command in commands {
             let words: Vec<String> =
@@ -83,7 +83,7 @@ fn each_line_of_the_files_runs_its_command() {
                 word => word.to_owned(),
             };
             if line.words[1] == "serve" {
-                // Without the options of the file that there need not be.
+                // Without `$OPTIONS`, whose file is optional.
                 let words =
                     line.words[1..].iter().filter(|word| *word != "$OPTIONS").map(|word| listen(word));
                 let words: Vec<String> = words.collect();

@@ -152,7 +152,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
         let ended = scope.spawn(|| outcome(&mut run(&["sh", "-c", "exit 5"])).0);
         assert_eq!(ended.join().unwrap(), 5);
     });
-    // The command has what there was. (A shell would set it anew.)
+    // The command inherits ignored and blocked signals. (A shell would reset them.)
     let (code, said) = outcome(&mut run(&["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]));
     assert_eq!(code, 0, "{said}");
     let mask = |name: &str| {
@@ -162,7 +162,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let bit = |number: u32| 1_u64 << (number - 1);
     assert_eq!(mask("SigIgn") & bit(17), bit(17), "{said}");
     assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
-    // Blocked where it came from, a signal still ends the wait for the lock.
+    // A signal that `leasehold`'s parent had blocked still ends the wait for the lock.
     let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
     eventually("it is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));

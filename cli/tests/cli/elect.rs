@@ -131,7 +131,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     let leads = || server.keys().contains(&"led".to_owned());
     let said = || std::fs::read_to_string(&errors).unwrap();
     eventually("it leads", leads);
-    // Connections that are open go on until they break.
+    // Open connections work until they break.
     for word in ["new", "newer"] {
         set(word);
         server.ask(&["CLIENT", "KILL", "USER", "user"]);

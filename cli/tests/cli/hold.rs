@@ -237,7 +237,7 @@ fn a_lookout_that_is_killed_is_followed_by_another() {
     let first = children(keeper);
     assert_eq!(first.len(), 1);
     signal(first[0], Signal::KILL);
-    // A child that has not become the program yet may not be stopped: its parent waits for that.
+    // The new lookout must have become the program before it is stopped: until then its parent blocks.
     eventually(
         "another looks out",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),

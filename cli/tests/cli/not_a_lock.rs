@@ -57,7 +57,7 @@ fn javas_lock_and_a_foreign_token_are_ended_by_force() {
 }
 
 #[test]
-fn what_is_counted_has_no_holder_to_be_ended() {
+fn force_refuses_a_semaphore() {
     let server = Server::start();
     let permit = ["run", "-q", "--lease", "5s", "--permits", "2", "slots", "--", "sleep", "60"];
     let mut holder = server.begin(&permit);

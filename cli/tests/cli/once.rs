@@ -71,7 +71,7 @@ fn a_job_ends_with_its_most_time() {
 
 #[test]
 fn impossible_times_are_refused_before_any_request() {
-    // Nothing listens there.
+    // Nothing listens there: arguments are checked before the store is asked.
     for (times, words) in [
         (["10s", "5s"], "--at-least (10s) is longer than --at-most (5s)"),
         (["0", "500ms"], "too short"),
@@ -173,7 +173,7 @@ fn a_job_has_a_fence_and_a_last_run() {
             said.contains("\n  has run: exit code 3 after ") && said.contains("; last success "),
             "{said}"
         );
-        // While it runs again, that is told from its last run.
+        // While the job runs again, `show` tells this from its last run.
         assert_eq!(outcome(server.leasehold(&["force", "job", "--yes"]).env("LEASEHOLD_URL", &url)).0, 0);
         let mut running = Run::start(&mut job("while [ -s $0 ]; do sleep 0.05; done", "30s"));
         eventually("it runs", || shown(&server, &url)["last_run"]["state"] == "runs");
@@ -220,7 +220,7 @@ fn a_crontab_of_the_page_shows_no_url() {
 /// As cron does it: an assignment is for the environment, and the command of any other line goes to a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
-    // In place of the command, which is to be somebody's: says what all see, and that it ran.
+    // Stands for the user's command: prints what every user of the machine sees, and that it ran.
     let seen = server.path("seen");
     let script = server.path("report.sh");
     fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();

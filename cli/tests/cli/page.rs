@@ -48,7 +48,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
     second.terminate();
     page.eventually("the row is gone", "document.querySelectorAll('#rows tr').length === 0");
     assert_eq!(page.complaints, Vec::<String>::new());
-    // All that it took came from here.
+    // Everything that the page loaded came from this server.
     let took = page.value("performance.getEntriesByType('resource').map(entry => entry.name)");
     let took = took.as_array().unwrap();
     assert!(!took.is_empty());
@@ -145,8 +145,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // The longest time without a reaction and the rows that are made or moved, while two lists come, for three seconds at
-    // least.
+    // Measures, over two lists and at least three seconds, the longest time without a reaction and the rows that
+    // were made or moved.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -158,7 +158,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
          done({longest, rows}); })() })",
         )
     };
-    // The time that the page needs is in each measurement; that of a busy machine is not.
+    // The shortest of several measurements: the page's own time is in each, a busy machine's delay is not.
     let mut shortest = f64::INFINITY;
     for _ in 0..4 {
         let measured = measure();
@@ -170,7 +170,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     }
     assert!(shortest < 1000.0, "it reacted to nothing for so many ms: {shortest}");
 
-    // More than that are not drawn, and it is said.
+    // Rows beyond a thousand are not drawn, and the page says so.
     make_locks(&server, "more:", 1, 500);
     page.eventually("there are more", "document.getElementById('more').textContent.startsWith('500 more')");
     assert_eq!(names(&mut page, 2000).len(), 1000);

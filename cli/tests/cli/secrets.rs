@@ -35,7 +35,7 @@ fn no_subcommand_says_a_password() {
     let with = |word: &str| server.url().replace("redis://", &format!("redis://user:{word}@"));
     let unreachable = format!("redis://user:{RIGHT}@127.0.0.1:1");
     let unreadable = format!("redis://user:{RIGHT}@[no such host");
-    // A hold is for this: for the tests themselves they would be ended when its server is away.
+    // `hold` watches this process instead of the test, which it would signal when the server is away.
     let mut sleeps = Command::new("sleep").arg("600").spawn().unwrap();
     let own = sleeps.id().to_string();
     for url in [with(RIGHT), with(WRONG), unreachable, unreadable] {
@@ -63,7 +63,7 @@ fn no_process_has_a_password_among_its_arguments() {
         &["once", "job:once", "--at-least", "1s", "--at-most", "30s", "--", "sleep", "60"],
         &["elect", "job:led", "--", "sleep", "60"],
     ] {
-        // Given in the environment, where no other user sees it; and as an argument, which goes no further.
+        // The URL is in the environment, or is an argument that the command does not see.
         for is_argument in [false, true] {
             let mut command = if is_argument {
                 leasehold(&[&["--url", &url], arguments].concat())

@@ -64,7 +64,7 @@ fn twenty_viewers_cost_one_list_a_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // One more: of when it began.
+    // One list of each second, one that had begun before, and one of a part of a second.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 
@@ -213,7 +213,7 @@ fn unknown_paths_and_changing_methods_are_refused() {
             assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method} {path}");
         }
     }
-    // With a body, of which nothing is read: the answer arrives all the same.
+    // A request with a body, which is not read, is answered too.
     let body = "x".repeat(20_000);
     let request = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     assert_eq!(site.send(&request).status, 405);
@@ -223,7 +223,7 @@ fn unknown_paths_and_changing_methods_are_refused() {
         assert!(got.header("content-type").unwrap().starts_with(kind));
         assert_eq!(got.header("content-length").unwrap(), got.body.len().to_string());
     }
-    // Monitors ask so.
+    // Monitoring programs send HEAD.
     for (path, status) in
         [("/", 200), ("/locks.json", 200), ("/metrics", 200), ("/healthz", 200), ("/none", 404)]
     {
@@ -289,7 +289,7 @@ fn slow_clients_do_not_keep_others_from_being_served() {
             stream
         }));
         assert_eq!(site.get("/locks.json").json()["found"], 1000);
-        // The last of them has time still: nobody has waited until it was over.
+        // The last slow client still has time left: the answer above came before its time was over.
         let last = slow.last().unwrap();
         last.set_nonblocking(true).unwrap();
         let seen = last.peek(&mut [0]).map_err(|error| error.kind());
@@ -307,7 +307,7 @@ fn a_request_has_limits_of_size_and_time() {
     assert_eq!(site.send(&head(&"X: y\r\n".repeat(100))).status, 431);
     assert_eq!(site.send(&format!("GET /{} HTTP/1.1\r\n", "y".repeat(9000))).status, 431);
     assert_eq!(site.send("\u{16}\u{3}\u{1}\u{2}nothing of HTTP\r\n\r\n").status, 400);
-    // However it is cut up, it has its time and no more.
+    // A request in small pieces gets no more time than a whole one.
     let (begin, mut drips) = (now(), site.connect());
     let reader = drips.try_clone().unwrap();
     let drip = thread::spawn(move || {

@@ -15,7 +15,8 @@ const SIGNALS: [(Signal, i32); 6] = [
 
 #[test]
 fn a_signal_ends_the_wait_and_leaves_nothing() {
-    // The key of those who wait in order, and how it is asked; readers and permits have none, and listen.
+    // The key of each queue, and the command that counts it. Readers and permits are counted as subscribers of a
+    // channel.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
         (&[], "ZCARD", "leasehold_lock_line:{busy}"),
@@ -89,7 +90,7 @@ fn a_command_gets_its_signal_when_others_wait() {
     assert_eq!(run.wait().code(), Some(7));
     assert_eq!(waiter.wait().code(), Some(0));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "USR1\nasked\n");
-    // Without the option the command does not know of it, also below one that does.
+    // Without the option the command does not get the variable, even if `leasehold` itself inherited it.
     let inner = ["run", "inner", "--", "sh", "-c", "exit ${LEASEHOLD_CONTENDED_BY:-5}"];
     let mut inner = server.leasehold(&inner);
     let (code, said) = outcome(inner.env("LEASEHOLD_CONTENDED_BY", "6"));
@@ -180,7 +181,7 @@ fn without_its_helper_a_command_ends() {
 fn no_command_outlives_a_killed_helper() {
     let server = Server::start();
     for at in 0..40_u32 {
-        // Found by its argument.
+        // A unique argument, by which the command is found.
         let mark = format!("{}", 7_700_000 + at);
         let mut run = server.begin(&["run", "-q", "any", "--", "sleep", &mark]);
         eventually("there is a helper", || !children(run.pid()).is_empty());

@@ -52,7 +52,7 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        // With notes of its own: a warning about the set-up comes once.
+        // An own runtime folder, since a warning about the set-up is printed once per folder.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         // Tests in the background have ignored interrupts, which all that they start would ignore too.
@@ -186,9 +186,9 @@ fn a_run_suspended_past_its_lease_has_lost() {
 fn a_command_in_the_background_gets_the_terminal_with_fg() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    // `cat` reads, which stops it until the shell puts it in front.
+    // `cat` reads from the terminal, so the system stops it until `fg`.
     shell.goes(&[("$run one -- cat &\n", &["suspended"])]);
-    // The shell tells of the stop in the words of going on, so it goes on when it has told.
+    // Bash reports the stop later than it happens, so the test waits for the report before `fg`.
     let told = "until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n";
     shell.goes(&[(told, &["isstopped", "ready> "]), ("fg\n", &["run one -- cat\r\n"])]);
     shell.goes(&[("typed\n", &["typed\r\ntyped"]), ("\x04", &[])]);

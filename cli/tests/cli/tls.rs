@@ -56,7 +56,7 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
-    // The server hangs up behind its words, which are heard each time.
+    // The server sends its reason and hangs up: each time the reason must be read first.
     let (certificate, key) = (certificates.file("stranger.crt"), certificates.file("stranger.key"));
     for _ in 0..STRANGERS {
         let mut command = certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"]);
@@ -142,7 +142,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
         command
     };
     let mut run = Run::start(&mut full(&["run", "job", "--", "sleep", "60"]));
-    // The server's own user is off, so it is asked as the program is.
+    // The default user is off, so the test asks as the program's user.
     let asked = |words: &[&str]| server.ask_as("locks", "S3CR3T", words);
     eventually("the lock is held", || outcome(&mut full(&["ls"])).1.contains("HELD BY"));
     let clients = asked(&["CLIENT", "LIST"]);
@@ -153,7 +153,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     let said = works(&mut full(&["doctor"]));
     assert!(said.contains("named shop:leasehold-doctor") && !said.contains("fault "), "{said}");
     run.terminate();
-    // Replicas that there are not; a server whose scripts are not used; a password from two places.
+    // Refused settings: replicas that do not exist, no scripts, two sources of the password.
     let mut command = program(&["run", "-n", "job", "--", "true"]);
     command
         .env("LEASEHOLD_REPLICAS", "1")
@@ -299,7 +299,7 @@ fn each_failure_of_tls_ends_at_once_with_69() {
         let said = ends(&mut command, 69, words);
         assert!(!said.contains("rights") && now() - begun < 120_000_000_000, "{said}");
     }
-    // One that speaks no TLS waits for more of what it takes for a request.
+    // A server without TLS takes the handshake for the beginning of a request, and waits for the rest.
     let mut command = with(&plain.url().replace("redis://127.0.0.1", "rediss://localhost"), "client");
     ends(command.env("LEASEHOLD_CONNECT_TIMEOUT", "1s"), 69, "does not speak TLS, and the URL does");
     let mut clear = certificates.program(&url.replace("rediss", "redis"), &["show", "job"]);
@@ -370,7 +370,7 @@ fn unusable_files_are_refused_before_any_request() {
             let mut command = leasehold(&["--ca", ca, "--cert", certificate, "--key", key, "ls"]);
             ends(command.env("LEASEHOLD_URL", &url), 64, "cannot be used");
         }
-        // A scheme without TLS has no use for them; the databases' say it in another way.
+        // A URL without TLS refuses --ca. Database URLs have no scheme for TLS.
         if let Some((scheme, rest)) = url.split_once("s://").filter(|(scheme, _)| *scheme != "postgre") {
             ends(
                 leasehold(&["--ca", &ca, "ls"]).env("LEASEHOLD_URL", format!("{scheme}://{rest}")),

@@ -117,7 +117,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows(&["NAME", "KIND", "HOLDER", "SINCE", "LEFT", "WAITERS", "FENCE"]);
     let holder = run(&server, "nightly", &["import"]);
     let pid = holder.pid().to_string();
-    // The token is asked for by the look after the one that found the lock.
+    // The token is read one round after the round that found the lock.
     let mut first = 0;
     eventually("the token is shown", || {
         let line = top.shows(&["import", "fenced lock", "nightly ", &pid, "s ", "s ", "0"]);
@@ -142,7 +142,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows_no_more("import");
     top.types("q");
     assert_eq!(top.ends(), 0);
-    // The last that it wrote may not have been read yet.
+    // The program's last output may not have been read yet.
     eventually("what was on the terminal before is there again, and the cursor", || {
         let screen = top.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
@@ -174,7 +174,7 @@ fn a_key_ends_a_hold_only_after_confirmation() {
 }
 
 #[test]
-fn a_question_about_one_holder_ends_no_other() {
+fn a_force_of_a_released_hold_spares_its_successor() {
     let server = Server::start();
     let holder = run(&server, "first", &["import"]);
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);

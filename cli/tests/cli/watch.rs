@@ -139,7 +139,7 @@ fn a_closed_pipe_ends_it_quietly() {
 #[test]
 fn watch_refuses_what_it_cannot_do_in_words() {
     for wrong in [&["watch"][..], &["watch", "a", "--interval", "50ms"], &["watch", "a", "--for", "soon"]] {
-        // With a store that is away: past the arguments it would be 69.
+        // The store is away: if the arguments were accepted, the code would be 69.
         let (code, said) = outcome(leasehold(wrong).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
         assert_eq!(code, 64, "{wrong:?}: {said}");
     }

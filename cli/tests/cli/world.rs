@@ -360,7 +360,7 @@ fn stamps_as_a_command() {
     let mut file = fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
     loop {
         if has_term.swap(false, std::sync::atomic::Ordering::SeqCst) {
-            // Its folder may be gone: a run that ends with its test.
+            // The folder may be gone already, if the test has ended.
             fs::write(&term, format!("{}\n", now())).ok();
         }
         file.write_all(format!("{}\n", now()).as_bytes()).unwrap();

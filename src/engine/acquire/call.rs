@@ -24,7 +24,7 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) config: LockConfig,
     /// How many permits; one for locks.
     pub(crate) units: u32,
-    /// Under which number to wait, where a place has been taken under it already.
+    /// The owner number to wait under, if a place was already taken under it.
     pub(crate) number: Option<u64>,
     /// Whether the calling thread is to be the owner, or the guard is.
     pub(crate) by_thread: bool,

@@ -13,7 +13,7 @@ pub(crate) struct LockConfig {
     /// Whether each grant has a fence, for kinds that can go without.
     pub(crate) fenced: bool,
     pub(crate) max_hold: Option<Duration>,
-    /// Of a read-write lock: whether a writer that waits comes before readers that come later.
+    /// For a read-write lock: waiting writers come before later readers.
     pub(crate) writers_first: bool,
     /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
     /// for a deadlock.

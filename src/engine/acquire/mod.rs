@@ -58,8 +58,8 @@ impl Engine {
                 self.core.give_back(&hold, next, begun, under.another());
                 self.wait_for(call, &thread, begun, waiting)
             }
-            // An own hold was lost: a new one follows, under a number that nothing late can be under. See
-            // `Hold::lose`.
+            // The thread's own hold was lost: the new one has another owner number, which no late request
+            // can carry. See `Hold::lose`.
             Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
         };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
@@ -106,7 +106,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // To the store the thread writes, and may read.
+            // The store would let the thread read beside its own write.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -147,7 +147,7 @@ impl Engine {
         }
         let asked = config.max_hold.map_or(asked, |most| asked.min(most));
         let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
-        // A caller that has a place already is not refused here: it has to leave that place.
+        // A caller that already has a place is not refused here: it must leave that place first.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call));
         }
@@ -184,7 +184,7 @@ fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
         && !(capabilities.queues)(call.kind)
 }
 
-const OTHER_TASK: &str = "another task of this thread holds it, which waiting here would keep from going on: take it with an owned \
+const OTHER_TASK: &str = "another task of this thread holds it, and cannot release it while this one waits: take it with an owned \
                           guard, or in spawn_blocking";
 const NOT_REENTRANT: &str = "this thread holds it already, and this lock is not reentrant";
 const READS_ALREADY: &str =

@@ -40,7 +40,7 @@ impl Engine {
         }
         let mut retry_budget = RetryBudget::default();
         let parker = Parker::new(&self.clock);
-        // Until when what was asked here, and was not answered in time, may keep the lock.
+        // Until this moment an unanswered request of this call may keep the lock.
         let mut in_doubt: Option<Moment> = None;
         loop {
             self.open(call.action)?;
@@ -48,8 +48,8 @@ impl Engine {
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
-            // Told when the level is there, or it is certain that it will not be: an observer may drop
-            // another level's guard.
+            // Reported once it is certain whether the level exists: an observer may drop the guard of
+            // another level.
             let report = self.reporter.request_report(
                 "acquire",
                 sent,
@@ -63,12 +63,12 @@ impl Engine {
                 self.lose(hold, LossReason::Expired);
                 stands = false;
             }
-            // A grant that was read after the window, or no answer: the store may have the level.
+            // No answer, or one read after the window: the store may count the level.
             if is_granted && !stands || matches!(answer, Err(Failure::Unknown(_))) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
             if let (false, Some(until)) = (stands, in_doubt) {
-                // Nobody releases what is lost.
+                // A lost hold is never released, so the watchdog removes it.
                 self.clean_up(claim.clone(), until, now);
             }
             match answer {

@@ -35,7 +35,7 @@ pub(crate) struct Wait {
     pub(crate) kind: Kind,
     pub(crate) number: u64,
     pub(crate) at_ms: u64,
-    /// Its client does not end it, whatever happens.
+    /// The wait reacquires a lock after a condition, and is never ended.
     pub(crate) takes_again: bool,
     /// Writers that wait come before it, if it is a reader.
     pub(crate) writers_first: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Wait {
 pub(crate) struct Link {
     pub(crate) wait: Wait,
     pub(crate) holder: Holder,
-    /// Only that thread can release the lock. `false`: others may, so the ring may be none.
+    /// Only that thread can release the lock. `false`: others may, so the cycle may be no deadlock.
     pub(crate) is_certain: bool,
 }
 
@@ -178,12 +178,12 @@ mod tests {
             assert!(each.all(|one| one == first), "members choose differently");
             first
         };
-        // The last that began, whosever it is.
+        // The youngest wait, whichever client it belongs to.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
-        // At the same moment: by client, then by id.
+        // Of waits as young: by client, then by id.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
-        // One that takes its lock again after a wait for a condition does not end.
+        // A wait that reacquires its lock after a condition is never ended.
         assert_eq!(chosen(&[link(low, 1, 500, false), link(high, 2, 501, true)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, true), link(high, 2, 501, true)]), None);
     }

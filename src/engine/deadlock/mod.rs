@@ -60,14 +60,14 @@ pub(crate) struct Finder {
     pace: Pace,
     /// The waits that the entry names, and whether it has no room for others.
     written: (Vec<u64>, bool),
-    /// The waits that the entry is to name first, by their ids: another client may need them to see a ring.
-    /// With the lock that the ring's thread before waits for; empty if that is not known.
+    /// The waits that the entry is to name first, by their ids: another client may need them to see a cycle.
+    /// Each with the lock that the previous thread of the cycle waits for; empty if that is not known.
     first: HashMap<u64, String>,
     /// Before this no entry is written.
     next_write: Option<Moment>,
-    /// Rings that a search has shown, and since when each search does.
+    /// Cycles that searches show, and since when.
     seen: HashMap<RingKey, Moment>,
-    /// Rings that were told and are not known to be over.
+    /// Cycles that were reported and are not known to be over.
     reported: HashMap<RingKey, Reported>,
     /// It was said that other processes are not seen.
     is_blind_reported: bool,
@@ -111,7 +111,7 @@ impl Finder {
             return next;
         }
         if core.announcer.is_under_way() {
-            // It might come after the next, which is not to be told of what is over.
+            // An unanswered entry could be carried out after the next one, and name waits that are over.
             return now.plus(POLL_COMPLETIONS_EVERY);
         }
         core.published_waits.due.store(u64::MAX, Ordering::SeqCst);
@@ -130,7 +130,7 @@ impl Finder {
             && !self.is_refused(now)
             && core.announcer.is_seen(now)
         {
-            // It could not be written, or others need what it did not name.
+            // The last entry could not be written, or others need waits that it did not name.
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
@@ -148,7 +148,8 @@ impl Finder {
             return;
         }
         let (ids, is_cut) = (named.ids.clone(), named.is_cut);
-        // From here on the other way of writing is closed, which knows of no waits that others rely on.
+        // From here on the announcer no longer writes entries by itself: they would lack the waits that
+        // others rely on.
         core.published_waits.publishes.store(true, Ordering::SeqCst);
         match core.announcer.write_stuck(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
             Posting::Done => {
@@ -162,7 +163,7 @@ impl Finder {
                 core.published_waits.publishes.store(false, Ordering::SeqCst);
                 self.written = (Vec::new(), false);
             }
-            // It may tell of any of them now.
+            // The failed write may have been carried out: the entry may name any of these waits.
             Posting::Failed => self.next_write = Some(now.plus(WRITE_AGAIN)),
         }
     }
@@ -338,7 +339,7 @@ impl Finder {
     fn report_once(&mut self, key: RingKey, deadlock: &Arc<Deadlock>, now: Moment) {
         if let Entry::Vacant(place) = self.reported.entry(key) {
             place.insert(Reported { ring: Arc::clone(deadlock), since: now });
-            // A cycle that a thread not on it may end alarms nobody.
+            // A cycle that an outside thread may end is no alarm.
             self.core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let reported = Arc::clone(deadlock);
             self.core
@@ -362,7 +363,7 @@ mod tests {
         assert!(!finder.is_ripe(&key, begun));
         assert!(!finder.is_ripe(&key, begun.plus(almost)));
         assert!(finder.is_ripe(&key, begun.plus(SEEN_FOR)));
-        // Of a ring of this client that is over nothing is remembered.
+        // Nothing of a cycle that is over is remembered.
         let own: RingKey = vec![(finder.core.id.as_u128(), 1), (8, 2)];
         assert!(!finder.is_ripe(&own, begun));
         finder.end_rings(&Stuck::default(), begun);

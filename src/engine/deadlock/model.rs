@@ -64,7 +64,7 @@ enum Step {
     Acquire(usize, usize),
     Wait(usize, usize),
     Write(usize),
-    /// Its entry has no room for its wait.
+    /// The client's entry has no room for its wait.
     WriteCut(usize),
     TimeOut(usize),
     Grant(usize),
@@ -140,7 +140,7 @@ impl World {
             Step::Crash(worker) => self.workers[worker].is_dead = true,
             Step::LeaseEnds(lock) => {
                 if let Some((worker, _)) = self.locks[lock].take() {
-                    // A lost hold's number is never one of the thread's again.
+                    // The number of a lost hold is never used again.
                     self.workers[worker].number = self.fresh();
                 }
             }

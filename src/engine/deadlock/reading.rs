@@ -72,7 +72,7 @@ impl<'a> Reading<'a> {
         self.most = self.requests.saturating_add(more);
     }
 
-    /// By when one more request has to be answered, if it may be sent.
+    /// The deadline of one more request, if it may be sent.
     fn one_more(&mut self) -> Option<Moment> {
         let now = self.asked.clock.now();
         let may = self.asked.sees_others
@@ -264,7 +264,7 @@ pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
 impl View for Reading<'_> {
     fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
         let mut holders = self.held_here(wait);
-        // Of a lock that nobody shares, this process's hold is all there is.
+        // Only this process can hold an exclusive lock that it holds.
         if !holders.is_empty() && wait.kind.family() != Family::Write {
             return holders;
         }
@@ -275,11 +275,11 @@ impl View for Reading<'_> {
             shown.filter_map(|one| holder_of(&one.owner)).collect()
         };
         let mut others = shown(&|mode| is_shown_in_the_way(wait.kind, mode));
-        // It waits for those that the writer waits for.
+        // A reader that waits behind a writer waits for the holders that the writer waits for.
         if others.is_empty() && wait.kind == Kind::Read && is_behind_a_writer(&seen, wait) {
             others = shown(&|mode| mode == Some(Mode::Read));
         }
-        // This client knows which of its own holds it is about to release: those are in nobody's way.
+        // A hold that this client is about to release blocks nobody.
         let stands = |one: &Holder| {
             self.own.holds.iter().any(|hold| hold.number == one.number && hold.key == wait.key)
         };

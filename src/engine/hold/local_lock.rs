@@ -68,7 +68,7 @@ pub(crate) struct LockState {
     recalls: Option<Subscription>,
     /// Since when the head has had only failures, and the last one. The waiters behind it share them.
     failure: Option<(Moment, Error)>,
-    /// Until when the registry keeps the local lock without any value.
+    /// The registry keeps the local lock until then, even if no value refers to it.
     remembered_until: Option<Moment>,
 }
 
@@ -356,7 +356,7 @@ pub(crate) struct QueuePlace {
 /// The finding of a waiter that was about to sleep.
 pub(crate) struct Asleep {
     pub(crate) is_head: bool,
-    /// Nothing has changed since it looked.
+    /// Nothing has changed since the waiter looked, so it sleeps.
     pub(crate) sleeps: bool,
 }
 
@@ -378,7 +378,7 @@ impl QueuePlace {
     /// See [`Machine::look`].
     pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
         let mut state = self.local.state();
-        // Also if the releaser waits for the outcome no more.
+        // Also if the releaser no longer waits for the outcome.
         let is_handed = state.queue.get(self.ticket).is_some_and(|ticket| ticket.waiter.handed.is_some());
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }

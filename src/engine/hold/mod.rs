@@ -502,7 +502,7 @@ impl Hold {
         if state.state_of(self.serial).is_none() && reason != LossReason::ShutDown {
             self.retire_owner_in(&mut state);
         }
-        // What is being released, or was taken out, is lost to those who listen alone.
+        // A hold that is being released, or was removed, is lost only for its listeners.
         if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
             return false;
         }

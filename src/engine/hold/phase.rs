@@ -76,7 +76,8 @@ impl Phase {
         self.0.store(phase, Ordering::SeqCst);
     }
 
-    /// From live to lost, or from releasing to gone, which only the store can say; whether this call did it.
+    /// Changes the phase from live to lost, or from releasing to gone, which only the store can say. Returns
+    /// whether this call changed it.
     pub(super) fn lose(&self, reason: LossReason) -> bool {
         let is_possible = match self.stage() {
             LIVE => true,

@@ -141,7 +141,7 @@ fn a_spent_number_lasts_until_the_release() {
     assert_eq!(mark.number(), number);
     assert!(hold.begin_release());
     assert_ne!(mark.number(), number);
-    // The other way round: it had ended already.
+    // The same with the release before the retirement.
     let number = mark.number();
     let other = of_thread(&mark);
     assert!(other.begin_release());
@@ -157,7 +157,8 @@ fn a_renewal_during_a_release_spends_the_number() {
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(hold.begin_release());
     assert_ne!(mark.number(), number);
-    // One that is answered, and one that is not sent any more.
+    // A renewal that was answered before the release keeps the number, and so does one that is not sent at
+    // all.
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
     hold.end_renewal();
@@ -229,7 +230,7 @@ fn a_settled_group_hold_is_not_renewed() {
     assert!(cached.slack() < short / 3, "it is not due as soon as it is had");
     cached.settle_level(1, LEASE);
     assert!(cached.renewal(start).is_none());
-    // A later level that asks for renewals is kept for the client's.
+    // A later level without a lease of its own is renewed for the client's lease.
     cached.add_level(Lease::Renewed);
     assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(LEASE));
 }
@@ -277,7 +278,7 @@ fn a_read_hold_is_renewed_for_its_longest_level() {
     assert_eq!(third.plus(asked), hold.until());
     confirm(&hold, third, asked);
     assert_eq!(hold.due(), third.plus(LEASE / 3));
-    // A level that is short puts it off no more than it does with other holds.
+    // A short explicit level postpones the renewal no more than for other kinds.
     confirm(&hold, third.plus(LEASE / 6), LEASE / 30);
     assert_eq!(hold.due(), third.plus(LEASE / 3));
 }
@@ -299,7 +300,8 @@ fn an_unrenewed_read_hold_keeps_its_own_end() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
-    // Others that leave may cut the time of the key that all readers share.
+    // A read hold without renewal is restored all the same: readers that leave may shorten the key that
+    // all share.
     let hold = reading(Lease::Fixed(LEASE), start);
     assert_eq!(hold.due(), third);
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());

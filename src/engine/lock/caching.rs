@@ -166,7 +166,7 @@ impl Caching {
         self.score = self.score.saturating_sub(LATE);
     }
 
-    /// That thread waited for the release of its hold, which was not cached: it can come back from now on.
+    /// The hold was not cached, so `thread` waited for the release, and can come back only from now on.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;
@@ -216,7 +216,7 @@ impl Caching {
             Some(cached) if Some(cached.heard) == at.recalls => false,
             Some(cached) => {
                 cached.is_wanted = true;
-                // A subscription that is gone says nothing about others.
+                // Without a subscription nothing is known about other clients.
                 if at.recalls.is_some() {
                     self.note_recall(at);
                 }
@@ -242,7 +242,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// Caches a hold whose last level has ended. `by_time_slice`: the hold may stay for a time slice.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CacheOutcome> {
         let waiting = self.queue.len();
-        // One at a time.
+        // One hold at a time is cached or on its way.
         if self.holds.iter().any(|other| !matches!(other.stage, Stage::Held | Stage::Lost)) {
             return None;
         }
@@ -259,7 +259,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         caching.dropped = Some((at.now, own.thread.unwrap_or_default()));
         let ends = caching.ends?;
         let held = at.now.since(std::mem::replace(&mut caching.last, at.now));
-        // Each of them gets the same part of the rest.
+        // The rest of the slice is shared equally among the waiters here.
         let share = ends.since(caching.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
         let is_part_over = at.now >= caching.began.plus(share);
         if caching.score < at.rules.least_score || held >= at.rules.short || is_part_over {
@@ -354,8 +354,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
                 return Watched::Idle;
             }
             if let Some(recallable) = &mut own.recallable {
-                // Up to a quarter of the gap early, so that holds share a check: else ten thousand would be
-                // gone through at each of their times.
+                // A check may come up to a quarter of its gap early, so that many holds share one:
+                // otherwise ten thousand holds would be scanned at each one's time.
                 if now.plus(recallable.gap / 4) >= recallable.next_check {
                     recallable.gap = (recallable.gap * 2).min(at.rules.longest_check_gap);
                     recallable.next_check = now.plus(recallable.gap);

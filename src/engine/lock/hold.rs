@@ -18,7 +18,7 @@ pub(crate) enum Stage {
     /// The release goes before whatever this process asks next: the hold stays until the release was sent, or
     /// answered if the releaser waits for that.
     Returning,
-    /// Its levels are still to be ended.
+    /// A lost hold, whose levels are still to be ended.
     Lost,
 }
 
@@ -214,7 +214,7 @@ impl Levels {
         self.open.get_mut(at)
     }
 
-    /// By default the innermost that no guard ends, or else the innermost.
+    /// Takes a level: by default the innermost that no guard ends, or else the innermost.
     pub(crate) fn take(&mut self, id: Option<u64>) -> Option<Level> {
         let at = match id {
             Some(id) => self.place(id)?,

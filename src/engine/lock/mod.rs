@@ -257,8 +257,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
 
     /// Until when any hold of this process stands.
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        // A lock on its way to a waiter here is held here too. Until that is settled nothing may be asked
-        // under the releaser's number, which the releaser may be about to use again.
+        // A lock on its way to a waiter here counts as held here. Until the hand-off is settled nothing
+        // may be requested under the releaser's number.
         if self.handing().is_some() {
             return Some(Moment::NEVER);
         }
@@ -470,7 +470,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// Takes a hold out that is over here, and has the head of the queue look. `released`: it ended by a true
     /// release, when, and which others were notified.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
-        // Others' processes first. Taking the hold out, which wakes the next waiter here, comes second.
+        // Other processes come first: removing the hold, which wakes the next waiter here, is second.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
         self.caching.end();

@@ -17,10 +17,10 @@ fn turns(threads_each: usize, trouble: usize) {
     let crowd =
         Crowd::start(threads_each, trouble, Exchange { has_queue: true, ..Exchange::default() }, |client| {
             (0..2).for_each(|_| client.turn());
-            // Gives back what is kept. Nobody else does, should time have stopped by now.
+            // Releases the cached hold: if time stands still by now, nothing else would.
             drop(client.lock().is_locked());
         });
-    // A turn is over after six of these steps, a time-out never comes where none is needed.
+    // Six steps end a time slice; without faults none of them causes a time-out.
     let step = Duration::from_micros(if trouble > 0 { 400_000 } else { 350 });
     crowd.pass_time(step, 60);
     assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread had it as often as it asked");
@@ -48,7 +48,7 @@ impl Crowd {
         let (mut clients, mut threads) = (Vec::new(), Vec::new());
         for store in &stores {
             let client = world.client_on(Arc::<Far>::clone(store));
-            // As a lock value has it: it lasts from one hold to the next.
+            // A user's lock value keeps the local lock alive between holds; so does this.
             let local = client.engine.registry.local(Kind::Mutex, &name());
             local.state().caching.count_on_return();
             for _ in 0..each {
@@ -126,7 +126,7 @@ fn until_recall(threads_each: usize, trouble: usize) {
     assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
 }
 
-/// Nobody recalls what a thread of the own client keeps: one that comes to wait for it has it released.
+/// No message recalls a lock cached for a thread of the same client: a waiting thread has it released.
 #[test]
 fn no_thread_waits_for_its_clients_cached_hold() {
     check(|| {

@@ -42,7 +42,7 @@ impl Engine {
 
     /// The hold has been cached at `now`; others may release it.
     pub(super) fn cached(&self, hold: &Arc<Hold>, outcome: CacheOutcome, now: Moment) {
-        // Until a recall, its lock has been watched since it was granted.
+        // A hold cached until a recall has been watched since its grant.
         if let (CacheOutcome::ForTimeSlice { is_new }, Some((cache_thread, _))) =
             (outcome, self.cache_thread())
         {
@@ -164,8 +164,8 @@ impl Core {
             }
             watched.push(local);
         }
-        // In slices: where each release waits for its answer, many of them would delay the checks of holds in
-        // use. What is not reached stays cached: its thread may have it again.
+        // Bounded: on a store whose releases wait for the answer, many would delay the checks of holds in use.
+        // The rest stays cached, and its threads may reacquire it.
         while let Some((local, thread, waited_for)) = leaving.pop_front() {
             let now = self.clock.now();
             if let Some((hold, to)) = local.give_back(thread, now) {
@@ -218,7 +218,7 @@ impl Core {
             let idle = match answer {
                 Ok(CachedCheck::Wanted | CachedCheck::Unmarked) => hold.local().note_wanted(hold, now),
                 Ok(CachedCheck::Lost) => {
-                    // As a renewal that finds that.
+                    // Treated like a renewal answered "not yours".
                     if !hold.is_releasing() {
                         self.lose_at(hold, LossReason::Gone, sent);
                     }

@@ -104,8 +104,8 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// The same, noticed at `now`; whether this call was the first. A lost hold that no thread has, and that
-    /// none will end, is taken out.
+    /// Loses the hold, as noticed at `now`, and returns whether this call was the first. A lost hold without
+    /// levels is removed.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {
@@ -120,8 +120,7 @@ impl Core {
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
-        // The lock may last for one more lease of the client's, if a renewal is on its way; or for a longer
-        // lease of its own.
+        // A renewal on its way may extend the lock by one more lease, or by its own longer one.
         let until = if hold.kind().is_leased() {
             now.plus(self.options.lease).max(hold.until())
         } else {

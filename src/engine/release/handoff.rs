@@ -54,7 +54,7 @@ impl Engine {
                 return Ok(());
             }
             ReleaseOutcome::Lost => Ok(None),
-            // The owner still holds it in the store: released the plain way.
+            // The store still has the old owner as the holder, so the lock is released instead.
             ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
             ReleaseOutcome::Unknown(error) => {
                 self.send_release(hold, 0, give_up, Some(Err(Failure::Unknown(error))))

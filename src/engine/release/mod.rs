@@ -56,7 +56,7 @@ impl Engine {
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
 
-    /// For a level that has ended already, or whose hold was taken out when it was lost.
+    /// The error for a level that has ended already, or whose hold was removed when it was lost.
     pub(crate) fn no_level(&self, action: &'static str, hold: &Arc<Hold>) -> Error {
         let now = self.clock.now();
         if hold.loss_at(now).is_some() {
@@ -168,7 +168,7 @@ impl Engine {
             })
         };
         let (is_held, in_doubt) = self.repeat(hold, give_up, ask)?;
-        // An earlier request of ours set the end, which has come.
+        // An earlier request of this call set the expiry, which has passed.
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
@@ -233,7 +233,7 @@ impl Engine {
             None => {}
             Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call.detached());
-                // Sends first, takes out second: what is asked from here on goes behind it.
+                // Sent first, removed second: later requests follow the release.
                 self.registry.remove(hold);
             }
             // Two answers are waited for. The count of an inner level must be right before the next request
@@ -267,7 +267,7 @@ impl Engine {
         Ok(match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
-            // An earlier request of ours did it, if the lease cannot have ended meanwhile.
+            // An earlier request of this call released it, if the lease cannot have ended meanwhile.
             Release::NotHeld { .. } | Release::Never => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)
@@ -308,7 +308,7 @@ impl Engine {
         }
     }
 
-    /// For a caller that holds nothing: asks the store who does.
+    /// The error for a caller that holds nothing: asks the store who does.
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),

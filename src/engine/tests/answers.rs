@@ -29,14 +29,14 @@ fn an_expired_lock_is_not_reported_as_released() {
         thread::scope(|scope| {
             let end = || told.0.send(engine.end_level("unlock", &mine.hold, Some(mine.level))).unwrap();
             thread::Builder::new().spawn_scoped(scope, end).unwrap();
-            // Between the two it pauses.
+            // Moving the clock ends the pause between two requests.
             let released = loop {
                 match told.1.recv_timeout(Duration::from_millis(1)) {
                     Ok(released) => break released,
                     Err(_none) => clock.advance(Duration::from_millis(20)),
                 }
             };
-            // Before the lease can have ended the first did it; then it may have been another's.
+            // Within the lease only the first request can have freed the lock; later its expiry can have.
             assert_eq!(released.is_ok(), takes.is_zero(), "{released:?}");
         });
     }
@@ -57,7 +57,7 @@ fn a_doubtful_request_is_cleaned_up_until_harmless() {
     assert!(cleanups > 0);
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
     assert!(!place.has_word());
-    // It arrives now, although nothing was there.
+    // The lost request arrives now, after a clean-up that found nothing.
     *store.holder.lock() = Some(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
     assert_eq!(*store.holder.lock(), None);
@@ -103,7 +103,7 @@ fn a_grant_near_its_end_is_renewed_first() {
         let (owner, begun) = (Owner::new(engine.id, number), engine.clock.now());
         let (holder, later) = (Arc::clone(&store), clock.clone());
         store.attempting.lock().push_back(Box::new(move || {
-            // The watchdog has nothing to renew yet.
+            // The time passes before the grant, when the watchdog has no hold to renew.
             later.advance(Duration::from_secs(took));
             *holder.holder.lock() = Some(owner);
             Ok(Attempt::granted(None))
@@ -157,12 +157,12 @@ fn a_lease_below_the_answer_time_is_an_error() {
         assert!(error.to_string().contains("a lease of 2ms, but the answer took "), "{error}");
         assert!(took >= ms(150), "{took:?}");
         let attempts = store.attempts.load(Ordering::SeqCst) - before;
-        // One at first, and one after each pause of 20 ms at least.
+        // One attempt at first, and one after each pause, which is 20 ms at least.
         let most = 2 + (took.as_millis() / 20) as usize;
         assert!(attempts <= most, "{attempts} attempts in {took:?}");
         store.attempting.lock().clear();
     }
-    // By its lease alone: another may ask for a longer one.
+    // The short lease alone was refused: with a longer one the same thread is granted the lock.
     let granted = acquire(&engine, &name, FOREVER, Lease::Fixed(Duration::from_secs(60))).unwrap().unwrap();
     engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     engine.shutdown().unwrap();
@@ -201,14 +201,14 @@ fn a_waiter_polls_behind_a_silently_lost_hold() {
     let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
     thread::scope(|scope| {
         let wait = || {
-            // It may have the lock before the clock is moved, which is not to end it.
+            // So long a lease that moving the clock does not end it.
             let theirs = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
             engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         comes_about("the other thread's sleep", || sleeps(&engine, &name));
         *store.holder.lock() = None;
-        // Longer than it ever sleeps.
+        // Longer than the longest sleep of a waiter.
         clock.advance(hour * 3);
         let is_done = || waiter.is_finished();
         let deadline = Clock::System.after(Duration::from_secs(10));
@@ -216,7 +216,7 @@ fn a_waiter_polls_behind_a_silently_lost_hold() {
             thread::yield_now();
         }
         let has_polled = is_done();
-        // The thread is to end, with either result.
+        // The thread must end, whether the test fails or not.
         drop(engine.end_level("unlock", &mine.hold, Some(mine.level)));
         assert!(has_polled, "it sleeps until the lease of a hold that is gone");
     });
@@ -297,7 +297,7 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
         channel.notify();
         Ok(Attempt::Busy { retry_after: None })
     }));
-    // Else it sleeps for an hour.
+    // Without the notification the waiter would sleep for an hour.
     let until = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(10)));
     assert!(acquire(&engine, &name, until, Lease::Renewed).unwrap().is_some());
     engine.shutdown().unwrap();
@@ -317,7 +317,7 @@ fn a_client_that_has_just_released_stands_back_for_others() {
     thread::scope(|scope| {
         let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
         thread::Builder::new().spawn_scoped(scope, again).unwrap();
-        // While the clock stands it goes on standing back.
+        // The stand-back ends only when the clock is moved.
         assert!(is_told.recv_timeout(Duration::from_millis(50)).is_err());
         assert_eq!(store.attempts.load(Ordering::SeqCst), attempts);
         clock.advance(Duration::from_millis(10));
@@ -345,13 +345,13 @@ fn local_hand_offs_are_limited() {
         assert!(times < 1_000, "others never have a turn");
     }
     assert!(times > 1, "{times}");
-    // A release is a turn for others; those that listen are remembered for a while.
+    // A release that others hear starts their turn; the registry remembers for a while that others listen.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));
     assert!(mine.hold.local().state().contended.is_some());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(mine.hold.local().state().contended.is_none());
-    // A waiter here is told when the hold goes.
+    // A waiter here is notified when the hold is removed.
     assert!(!place.has_word());
     engine.registry.remove(&mine.hold);
     assert!(place.has_word());
@@ -360,7 +360,7 @@ fn local_hand_offs_are_limited() {
 }
 
 #[test]
-fn the_end_of_an_owned_lease_is_exact() {
+fn an_explicit_lease_ends_on_time() {
     let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
@@ -426,7 +426,7 @@ fn a_majority_hears_of_holds_ended_during_renewals() {
     store.renewing.lock().push_back(Box::new(move || assert!(hold.begin_release())));
     clock.advance(engine.options.lease / 2);
     assert_eq!(*store.ended_meanwhile.lock(), [mine.hold.owner()]);
-    // A caller who renews does the same as the watchdog.
+    // `prolong` on the caller's thread does the same as the watchdog.
     prolong(std::iter::once((&engine, &mine.hold)), engine.options.lease);
     assert_eq!(store.ended_meanwhile.lock().len(), 2);
     drop(engine.shutdown());
@@ -474,7 +474,7 @@ fn a_forced_unlock_notifies_local_holders() {
     let engine = Engine::start(Options::default(), clocked, store, reporter).unwrap();
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     let lost = mine.hold.loss_channel();
-    // While the clock stands nothing is renewed.
+    // The clock stands still, so no renewal can report the loss.
     assert!(engine.force("force_unlock", Kind::Mutex, &name()).unwrap());
     assert_eq!(lost.try_recv().unwrap().reason, LossReason::Gone);
     engine.shutdown().unwrap();
@@ -539,7 +539,7 @@ fn an_overdue_wait_still_asks_once() {
     let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    // Later than it stands back after its own release.
+    // Longer than a client stands back after its own release.
     let wait = Duration::from_millis(10);
     let attempts = store.attempts.load(Ordering::SeqCst);
     let limit = WaitLimit::Deadline(clock.now().plus(wait));
@@ -724,7 +724,7 @@ fn clean_ups_of_a_missing_request_get_rarer() {
     store.attempting.lock().push_back(Box::new(in_doubt));
     acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(minute)).unwrap_err();
     clock.advance(minute);
-    // After 0.1 s, 0.2, 0.4 …, and then each two seconds.
+    // Clean-ups follow after 0.1 s, 0.2 s, 0.4 s …, and then every two seconds.
     let checks = store.cleanups.load(Ordering::SeqCst);
     assert!((25..60).contains(&checks), "{checks} looks in a minute");
     engine.shutdown().unwrap();

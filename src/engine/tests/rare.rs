@@ -18,11 +18,11 @@ fn a_writer_with_a_retired_number_may_not_read() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    // As a request about another lock does that goes without an answer.
+    // As after a request about another lock that got no answer.
     ThreadMarker::current().retire(writing.hold.owner().number());
     let until = WaitLimit::Deadline(engine.clock.after(second));
     let attempts = store.attempts.load(Ordering::SeqCst);
-    // A wait for its own writing would end in vain.
+    // If the read waited for its own thread's write, it would time out here.
     store.attempting.lock().push_back(Box::new(move || {
         clock.advance(second * 2);
         Ok(Attempt::Busy { retry_after: None })
@@ -30,7 +30,7 @@ fn a_writer_with_a_retired_number_may_not_read() {
     let error = acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
     assert_eq!(store.attempts.load(Ordering::SeqCst), attempts);
-    // A try waits for nobody.
+    // A try never waits, so it is busy instead of a deadlock.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
     engine.end_level("unlock", &writing.hold, Some(writing.level)).unwrap();
     assert!(acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap().is_some());
@@ -45,8 +45,8 @@ fn a_client_stands_back_once() {
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
-    // While it asks, the answer of its release comes: one other client was notified. That one has the lock,
-    // and releases it.
+    // The answer of the release arrives during the attempt: one other client was notified. That client
+    // acquires the lock and releases it.
     let core = Arc::clone(&engine.core);
     store.attempting.lock().push_back(Box::new(move || {
         core.note_released(&mine.hold, Others::Listen(1));
@@ -57,8 +57,7 @@ fn a_client_stands_back_once() {
     let again = thread::scope(|scope| {
         let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
         thread::Builder::new().spawn_scoped(scope, again).unwrap();
-        // The clock stands: a client that stands back does so until the clock is moved, so that the thread
-        // ends.
+        // If the thread wrongly stands back, moving the clock ends the thread.
         let again = is_told.recv_timeout(Duration::from_secs(10));
         clock.advance(Duration::from_millis(10));
         again
@@ -80,12 +79,12 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     clock.advance(lease / 2);
     assert_eq!(store.renewals.load(Ordering::SeqCst), 1, "it is on its way");
     engine.stand_still(true);
-    // Past the window that it had, and not past the one that the renewal would have opened.
+    // A moment behind the old window, and before the end of the one that the renewal would have opened.
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
-    // The store has the lock under the old number still, and is about to be asked to free it: nothing is had
-    // under that.
+    // The store still has the lock under the old number, which a clean-up is about to free: that number
+    // must grant nothing.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
@@ -122,7 +121,7 @@ fn a_panicking_next_owner_frees_the_lock() {
     store.handing.lock().push_back(Box::new(|| std::panic::resume_unwind(Box::new("as a test has it"))));
     let waited = while_another_waits(&engine, &name, || engine.drop_level(&mine.hold, mine.level));
     assert!(waited.is_err(), "it panics");
-    // The thread that let go of it has gone on.
+    // The thread that dropped its level has gone on.
     comes_about("the release", || store.holder.lock().is_none());
     engine.shutdown().unwrap();
 }
@@ -158,7 +157,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
         let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
         LevelRelease { engine: Arc::clone(&engine), hold: held.hold, level: Some(held.level) }
     });
-    // Each is asked about once, and the first again when the patience is over.
+    // Each release is asked for once, the first one again when the retry time is over.
     let later = clock.clone();
     let scripts: [Script<Release>; 4] = [
         Box::new(in_doubt),
@@ -170,13 +169,13 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
         Box::new(in_doubt),
     ];
     store.releasing.lock().extend(scripts);
-    // It cleans up later.
+    // The watchdog stands still, so that the clean-up comes later.
     engine.stand_still(true);
     let (told, is_told) = bounded(1);
     let released = thread::scope(|scope| {
         let leave = || told.send(leave_all("unlock", group.into())).unwrap();
         thread::Builder::new().spawn_scoped(scope, leave).unwrap();
-        // Between two requests it pauses.
+        // Moving the clock ends the pauses between requests.
         loop {
             match is_told.recv_timeout(Duration::from_millis(1)) {
                 Ok(released) => break released,
@@ -196,7 +195,7 @@ fn an_overdue_shutdown_does_not_ask_again() {
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let _held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let timeout = engine.options.command_timeout;
-    // As a connect does that gets no answer.
+    // As a connect that gets no answer.
     store.releasing.lock().push_back(Box::new(move || {
         clock.advance(timeout);
         Err(Failure::Refused(refusal()))

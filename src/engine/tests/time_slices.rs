@@ -106,7 +106,7 @@ fn a_different_call_releases_the_cached_hold_first() {
     let again = turn.lock(Lease::Fixed(Duration::from_secs(5)));
     assert_eq!(turn.attempts(), attempts + 1);
     assert!(!Arc::ptr_eq(&again.hold, &turn.guard.hold));
-    // Were the old one kept yet, its release would free this one, which has the same owner.
+    // If the old hold were still cached, its release would free the new hold of the same owner.
     turn.clock.advance(IDLE * 20);
     assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
     turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
@@ -155,7 +155,7 @@ fn a_release_by_another_thread_changes_the_number() {
     let turn = InSlice::begin();
     turn.drop_guard();
     let number = ThreadMarker::current().number();
-    // Its release has begun, and is not on its way yet.
+    // The release has begun, but is not sent yet.
     let (leaving, next) = turn.local.give_back(None, turn.engine.clock.now()).unwrap();
     thread::scope(|scope| {
         let give_back = || {

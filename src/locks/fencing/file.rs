@@ -125,7 +125,7 @@ impl TemporaryFile<'_> {
 impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if !self.is_in_place {
-            // Nobody reads a leftover.
+            // A temporary file that cannot be removed does no harm: nothing reads it.
             self.place.remove(&self.name).unwrap_or_default();
         }
     }

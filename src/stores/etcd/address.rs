@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_etcd_url_is_refused_without_repeating_it() {
+    fn bad_etcd_urls_are_refused_without_repeating_them() {
         for url in [
             "etcd:",
             "etcd://",

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_client_takes_away_itself_is_no_loss() {
+    fn a_clients_own_removal_is_no_loss() {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn malformed_answers_are_errors() {
         for answer in [
             b"SSH-2.0-OpenSSH\r\n".as_slice(),
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_byte_by_byte_is_parsed_once_a_line() {
+    fn a_dripping_head_is_parsed_once_a_line() {
         let mut connection = connection(b"\r\n");
         connection.buffer.extend_from_slice(b"one\r\ntwo\r");
         let parses = std::cell::Cell::new(0);

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lost_lease_discredits_all_idle_ones() {
+    fn a_lost_lease_discards_all_idle_ones() {
         let leases = Leases::default();
         let now = Clock::System.now();
         assert!(leases.keep_idle(lease(1, 31, now)) && leases.keep_idle(lease(2, 31, now)));

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_no_connection_has_sent_nothing() {
+    fn a_request_without_a_connection_is_refused_unsent() {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 0);
         let deadline = Clock::System.after(Duration::from_millis(5));

@@ -42,9 +42,9 @@ pub(super) struct HeldKey {
     pub(super) count: u32,
     pub(super) ttl: u64,
     pub(super) lease: i64,
-    /// Of the last change.
+    /// The revision of the last change.
     pub(super) revision: i64,
-    /// Of the creation, which is the place in the queue.
+    /// The revision of the creation, which is the place in the queue.
     pub(super) created: i64,
 }
 
@@ -324,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lock_is_said_to_be_none() {
+    fn a_value_that_is_no_lock_is_a_wrong_type() {
         for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a -1 3"] {
             assert_eq!(HeldKey::read(&pair(value)).unwrap_err().kind(), ErrorKind::WrongType, "{value}");
         }
     }
 
     #[test]
-    fn what_no_name_is_written_as_is_none() {
+    fn malformed_key_lines_have_no_name() {
         for written in ["", "%clients", "%", "a%2", "a/b", "%2f"] {
             assert_eq!(name_of(written), None, "{written}");
         }

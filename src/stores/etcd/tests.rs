@@ -258,7 +258,7 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     }
     assert_eq!(member.lock().granted, [1]);
     assert!(member.lock().revoked.is_empty());
-    // Too long to keep for reuse.
+    // A lease that is too long to be reused.
     let long = claim(LEASE, false);
     member.lock().transactions.extend([put_alone(6), taken_away(key_of(&long, 6, 2))]);
     fence(store.attempt(&long, 1, soon()));

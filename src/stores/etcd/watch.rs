@@ -208,7 +208,7 @@ impl Watch {
             if is("canceled") == Some(true) {
                 let reason =
                     line.pointer("/result/cancel_reason").and_then(Value::as_str).unwrap_or("no reason");
-                // A refused token reads alike; the waiters' next requests get a new one for all.
+                // An expired token is refused in the same words; the waiters' next requests get a new token.
                 let is_right = reason.contains("permission denied");
                 let kind = if is_right { ErrorKind::NoPermission } else { ErrorKind::Unreachable };
                 return Err(Error::new(kind, "watch", format!("the server ended the watch: {reason}")));

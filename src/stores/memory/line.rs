@@ -9,7 +9,7 @@ use crate::ident::ClientId;
 use crate::seam::{Attempt, Claim, ListensFor, PLACE_LASTS, QueueMode};
 use crate::time::Moment;
 
-/// For so long something is kept for a client that was notified.
+/// A reservation for a notified client lasts this long.
 pub(super) const KEPT: Duration = Duration::from_millis(10);
 
 struct Place {
@@ -49,7 +49,7 @@ impl Line {
         self.places.first().map(|place| place.since)
     }
 
-    /// For how many other clients something is kept.
+    /// The number of reservations for other clients.
     pub(super) fn kept_for_others(&self, client: Option<ClientId>) -> usize {
         self.next.iter().filter(|(next, _)| Some(*next) != client).count()
     }

@@ -47,7 +47,7 @@ fn a_writer_in_memory_holds_readers_back_after_fifty_milliseconds() {
     assert!(is_granted(&store, &reads_already));
     store.leave_wait_queue(&writer, Moment::NEVER);
     assert!(is_granted(&store, &late));
-    // One that never asks again is forgotten.
+    // A waiting writer that never asks again is forgotten.
     assert!(!is_granted(&store, &writer));
     clock.advance(Duration::from_secs(6));
     assert!(is_granted(&store, &waits(Kind::Read)));

@@ -61,7 +61,7 @@ struct Round {
 
 #[derive(Default)]
 struct RoundState {
-    /// One request for each grant: does the server have it?
+    /// One request for each grant, which asks whether the server still has it.
     checks: Vec<Command>,
     waiting: usize,
     phase: Phase,
@@ -169,12 +169,12 @@ impl Acks {
                 Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => {
                     let refused = refusal(&error, Expected::Nothing);
-                    // Its slot has moved, with the grant: nothing says that it has copies there.
+                    // The slot has moved, and the grant with it: whether copies exist is unknown.
                     return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
                 }
                 Ok(_) => return Err(gone()),
                 Err(error) if leads || Clock::System.now() >= until => return Err(error),
-                // The time of another grant was over first.
+                // The round ended early, since another grant's time was over; this one still has time.
                 Err(_) => {}
             }
         }
@@ -426,7 +426,7 @@ impl Round {
         loop {
             match state.phase {
                 Phase::Over(_) => return Turn::IsOver,
-                // Also a thread whose time is over: nobody else may be left.
+                // A thread whose time is over asks too: nobody else may be left.
                 Phase::Vacant => {
                     state.phase = Phase::Asking;
                     return Turn::Leads;

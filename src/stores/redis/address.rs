@@ -262,7 +262,7 @@ fn instead_of(name: &str) -> &'static str {
     }
 }
 
-/// One server, at a fixed place.
+/// The connection to one server at a fixed place.
 fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
     let info = options.url.as_str().into_connection_info();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_redis_url_is_refused_without_repeating_it() {
+    fn bad_redis_urls_are_refused_without_repeating_them() {
         for url in [
             "",
             "localhost",

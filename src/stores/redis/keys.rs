@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_alike_is_a_name() {
+    fn names_that_only_resemble_reserved_ones_are_accepted() {
         let names = [
             "job:timeout",
             "{job}:timeouts",

@@ -87,7 +87,7 @@ impl Batches for RedisStore {
             let fences = several::acquired(&tagged(reply, Expected::Hash)?)?;
             match acks {
                 Some(acks) if !fences.is_empty() => {
-                    // The server made all of them at once: all are where the first is.
+                    // All grants came from one server, so one WAIT confirms all.
                     acks.confirm(&Grant { undo, ..grant }, deadline).map(|()| fences)
                 }
                 _ => Ok(fences),

@@ -215,7 +215,7 @@ pub(crate) enum Fitness {
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
-        // NOAUTH: what let this connection in has ended.
+        // NOAUTH: the credentials of this connection no longer count.
         "READONLY" | "UNBLOCKED" | "MASTERDOWN" | "NOAUTH" => Fitness::Demoted,
         "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Passing,
         _ => Fitness::Fit,
@@ -293,7 +293,7 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
         ),
         "OOM" => (ErrorKind::OutOfMemory, "the server is out of memory"),
         "READONLY" => (ErrorKind::ReadOnly, "the server is a read-only replica"),
-        // To a connection that waited when its server became a replica.
+        // The reply to a blocked command when its server becomes a replica.
         "UNBLOCKED" => (ErrorKind::ReadOnly, "the server became a read-only replica"),
         "LOADING" => (ErrorKind::Busy, "the server is loading its data"),
         "BUSY" => (ErrorKind::Busy, "the server is busy with a script"),

@@ -17,7 +17,7 @@ pub(super) struct Script {
     call: Vec<u8>,
     /// Unique among scripts.
     number: usize,
-    /// The same for waiters on sharded channels, and on both kinds.
+    /// The script with sharded channels, and with channels of both kinds.
     sharded: OnceLock<Box<Script>>,
     both: OnceLock<Box<Script>>,
 }

@@ -223,7 +223,7 @@ impl<'a> Shown<'a> {
             });
         }
         let remaining = match field.ttl_ms {
-            // No longer valid by Redisson's rule, but in the way until the hash ends.
+            // Expired by Redisson's rule, but in the way until the hash expires.
             -2 => Some(Duration::ZERO),
             // Not looked at.
             -3 => None,

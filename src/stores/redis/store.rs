@@ -233,7 +233,8 @@ impl Store for RedisStore {
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let yielding;
         let claim = if self.server.connections.is_asking() && claim.queue_mode != QueueMode::Barges {
-            // The queue may still be where the slot comes from; a second one here would be in its way.
+            // While the slot moves, the queue may still be at the old member: do not begin a second one
+            // here.
             yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {
@@ -367,7 +368,7 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // A place that could not be left has no listener, so a release passes over it.
+            // An entry that could not be removed has no listener, so a release skips it.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<redis::Value>| {
@@ -375,7 +376,7 @@ impl WaitQueues for RedisStore {
                     channel.iter().for_each(|channel| subscriber.end_soon(channel));
                 }
             };
-            // Not repeated to a server that did not know the script: the place may be wanted again by then.
+            // Not repeated after NOSCRIPT: by then the client may want its place again.
             connections.post(command, deadline, None, take);
         }
     }

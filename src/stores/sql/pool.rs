@@ -548,7 +548,7 @@ mod tests {
             assert_eq!((used(&pool, Ok(())), used(&pool, Ok(()))), (Some(1), Some(2)), "{lifetime:?}");
             assert_eq!((renewed(&pool), renewed(&pool)), (Some(3), Some(4)), "{lifetime:?}");
         }
-        // No request is needed for that.
+        // `tidy` closes idle connections without a request.
         let pool = pool(Lifetime { idle: NO_TIME, ..LASTING }, 1);
         renewed(&pool).unwrap();
         pool.tidy();

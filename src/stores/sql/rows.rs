@@ -208,7 +208,7 @@ pub(super) trait Rows: Database {
     fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32) -> Answer<Change<()>> {
         let args = Args::of(claim).and("left", left);
         let left = self.change(link, &self.statements().leave, &args)?.map(drop);
-        // The hold ended with its file.
+        // The hold ended when its file was replaced.
         let is_lost = matches!(left, Change::Made(())) && self.displaced(link).is_some();
         Ok(if is_lost { Change::None(None) } else { left })
     }

@@ -566,7 +566,7 @@ mod tests {
         }
     }
 
-    /// Nothing was changed, and the session holds the lock.
+    /// A refused release changed nothing: the session still holds the lock.
     #[test]
     fn a_release_that_the_server_refuses_can_be_made_again() {
         let (server, store, claim) = held_twice();

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_an_error_and_no_panic() {
+    fn truncated_answers_are_errors() {
         let whole = [0, 0, 0, 2, 0, 0, 0, 1, b'a', 0, 0, 0, 1, b'b'];
         assert_eq!(children(&whole).unwrap(), ["a", "b"]);
         for length in 0..whole.len() {

@@ -272,7 +272,7 @@ mod tests {
 
     /// As much as on a session's first connection, however soon its requests follow the last one's.
     #[test]
-    fn what_one_connection_said_shows_nothing_on_the_next() {
+    fn answers_on_one_connection_prove_nothing_on_the_next() {
         let (life, first) = (life(), life());
         life.connected(at(0), at(0));
         beat(&life, 0..11, Duration::ZERO);

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn bad_paths_are_refused() {
         for path in
             ["/", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0", "/🔒", "/zookeeper", "/zookeeper/quota"]
         {

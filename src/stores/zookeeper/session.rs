@@ -549,7 +549,7 @@ mod tests {
             // `timeout` takes a lock that a blocked write would hold.
             assert_eq!(session.timeout(), SESSION);
         }
-        // The server has read nothing. A write that blocks would have ended the connection with the rest
+        // The server has read nothing: a blocking write would have ended the connection, with the rest
         // unwritten.
         assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
         tell.send(()).unwrap();

@@ -118,7 +118,7 @@ impl Listing for Redlock {
         // Locks cannot be listed by a server that has other names for them.
         let listable = || self.servers().filter(|(node, _)| node.has_names_as_given());
         let all = self.shared.nodes.len();
-        // How many servers together show each lock of a majority.
+        // So many servers together show every lock that a majority has.
         let enough = all - majority(all) + 1;
         if self.shared.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
@@ -126,7 +126,7 @@ impl Listing for Redlock {
         if from.servers.is_none() && listable().count() < enough {
             return away("too many servers are away: some locks would be missing");
         }
-        // All that are to be asked, and how many were: what those show was listed.
+        // All servers to be asked, and how many have been: their locks are listed already.
         let mut servers: Vec<String> =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
         let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));

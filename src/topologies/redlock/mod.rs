@@ -51,7 +51,7 @@ pub(crate) struct Redlock {
 impl Redlock {
     /// Deadline of one node for a request with a lease.
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // With less time than this a node counts as slow, not silent, however short the lease.
+        // At least `LEAST_TIME` even for the shortest lease: a node that took less would be called silent.
         let timeout = self.shared.node_timeout.min((lease / 10).max(LEAST_TIME));
         deadline.min(Clock::System.after(timeout))
     }

@@ -21,9 +21,9 @@ use crate::topologies::redlock::restores::{Order, Restores};
 /// A lock that a server may still grant or hold for an owner that must hold nothing there.
 struct PendingCleanup {
     node: usize,
-    /// With the server's own name for the lock.
+    /// Has the server's own name for the lock.
     claim: Claim,
-    /// By then it has ended by itself.
+    /// By then the hold has expired on the server.
     until: Moment,
     next: Moment,
     pause: Duration,
@@ -332,7 +332,7 @@ impl NodeMonitorShared {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // Ends no later there than where it was renewed.
+                // The restored hold ends no later than on the servers that renewed it.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);

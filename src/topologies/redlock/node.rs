@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));
-        // Long after the first.
+        // Long after the first outage.
         assert!(put_out(30));
         assert!(may_hold(29) && !may_hold(30));
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "it is looked at soon");

@@ -30,7 +30,7 @@ struct Entry {
 }
 
 enum State {
-    /// To be asked for the hold, by then.
+    /// The server is to be asked for the hold by then.
     Due(Claim, Moment),
     /// Asked at that time, without an answer yet.
     Asked(Moment),
@@ -63,7 +63,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // From here on it counts.
+            // The restored hold counts from here on.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hold_of_an_owner_says_nothing_of_its_others() {
+    fn doubts_about_one_hold_do_not_concern_another() {
         let (restores, hold) = (Restores::default(), claim());
         let name = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
         let other = Claim { name, ..hold.clone() };

@@ -65,7 +65,7 @@ fn is_cleaned(server: &Scripted, claim: &Claim) -> bool {
 }
 
 #[test]
-fn what_is_left_of_a_lease_never_underflows() {
+fn the_rest_of_a_lease_never_underflows() {
     let ms = Duration::from_millis;
     assert_eq!(validity(ms(1000), ms(100)), Some(ms(888)));
     assert_eq!(validity(ms(1000), ms(987)), Some(ms(1)));
@@ -192,7 +192,7 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
-    // The request in doubt may yet happen at the third.
+    // The third server's answer is in doubt: the request may still be carried out there.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
     redlock.close();
 }
@@ -442,7 +442,7 @@ fn a_server_with_a_doomed_grant_does_not_count() {
 }
 
 #[test]
-fn a_repeatable_clean_up_continues_after_freed() {
+fn a_request_in_doubt_is_cleaned_up_twice() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     third.cleanups.lock().extend([Err(Failure::Unknown(busy().with_unknown_outcome())), freed(), freed()]);

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::FencingToken;
 use crate::seam::{Answer, Attempt, Failure, Others, Release, Snapshot};
 
-/// By server.
+/// The answers, in the order of the servers.
 pub(super) struct Votes<T>(pub(super) Vec<Answer<T>>);
 
 pub(super) fn majority(nodes: usize) -> usize {
@@ -212,8 +212,8 @@ impl Votes<Option<Snapshot>> {
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it: held by the owner that may have a majority, counting silent servers
-    /// for it. `None`: free.
+    /// The lock as a majority sees it. A server that did not answer counts for the owner that may have a
+    /// majority. `None`: free.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();
@@ -310,7 +310,7 @@ mod tests {
     fn a_lock_is_seen_as_a_majority_sees_it() {
         let votes = Votes(vec![seen("me", 2, 50), seen("me", 2, 30), seen("me", 1, 40), free(), free()]);
         let view = votes.view().unwrap();
-        // Until the last of three leases has ended; with as many levels as three servers agree on.
+        // The view ends with the last of three leases, and has as many levels as three servers agree on.
         assert_eq!((view.holder.as_str(), view.count, view.remaining), ("me", 1, Some(MS * 30)));
         let votes = Votes(vec![seen("you", 0, 50), free(), free(), free(), seen("you", 0, 9)]);
         assert_eq!(votes.view(), None, "a minority is nobody's lock");

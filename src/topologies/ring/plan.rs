@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_of_a_node_has_no_password() {
+    fn a_nodes_shown_address_has_no_password() {
         let node = RingNode::new("redis://me:S3CR3T@10.0.0.1:6379/");
         assert!(!format!("{node:?}").contains("S3CR3T"));
         assert_eq!(node.label_text(), "10.0.0.1:6379");

@@ -69,7 +69,7 @@ fn a_hanging_node_delays_no_other_renewal() {
     let (end, ended) = bounded::<()>(0);
     let hangs = move || assert!(ended.recv_timeout(HANGS).is_err(), "nothing is sent");
     *hanging.renewing.lock() = Some(Box::new(hangs));
-    // The others are awaited for a seventh of the lease.
+    // The batch waits a seventh of the lease for slower nodes.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
     assert!(matches!(answers[1], Err(Failure::Unknown(_))), "it was waited for: {answers:?}");

@@ -128,7 +128,7 @@ impl Waiting<'_> {
                 }
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
-                // Not before the holder's lease can have ended, nor in a hot loop when it is about to.
+                // One millisecond behind the end of the lease: the lock is free then, and no loop runs hot.
                 let ends =
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Step::Sleep(poll.min(ends)))
@@ -160,7 +160,7 @@ impl Waiting<'_> {
     pub(super) fn pause(&self) -> Duration {
         let poll = random_between((self.capabilities.poll_every)(self.call.kind));
         match self.call.config.backoff {
-            // A place in the store's queue does not last longer.
+            // A place in the store's queue expires if the waiter pauses for longer.
             Some(backoff) if self.store_queues() => backoff.pause(self.attempts).min(poll),
             Some(backoff) => backoff.pause(self.attempts),
             None => poll,
@@ -196,7 +196,7 @@ impl Waiting<'_> {
         if !writing.note_reading() {
             return;
         }
-        // The core has the hold, and with it this.
+        // The core owns the hold, and with it this callback: a strong reference would be a cycle.
         let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::downgrade(&engine.core));
         let end = move |loss: &Loss| {
             if let (LossReason::Expired | LossReason::HeldTooLong, Some(core)) = (loss.reason, core.upgrade())
@@ -212,7 +212,7 @@ impl Waiting<'_> {
 
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Step> {
         let (claim, sent, waits) = (handoff.to.clone(), handoff.sent, handoff.releaser.waits);
-        // As an attempt of the new owner's is answered.
+        // The answer is treated like that of the new owner's own attempt.
         let answer = handoff.receive().map(|handoff| match handoff {
             Handoff::Granted { fence } => Attempt::granted(fence),
             Handoff::Lost => Attempt::Lost,

@@ -31,7 +31,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// From now on a release here can hand it the lock: who sees it among the waiters may count on that.
+    /// From now on the waiter counts: a release here can hand the lock to it.
     pub(super) fn count_waiter(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.engine.reporter.counters.begin_wait(self.call.name.given());

@@ -68,7 +68,7 @@ impl Waiting<'_> {
         let call = engine.calls.begin().detached();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
-                // Given up first, so that a later grant under the number is not counted on: see `window_of`.
+                // Retired first, so that a later grant under the number does not count: see `window_of`.
                 if is_threads {
                     local.state().retired.add(left.owner.number());
                     mark.retire(left.owner.number());
@@ -87,9 +87,8 @@ impl Waiting<'_> {
         let noted = error.copy();
         let outcome =
             self.retry_budget.note(engine.options.retry_timeout, error, now, call.limit.is_over(now));
-        // Those behind in the queue have waited through the same: their retry budget ends when this one's
-        // does. A caller whose time is over, or who never waited, has been through nothing that concerns
-        // them.
+        // Waiters behind this one shared its outage: their retry budget ends with this one's. A caller
+        // that only ran out of time, or never waited, shares nothing with them.
         if !call.limit.is_over(now) {
             call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {
@@ -100,9 +99,9 @@ impl Waiting<'_> {
         Ok(Step::Sleep(now.plus(random_between(RETRY_PAUSE))))
     }
 
-    /// The same after a grant that came too late. That is this caller's own, by its lease: others here may
-    /// ask for a longer one. No message shortens the pause: to give the grant back makes one, and asked at
-    /// once the next would come too late too.
+    /// Pauses after a grant that came too late for this caller's own lease; others here may ask for a longer
+    /// one. No message shortens the pause: the release of the late grant sends one, and an attempt at once
+    /// would be late too.
     pub(super) fn pause_alone(&mut self, error: Error) -> Result<Step> {
         let (engine, now) = (self.engine, self.engine.clock.now());
         let is_over = self.call.limit.is_over(now);

@@ -14,7 +14,7 @@ pub(super) struct Listening {
     listens_for: ListensFor,
     /// The message count of the channel before the last attempt. `None`: no subscription stood then.
     message_count: Option<u64>,
-    /// The same, where nobody listened but a subscription stood.
+    /// The count of a standing subscription before this waiter listened.
     unheard: Option<u64>,
     turns: Option<u64>,
     standbys: Option<u64>,
@@ -29,8 +29,8 @@ impl Listening {
         self.listens_for
     }
 
-    /// Before an attempt of one that listens. Returns whether a message said, since the last, that its client is
-    /// next; `None`: it does not listen yet.
+    /// To be called before an attempt of a listening waiter. Returns whether a message since the last call
+    /// said that this client is next; `None`: the waiter does not listen yet.
     pub(super) fn note_heard(&mut self) -> Option<bool> {
         let subscription = self.subscription.as_ref()?;
         self.message_count = subscription.is_up().then(|| subscription.message_count());
@@ -40,8 +40,8 @@ impl Listening {
         Some(is_next)
     }
 
-    /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to
-    /// it stands still. Pairs with [`listen`](Self::listen): it may be notified between the two.
+    /// To be called before an attempt of a waiter that does not listen yet: notes the messages of a standing
+    /// subscription. Pairs with [`listen`](Self::listen): a message may arrive between the two.
     pub(super) fn note_unheard(&mut self, count: Option<u64>) {
         (self.unheard, self.message_count) = (count, count);
     }
@@ -112,8 +112,7 @@ pub(super) struct ReleaseWatch {
 }
 
 impl ReleaseWatch {
-    /// Before an attempt. A message between this and the sleep is reason for another attempt, as with any
-    /// subscription.
+    /// To be called before an attempt: a message between this and the sleep is reason for another attempt.
     pub(super) fn note_count(&mut self) {
         self.message_count = self.count();
     }

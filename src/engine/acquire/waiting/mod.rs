@@ -40,7 +40,7 @@ pub(crate) struct Waiting<'a> {
     thread: &'a Arc<ThreadMarker>,
     lease: Duration,
     begun: Moment,
-    /// By when the call is to return: a command time-out after the caller's time.
+    /// The moment by which the call must return: a command time-out after the caller's limit.
     latest: Moment,
     /// The owner number, where the owner is not the thread.
     unbound: Option<u64>,
@@ -55,7 +55,7 @@ pub(crate) struct Waiting<'a> {
     wait_mode: WaitMode,
     /// Whether all who wait here ask, not only the first.
     all_ask: bool,
-    /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
+    /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
     queued: Option<Claim>,
     home: u32,
     is_answered: bool,
@@ -90,7 +90,7 @@ impl<'a> Waiting<'a> {
         begun: Moment,
     ) -> Waiting<'a> {
         let store_queues = (capabilities.queues)(call.kind);
-        // A token is compared, not counted: were it reused, a late release could free the next hold.
+        // A token is only compared: if a token were reused, a late release could free the next hold.
         let is_threads = call.by_thread && !call.kind.is_token();
         Waiting {
             engine,
@@ -123,17 +123,16 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The same under a number of its own, although the owner is the thread: what is asked by another way
-    /// than the thread's other requests about the lock could come before them, and is not to meet what they
-    /// are about.
+    /// The same wait, under a fresh owner number although the owner is the thread: a request over another
+    /// connection could overtake the thread's other requests about the lock, and must not find their holds.
     pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
         self.unbound = Some(number);
         self
     }
 
-    /// A busy attempt takes no place in the store's queue: a caller that waits asks again. One that does not
-    /// wait takes a lock that is reserved for another client, as it does where it asks for one lock. Pairs
-    /// with `take_or_give_up`.
+    /// For an attempt that takes no place in the store's queue if the lock is busy; a caller that waits asks
+    /// again. A caller that does not wait barges, as with a single lock: it takes a lock that is reserved for
+    /// another client. Pairs with `take_or_give_up`.
     pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
         self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
         self
@@ -165,7 +164,7 @@ impl<'a> Waiting<'a> {
     fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
         let call = self.call;
         if call.limit.is_over(self.begun) {
-            // A caller that has a place already leaves it. Pairs with `asking_once`.
+            // A caller that already has a place leaves it. Pairs with `asking_once`.
             self.wait_mode.become_once(QueueMode::Barges, call.number.is_some());
             let ended = self.once();
             return self.unless_shut_down(ended);
@@ -178,17 +177,16 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // A waiter for several permits is not before or behind those who want one.
+            // A waiter for several permits is neither before nor behind waiters for one.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             self.note_join(&place);
-            // One step whatever the time: a caller with little of it asks once.
+            // At least one step, even if no time is left.
             let first = self.step(&place);
             (place, first)
         };
         let ended = first.and_then(|first| self.wait(&place, first));
-        // The reason for the end of the wait does not matter: a lock that is on its way to this waiter is
-        // taken.
+        // However the wait ended: a lock that is on its way to this waiter is accepted.
         let ended = match ended {
             Ok(Some(granted)) => Ok(Some(granted)),
             Ok(None) | Err(_) => match self.take_back(&place) {
@@ -270,13 +268,13 @@ impl<'a> Waiting<'a> {
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
         let now = self.engine.clock.now();
-        // There may be permits for all who ask at the same time; who has to wait queues here.
+        // Several may be granted permits at once; those that must wait queue here.
         let is_first_try = self.call.kind.has_permits() && self.attempts == 0;
         match place.look(self.all_ask || is_first_try, self.asks_for_itself(), now) {
             Look::Behind => return Ok(Step::Sleep(Moment::NEVER)),
             Look::OnItsWay => {
-                // The thread that settles the hand-off wakes this one. Until then nothing may be asked under
-                // the releaser's number, which may be this thread's, and messages are no reason to look again.
+                // The thread that settles the hand-off wakes this one. Until then nothing may be requested
+                // under the releaser's owner number, which may be this thread's, and messages are ignored.
                 self.parker(place);
                 self.listening.pass_over();
                 return Ok(Step::Sleep(self.next_poll()));
@@ -326,7 +324,7 @@ impl<'a> Waiting<'a> {
         self.release_watch.note_count();
         let claim = self.next_claim()?;
         if heard.is_none() {
-            // The home, and with it the subscription, may be another now.
+            // The lock's home, and with it the subscription, may have changed.
             self.listening.note_unheard(self.engine.store.message_count(&claim));
         }
         self.poll_pause.end_polls();

@@ -6,7 +6,7 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(super) struct PollPause {
     until: Until,
-    /// While a hold of this process stands: when the store is asked all the same.
+    /// When the store is asked although a hold of this process exists.
     next_poll: Option<Moment>,
 }
 
@@ -14,7 +14,7 @@ pub(super) struct PollPause {
 enum Until {
     #[default]
     Now,
-    /// It was woken with nothing to ask for, and sleeps on; the next that wakes it ends that.
+    /// The waiter was woken without a reason to ask, and sleeps on; the next wake-up ends the pause.
     Next(Moment),
     /// Whatever happens.
     Firm(Moment),

@@ -25,7 +25,7 @@ impl Waiting<'_> {
         let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
         let LockConfig { writers_first, max_hold, leads, .. } = call.config;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
-        // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
+        // Counted first, asked second: a recall that arrives from here on may concern this claim's hold.
         self.heard = if call.caches() { engine.heard(call.local, &claim) } else { None };
         Claim {
             caches: self.heard.is_some() && self.unbound.is_none(),
@@ -50,7 +50,7 @@ impl Waiting<'_> {
                 Duration::MAX
             }
             Kind::Read | Kind::Write | Kind::Semaphore | Kind::Permits if self.attempts > 0 => {
-                // Stores count in milliseconds, and none for a first attempt.
+                // At least 1 ms, the unit of the stores: 0 stands for a first attempt.
                 engine.clock.now().since(self.begun).max(Duration::from_millis(1))
             }
             _ => Duration::ZERO,
@@ -76,8 +76,8 @@ impl Waiting<'_> {
         let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         let since = self.renewed_if_late(claim, sent)?;
-        // A release under this number failed meanwhile, and will be repeated: it must not find this hold. Of
-        // another lock it finds nothing here; but the halves of a read-write lock are to be under one number.
+        // A failed release under this number will be repeated, and must not find this hold. A release of
+        // another lock cannot, except that the halves of a read-write lock share one number.
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number

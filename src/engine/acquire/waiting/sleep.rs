@@ -33,8 +33,8 @@ impl Waiting<'_> {
         let claim = self.claim();
         self.show_sleeper(place, &claim, now);
         self.parker(place);
-        // All that follows is looked at after the waker is set: what happened before found nobody to wake.
-        // First the end of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
+        // Everything is checked after the waker is set, since earlier events found nobody to wake: first
+        // the client's end, which wakes everyone once. Pairs with `Engine::shutdown`.
         engine.usable(call.action)?;
         // Whoever is handed the lock caches it for a time slice at most: others here want it.
         let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
@@ -111,8 +111,8 @@ impl Waiting<'_> {
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = call.local.state().contended else { return };
-        // The one other process has held it since: it is ours now. Or it is kept for the next in the wait
-        // queue: nobody gets ahead.
+        // The one other listener has had the lock since, so it is this client's turn. Or the lock is
+        // reserved for the next in the wait queue, whom nobody can overtake.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }

@@ -31,7 +31,8 @@ pub(super) enum WaitMode {
     InWaitQueue,
     /// Its client was notified that it is next.
     IsNext,
-    /// It may not listen for its turn: it wakes with each release, and by polls, and joins no wait queue.
+    /// The waiter may not listen for its turn: it joins no wait queue, and wakes with each release and by
+    /// polls.
     GoesByReleases,
 }
 
@@ -68,7 +69,7 @@ impl WaitMode {
         self.change(self.uses_wait_queue(), WaitMode::InWaitQueue);
     }
 
-    /// Before an attempt: whether its client was notified since the last that it is next.
+    /// To be called before an attempt: whether this client was notified since the last one that it is next.
     pub(super) fn become_next(&mut self, is_notified: bool) {
         self.change(is_notified && self.uses_wait_queue(), WaitMode::IsNext);
         self.change(!is_notified && *self == WaitMode::IsNext, WaitMode::InWaitQueue);

@@ -44,7 +44,7 @@ impl Waiting<'_> {
         let poll = if self.wait_mode.stands() {
             self.pause()
         } else {
-            // So that those who came at the same time do not all ask at the same time.
+            // A random pause, so that waiters that came together do not ask together.
             random_between((Duration::ZERO, (self.capabilities.poll_every)(self.call.kind).1))
         };
         self.listening.listen_for(listens_for);

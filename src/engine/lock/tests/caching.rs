@@ -371,7 +371,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
             Watched::Over => panic!("it is granted"),
         }
     }
-    // Each a quarter earlier than it must be, since it is watched all the time.
+    // Each check comes a quarter of its gap early, since the lock is watched anyway.
     assert_eq!(checks, [38, 113, 263, 563, 938, 1313, 1688]);
 }
 
@@ -473,7 +473,7 @@ fn a_recall_counts_once() {
 }
 
 #[test]
-fn a_doubtful_numbers_hold_gives_its_number_up() {
+fn a_release_during_a_renewal_retires_the_number() {
     let mut one = granted();
     one.own().levels.add(Lease::Renewed);
     assert!(one.own().begin_renewal(true));

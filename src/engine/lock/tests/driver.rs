@@ -129,7 +129,8 @@ impl<'a> Step<'a> {
                         self.client.users[thread].at = At::Counting;
                         self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
                     }
-                    // In the product the thread waits for the lock; here it goes on without a further level.
+                    // The product retries the re-entry as a wait for the lock; the model goes on without
+                    // the further level.
                     _ => self.lose(id, LossReason::Expired),
                 }
             }
@@ -348,7 +349,8 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // The place of those who wait, which a try knows nothing of.
+                    // A try does not know the client's place in the store's queue, so it leaves the note
+                    // of it as it was.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
@@ -357,13 +359,14 @@ impl<'a> Step<'a> {
                 }
                 self.client.users[thread].held = Some(id);
                 if is_calm {
-                    // In the same event as the grant.
+                    // The waiter leaves the local queue in the same event as its grant.
                     self.lock().leave(ticket(thread));
                     return self.has_left(thread);
                 }
                 self.begin_leaving(thread);
             }
-            // The releaser did not hold the lock: it looks again when that is settled.
+            // The hand-off failed, since the releaser held nothing: the waiter asks again once that is
+            // settled.
             Attempt::Busy if is_handed => self.client.users[thread].at = At::Going,
             Attempt::Busy => {
                 let waits = !self.client.users[thread].once;
@@ -479,7 +482,7 @@ impl<'a> Step<'a> {
     fn sent(&mut self, effect: Effect) {
         match effect {
             Effect::HandOff { from, .. } => drop(self.lock().sent(from.serial)),
-            // What nobody waits for, and the releases of the keeper.
+            // Releases without a waiting caller: those of dropped guards and of cached holds.
             Effect::Release { id, left: 0, waits: false } => drop(self.lock().remove(id.serial, None)),
             _ => {}
         }

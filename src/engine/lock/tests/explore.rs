@@ -61,7 +61,7 @@ pub(super) fn walk(setup: &Setup, seed: &mut u64) -> Option<Violation> {
     while !world.is_done() {
         let actions = world.actions(setup);
         let at = random(seed) % actions.len();
-        // Every second action would be a fault, until none is left.
+        // Few faults: otherwise every second action would be one until none is left.
         if actions[at].is_fault() && !random(seed).is_multiple_of(8) {
             continue;
         }

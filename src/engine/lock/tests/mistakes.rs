@@ -65,7 +65,7 @@ impl Mistake {
                     (ticket.word, ticket.waiter.is_woken) = (false, false);
                 });
             }
-            // As if the clock had been read before the answer.
+            // The mistake: the clock is read before the answer.
             (Mistake::RenewalJudgedEarly, Event::RenewAnswer { id, .. }) => {
                 if let Some(own) = lock.state_of(id.serial).filter(|own| own.until <= NOW) {
                     own.until = NOW.plus(TICK);

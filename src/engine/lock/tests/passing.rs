@@ -24,7 +24,8 @@ impl World {
     }
 }
 
-/// A tick nearer, but no further back than `floor` ticks ago.
+/// Moves a moment one tick into the past, at most to `floor` ticks ago: states that differ only in older
+/// moments are one.
 fn age(moment: &mut Moment, floor: u64) {
     if *moment != Moment::NEVER {
         *moment = moment.minus(TICK).max(NOW.minus(ticks(floor)));
@@ -92,7 +93,7 @@ impl Client {
                 own.levels.add(Lease::Renewed);
             });
         }
-        // No grant can come under the others.
+        // Retired numbers under which no grant can come any more are forgotten: such states are one.
         let (users, outbox, wires, answers) = (&self.users, &self.outbox, &self.wires, &self.answers);
         let requests = wires.iter().flatten().chain(answers.iter().map(|(request, _)| request));
         let grants: Vec<_> = requests.filter_map(Request::grants).collect();

@@ -50,7 +50,7 @@ impl World {
         if self.store.passes > setup.rules.lock.local_handoffs && setup.rules.lock.longest_slice.is_zero() {
             return Err("a client hands the lock on and on while others wait".to_owned());
         }
-        // A recall is under way as soon as another client waits; only a time slice is waited for.
+        // A waiting client recalls a cached lock at once, so only a time slice may keep it waiting.
         if u128::from(self.idle_wait) > setup.rules.lock.longest_slice.as_nanos() && !self.had_fault {
             return Err("a client waits for an unused lock that another client caches".to_owned());
         }

@@ -87,7 +87,7 @@ fn spinning_waiters_have_a_head_of_their_own() {
     lock.leave(tickets[0]);
     assert_eq!(heads(&lock), [tickets[1], tickets[2]]);
     assert_eq!(words(&mut lock), [tickets[1]]);
-    // The first of all is now one that was head before.
+    // The first waiter of all leaves; the next is one that was head before.
     lock.leave(tickets[1]);
     assert_eq!((words(&mut lock), heads(&lock)), (vec![tickets[2]], vec![tickets[2]]));
     lock.queue.nudge();

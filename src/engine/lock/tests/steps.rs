@@ -207,7 +207,7 @@ impl World {
         let (settled, waited): (Vec<_>, Vec<_>) =
             unanswered.into_iter().partition(Request::is_settled_by_others);
         self.clients[c].answers.extend(waited.into_iter().map(|request| (request, request.unanswered())));
-        // Before there is another connection.
+        // Settled before another connection exists.
         settled.into_iter().try_for_each(|request| self.read(setup, c, request, request.unanswered()))
     }
 

@@ -102,7 +102,7 @@ impl Request {
             Request::Renew { id, sent } => Event::RenewAnswer { id, sent, answer },
             Request::Check { id } => Event::CheckAnswer { id, answer: Checked::Unknown },
             Request::Release { id, waits, .. } => Event::ReleaseAnswer { id, waits, answer },
-            // Stands for the answer alone.
+            // Only the answer matters: a clean-up is modelled as a release of no hold.
             Request::CleanUp { number } => {
                 Event::ReleaseAnswer { id: Id { serial: 0, number }, waits: false, answer }
             }
@@ -201,7 +201,7 @@ impl Store {
             self.own(client, number, 1, rules);
             return (Some(0), None);
         }
-        // A caller that does not wait takes the lock whomever it is reserved for.
+        // A try takes the lock although it is reserved for another client.
         if self.owner.is_none() && self.reserved.is_none_or(|(other, _)| other == client || !waits) {
             self.passes = 0;
             let stood = self.reserved.take().is_some_and(|(other, _)| other == client)

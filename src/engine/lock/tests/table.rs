@@ -21,7 +21,7 @@ const STAGES: [&str; 9] = [
     "Lost",
 ];
 
-/// Of each stage the events that came.
+/// The events that were seen in each stage.
 type Seen = [Vec<&'static str>; 9];
 
 thread_local! {
@@ -184,7 +184,7 @@ fn events() -> Vec<(Event, At)> {
     events.extend([Attempt::Refused, Attempt::Unknown].map(|answer| asked(sent, answer)));
     let said = [Said::Yes, Said::No, Said::Unknown];
     events.extend(said.map(|answer| (Event::Counted { id: HOLD, sent, answer }, At::Counting)));
-    // The sample of a hold has one level, and two for the first of these.
+    // The sample hold has one level; for the first event it has two.
     events.extend([false, false, true].map(|dropped| (Event::End { id: HOLD, dropped }, At::Working)));
     events.push((Event::End { id: ENDED, dropped: false }, At::Working));
     let hand_off = Effect::HandOff { from: HOLD, to: WAITER, number, waits: true };

@@ -62,7 +62,7 @@ pub(super) struct Rules {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum At {
     Idle,
-    /// It goes on when what it sends is sent.
+    /// The thread goes on once its request is sent.
     Going,
     Asking,
     FallingAsleep {
@@ -94,7 +94,7 @@ pub(super) struct User {
     pub(super) pause_until: Option<Moment>,
     pub(super) caches: bool,
     pub(super) once: bool,
-    /// It asks for an uncontended lock, and leaves the queue with the grant.
+    /// The thread asks for an uncontended lock, and leaves the queue with the grant.
     pub(super) is_calm: bool,
     /// The number of this wait, if not the thread's, and the one that it asks under or can be handed.
     pub(super) unbound: Option<Number>,
@@ -106,7 +106,7 @@ pub(super) struct User {
     pub(super) settles: Option<bool>,
     /// The outcome of its own hand-off.
     pub(super) outcome: Option<Said>,
-    /// Its window was seen to end.
+    /// The thread has seen its window end.
     pub(super) saw_end: bool,
     pub(super) outbox: Vec<Effect>,
 }
@@ -166,7 +166,7 @@ pub(super) enum Action {
     End { client: usize, thread: usize, dropped: bool, reacquires: bool },
     // Sends the next request of a thread.
     Send(usize, usize),
-    // The same fails.
+    // The sending fails, and nothing leaves.
     FailToSend(usize, usize),
     Deliver(usize, usize),
     // The store refuses the request, and changes nothing.

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_slot_map_is_refused() {
+    fn malformed_slot_maps_are_refused() {
         for reply in [
             Value::Nil,
             Value::Array(vec![]),
@@ -289,7 +289,7 @@ mod fuzz {
 
     #[test]
     fn any_answer_about_slots_is_a_map_or_refused() {
-        // A range of a map that is nearly right, among others.
+        // The reply alone, and within a map of slots that is nearly right.
         each(replies(&["10.0.0.1", "a.example", "", "?", "::1"]), weight, |reply| {
             let ranges = Value::Array(vec![
                 Value::Array(vec![Value::Int(0), Value::Int(16_383), reply.clone(), reply.clone()]),

@@ -184,8 +184,7 @@ mod tests {
         let wakeups = ClusterWakeups::new();
         let (waker, hubs) = (Waker::default(), [subscriber(), subscriber()]);
         let of = |endpoint: &Endpoint| Some(Arc::clone(&hubs[usize::from(*endpoint == other)]));
-        // Nobody has it when somebody comes to listen, and nobody again later; then its member cannot be
-        // reached yet.
+        // The channel has no member when the first listener comes, gets one, and loses it again.
         let first = wakeups.listen(CHANNEL, &waker, of).unwrap();
         wakeups.follow(|| map(Some(&one)), of);
         assert!(has_topic(&hubs[0]));
@@ -199,7 +198,7 @@ mod tests {
         assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
         drop((first, second));
         assert!(!has_topic(&hubs[1]));
-        // Nor does one stay that nobody listens to.
+        // A channel without a home is forgotten with its last listener.
         wakeups.follow(|| map(None), of);
         drop(wakeups.listen(CHANNEL, &waker, of));
         assert!(wakeups.homes.lock().astray.is_empty());

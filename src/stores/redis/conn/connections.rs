@@ -223,7 +223,7 @@ impl Connections {
 
     /// Whether a connection was hung up since the last call: the shared one, or that for renewals.
     pub(crate) fn hung_up(&self) -> bool {
-        // Both are asked: each forgets what it has reported.
+        // Both are called: each clears what it reports.
         let is_shared = self.shared.hung_up();
         // The thread that uses it notices.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {

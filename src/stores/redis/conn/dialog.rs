@@ -66,7 +66,7 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Until all replies are read: a late one would be taken for the next request's.
+        // Reset once all replies are read: a late reply would be taken for the next request's.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {

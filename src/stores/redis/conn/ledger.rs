@@ -63,7 +63,7 @@ pub(crate) struct Ledger {
 #[derive(Debug, Default)]
 struct Doubts {
     ids: Vec<i64>,
-    /// Until then a connection without a known id may deliver something.
+    /// Until then a connection without a known id may deliver something late.
     nameless_until: Option<Moment>,
     ask_at: Option<Moment>,
     refused: Refused,

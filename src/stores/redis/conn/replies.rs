@@ -100,7 +100,7 @@ struct Seen {
     at: usize,
     /// Parts still to come, the present one included.
     left: u64,
-    /// That part's line does not end before here.
+    /// The line of the present part does not end before this place.
     no_line: usize,
 }
 
@@ -157,7 +157,7 @@ impl Seen {
             }
             b'*' | b'~' | b'>' => more = length()?,
             b'%' => more = length()?.saturating_mul(2),
-            // The value that has these attributes follows.
+            // The value behind the attributes follows.
             b'|' => more = length()?.saturating_mul(2).saturating_add(1),
             _ => {}
         }
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_an_error() {
+    fn malformed_replies_are_errors() {
         for text in
             ["\r\n", "\x16\x03", "hello\r\n", "*x\r\n", "$x\r\nab\r\n", "*2\r\nHTTP/1.1 400", "$1\r\nabc\r\n"]
         {

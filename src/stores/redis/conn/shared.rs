@@ -347,7 +347,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Only what has come: our deadline is not that of the owners of these replies.
+                // Only replies that have arrived: this deadline is not that of their owners.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -489,7 +489,7 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // All at once: from here on a request sees how little is on its way, and is written.
+                // All replies at once, so that the next request sees how few are awaited.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()

@@ -108,7 +108,7 @@ impl RedisKind for CountedKind {
         match self {
             CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
             CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),
-            // A notification, once noticed, is nobody's.
+            // A waiter that consumes its notification holds nothing by it.
             CountedKind::Condition => replies::counted(reply).map(|_notified| NOTHING_HELD),
         }
     }

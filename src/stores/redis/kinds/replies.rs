@@ -14,7 +14,7 @@ use crate::time::random_between;
 
 const AT_ONCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(1));
 
-/// In place of listeners: the first in the wait queue was told.
+/// Stands in the place of the number of listeners: the first in the wait queue was notified.
 const NEXT_WAS_NOTIFIED: i64 = -3;
 
 /// The answer to the release of something that nobody holds: a latch, or a condition's notification.
@@ -45,7 +45,7 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
         Some("kept") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
-        // Of what is shared the script says when, and to the first alone.
+        // For shared holds the script says when to ask, and to the first waiter alone.
         Some("soon") => (AT_ONCE, ListensFor::OwnTurn),
         Some("any") => (AT_ONCE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),

@@ -179,7 +179,7 @@ impl PubSubState {
         matches!(self.awaited.front(), Some(Awaited::Unsubscribed(other)) if **other == *channel)
     }
 
-    /// There is another connection, or none.
+    /// Takes the new connection, or none.
     pub(super) fn connect(&mut self, writer: Option<Arc<Wire>>) {
         self.writer = writer;
         self.out.reset();

@@ -74,7 +74,7 @@ impl RedisPubSub {
             state.own.asks_again = None;
             state.begin();
         }
-        // Short enough to end idle subscriptions in time.
+        // Short enough to end idle subscriptions on time.
         let (linger, silence) = (hub.linger, self.silence);
         let tick = if linger.is_zero() { silence } else { linger.max(LEAST_TICK).min(silence) };
         stream.set_write_timeout(WRITE_LIMIT).map_err(|error| broken("subscribe", error))?;
@@ -99,8 +99,8 @@ impl RedisPubSub {
                 Err(error) if error.is_timeout() => Ok(None),
                 other => other,
             };
-            // Bytes are no sign of life, only what is whole: else a server that drips is waited for without
-            // an end.
+            // Only whole messages are a sign of life: otherwise a server that drips bytes would be waited
+            // for without end.
             while let Ok(Some(whole)) = reply {
                 (last_word, asked) = (now, false);
                 take(hub, whole)?;

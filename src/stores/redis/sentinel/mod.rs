@@ -35,8 +35,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// One try to reach the master takes a third of the time that is left, but not less than this: the master
 /// that was named may be dead, and another is named meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
-/// With an answer that would do, each further Sentinel has at most this part of the time that is left: one
-/// eighth.
+/// With a usable answer, each further Sentinel gets at most this part of the rest of the time: one eighth.
 const SECOND_OPINION: u32 = 8;
 /// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether
 /// that is done. If nothing is received for this time, it has given up.
@@ -97,7 +96,7 @@ struct KnownMaster {
     open: Vec<(SentinelNode, Weak<Wire>)>,
     /// Since when more than half of the Sentinels have named none but older masters.
     older_since: Option<Moment>,
-    /// Until then another may be about to become the master.
+    /// Until then another server may be about to become the master.
     promoting_until: Option<Moment>,
 }
 
@@ -153,9 +152,9 @@ impl Sentinels {
         self.first_access.secured(place)
     }
 
-    /// A connection to the master, which `connect` makes until the moment that it gets, and shows before
-    /// anything is sent. While the master is down, or has been replaced and the Sentinels do not agree yet,
-    /// this goes on trying until `deadline`.
+    /// A connection to the master. `connect` makes it, within the moment that it is given, and passes the
+    /// socket on before anything is sent. While the master is down, or the Sentinels do not agree on its
+    /// successor, this tries again until `deadline`.
     pub(crate) fn open(
         &self,
         deadline: Moment,
@@ -215,8 +214,8 @@ impl Sentinels {
         let (mut answers, mut would_do) = (0, false);
         let mut failure: Option<Error> = None;
         for (asked, place) in places.iter().enumerate() {
-            // Of the time, one part is left for each of those who come after, and one for the master. With an
-            // answer that would do, those who come after are not waited for long.
+            // The rest of the time is shared by the Sentinels not asked yet and the master. With a usable
+            // answer the others are not waited for long.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
             let parts = if would_do { parts.max(SECOND_OPINION) } else { parts };
@@ -235,7 +234,7 @@ impl Sentinels {
                     }
                 }
             }
-            // Anew each time: another thread may have learnt of a switch since.
+            // Read again each time: another thread may have learned of a switch.
             let known = self.known.lock().master.as_ref().map(|known| known.epoch);
             if let (Some(known), Some(newest)) = (known, &newest) {
                 would_do = newest.epoch >= known;
@@ -513,7 +512,7 @@ mod tests {
         };
         assert_eq!(greet().err().map(|error| error.kind()), Some(ErrorKind::Authentication));
         std::fs::write(&file, "new\n").unwrap();
-        // After a pause: the old one has just been refused.
+        // After a pause, since the old password has just been refused.
         let deadline = Clock::System.after(Duration::from_secs(60));
         while greet().is_err() {
             assert!(Clock::System.now() < deadline);
@@ -546,7 +545,7 @@ mod tests {
         assert!(!sentinels.learn(&master(4, "a")));
         sentinels.register(&master(5, "b").node, &to_b);
         assert!(is_open(&b));
-        // Begun before the switch was known, registered after.
+        // A connection begun before the switch was known, and registered after.
         let (late, server) = connection();
         sentinels.register(&master(4, "a").node, &late);
         assert!(!is_open(&server));
@@ -627,7 +626,7 @@ mod tests {
         assert_eq!(host(), "a");
         sentinels.learn_from_all(&older, at(17));
         assert_eq!(host(), "b");
-        // One that knows of a newer master is right.
+        // The one Sentinel that knows of a newer master is right.
         sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
         assert_eq!(host(), "c");
     }

@@ -151,7 +151,7 @@ impl MonitorShared {
             self.sentinels.greet(place, &commands, deadline, |stream| self.register(stream))?;
         accepted(connection.receive(deadline)?).map_err(|error| refusal(&error, Expected::Nothing))?;
         for _ in CHANNELS {
-            // Confirmed, or refused: then it is asked each second, and no more.
+            // Confirmed, or refused: without a subscription the Sentinel is asked each second.
             let _either: Value = connection.receive(deadline)?;
         }
         Ok(connection)

@@ -152,7 +152,7 @@ fn a_redirection_is_followed_once() {
         assert_eq!(here.asked(), ["lk"]);
         let expected: &[&str] = if redirect == "ASK" { &["ASKING", "lk"] } else { &["lk"] };
         assert_eq!(there.asked(), expected);
-        // A batch is followed in the same way.
+        // A renewal in a batch follows the redirection too.
         there.shared.asked.lock().clear();
         let renewed = store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0);
         assert!(matches!(renewed, Err(Failure::Unknown(_))), "`granted` is no answer to that: {renewed:?}");
@@ -223,8 +223,8 @@ fn questions_follow_an_unread_release() {
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     eventually(|| here.asked() == ["lk", "lk"]);
     assert_eq!(there.asked(), ["other"]);
-    // The connection ended with that, and the release with it: from then on the lock is asked for where it
-    // is.
+    // The connection ended, so the release of unknown outcome can no longer arrive: the lock is asked for
+    // at its new member.
     assert!(matches!(outcome.recv().unwrap(), Err(Failure::Unknown(_))));
     assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
     assert_eq!(there.asked(), ["other", "lk"]);
@@ -257,7 +257,7 @@ fn a_hanging_member_delays_no_other_renewal() {
     *here.shared.slots.lock() = vec![(answering, answering, there.port), (hanging, hanging, here.port)];
     let store = here.store();
     let claims = ["hanging", "answering"].map(|key| claim(Kind::Mutex, key, 30_000));
-    // It ends when its time does, with what there is to say of each.
+    // The batch ends at its deadline, with an answer for each claim.
     let begun = Clock::System.now();
     let answers = store.renew(&claims, Clock::System.after(Duration::from_millis(1_500)));
     assert!(matches!(answers[0], Err(Failure::Unknown(_))), "{answers:?}");
@@ -315,7 +315,7 @@ fn a_hanging_look_up_respects_the_deadline() {
         let deadline = Clock::System.after(Duration::from_secs(2));
         let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline).refused();
         assert!(error.is_retryable(), "{error}");
-        // By itself it would never end.
+        // Bounded by the deadline: the redirections would never end by themselves.
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
         store.close();
     }
@@ -338,7 +338,7 @@ fn only_allowed_hosts_are_followed_and_others_hear_nothing() {
         store.close();
         assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
     }
-    // The URL's own host is, at any port; and what the list names.
+    // Allowed are the host of the URL, at any port, and the hosts of the list.
     let there = RingMember::start(|_| granted());
     let port = there.port;
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {

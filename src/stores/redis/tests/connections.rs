@@ -170,7 +170,7 @@ fn a_gone_server_is_not_stormed() {
     granted(store.attempt(&me, 1, soon()));
     let server = server.restart(|| {
         let before = Clock::System.now();
-        // The first may find out by a connection that it held before.
+        // The first attempt may only find that its old connection has ended.
         drop(store.attempt(&me, 1, soon()));
         let error = store.attempt(&me, 1, soon()).refused();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -330,7 +330,7 @@ fn a_refused_script_counts_as_unknown() {
     for _ in 0..2 {
         drop(store.begin_attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).wait());
     }
-    // With the hash alone the second would be refused too, once the name has come to this server.
+    // EVALSHA would be refused too, and a name learned here would not be sent again.
     assert_eq!(*sent.lock(), ["eval", "eval"]);
     store.close();
 }
@@ -363,7 +363,8 @@ fn renewals_go_on_while_calls_have_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // Each of these has one of the two alone: no shared connection is open, over which a renewal could go.
+    // A dialog takes one of the pool's two connections. No shared connection is open that a renewal could
+    // use.
     let renewed = connections.dialog(soon(), |_first| {
         connections.dialog(soon(), |_second| {
             let another = connections.dialog(Clock::System.now(), |_third| Ok(()));
@@ -444,7 +445,8 @@ fn connecting_says_at_once_what_is_wrong() {
 fn a_full_server_is_busy() {
     for settings in [&["--maxclients", "1"][..], &["--maxclients", "1", "--requirepass", "S3CR3T"]] {
         let server = Server::start(settings);
-        // Answered, so it is in, and the next one is one too many. The harness's own may still be leaving.
+        // The answer shows that this client is connected, so the next is one too many. The harness's own
+        // may still be leaving.
         let only = || {
             let mut only = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
             only.write_all(b"PING\r\n").unwrap();

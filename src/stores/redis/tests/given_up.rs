@@ -84,7 +84,8 @@ fn every_connection_leaves_a_demoted_server() {
     eventually(|| listeners(&old) > 0);
     place.now_leads_to(&new);
     old.run(&["REPLICAOF", "127.0.0.1", "1"]);
-    // Over the connection that was open. Then the renewals' follows, over which nothing has been refused.
+    // The attempt uses the connection that was open. The renewal's connection must be replaced too,
+    // although nothing was refused over it.
     eventually(|| matches!(store.attempt(&held, 1, soon()), Ok(Attempt::Granted { .. })));
     assert!(
         store.renew(std::slice::from_ref(&held), soon()).remove(0).done(),
@@ -202,7 +203,7 @@ fn doubts_last_while_the_server_has_the_connection() {
 }
 
 #[test]
-fn a_break_with_many_releases_leaves_no_lock() {
+fn a_connection_that_breaks_amid_releases_leaves_no_lock() {
     const HOLDS: usize = 2_000;
     let server = Server::start(&[]);
     let client = client(&server, LONG);

@@ -145,7 +145,7 @@ fn a_fair_lock_notifies_its_next_waiter() {
     }
     assert!((6_000..=12_000).contains(&server.number(&["PTTL", HEARTBEATS])));
 
-    // Each time that it asks it lives for as long again.
+    // Each question renews the waiter's heartbeat for the full time.
     server.run(&["ZADD", HEARTBEATS, &(now_ms(&server) + 1_000).to_string(), &first.owner.to_string()]);
     busy(&store, &first);
     assert!((5_000..=6_000).contains(&time_left(&server, HEARTBEATS, first.owner)));
@@ -155,7 +155,7 @@ fn a_fair_lock_notifies_its_next_waiter() {
     let told =
         |waiter: &Claim| vec![(format!("redisson_lock__channel:{{k}}:{}", waiter.owner), "0".to_owned())];
     assert_eq!(messages.take(), told(&first));
-    // Its turn, not the second's.
+    // The lock is reserved for the first waiter, so the second is told to wait.
     assert!(busy(&store, &once(&second)).unwrap() <= Duration::from_secs(6));
     assert!(matches!(cleaned_up(&store, &first), Release::NotHeld { .. } | Release::Never));
     assert_eq!(messages.take(), told(&second), "who leaves as the first tells the next");
@@ -177,13 +177,13 @@ fn a_fair_locks_dead_waiters_are_passed_over() {
         busy(&store, waiter);
     }
     dies(&server, &dead);
-    // Somebody in the queue without a time, too.
+    // An entry of the queue without an expiry is skipped too.
     server.run(&["LPUSH", QUEUE, "nobody:1"]);
     let mut messages = Messages::of(&server, "redisson_lock__channel:{k}:");
     freed(&store, &holder);
     assert_eq!(messages.take()[0].0, format!("redisson_lock__channel:{{k}}:{}", first.owner));
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&first, &second]));
-    // By an attempt as well, which notifies the next one.
+    // An attempt removes dead waiters too, and notifies the next.
     dies(&server, &first);
     let (third, _) = (of(Kind::Fair), ());
     busy(&store, &third);
@@ -221,7 +221,7 @@ fn the_times_of_those_who_wait_do_not_drift() {
         busy(&store, &dead);
         cleaned_up(&store, &gives_up);
         if round % 10 == 0 {
-            // One of Redisson's is served: it takes a slot off everybody's time.
+            // A Redisson waiter is served, which moves everybody's expiry forward by one wait.
             for waiter in &staying {
                 server.run(&["ZINCRBY", TIMEOUTS, "-300000", &waiter.owner.to_string()]);
             }
@@ -272,7 +272,7 @@ fn a_fair_place_outlasts_redissons_before_it() {
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // However often they ask, and whichever of ours goes.
+        // Unchanged however often waiters ask, and whichever of ours leaves.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
@@ -286,7 +286,7 @@ fn a_fair_place_outlasts_redissons_before_it() {
             let left = left(&ours[at], ahead);
             assert!((5_000..=19_000).contains(&left), "{wait_ms}, {at}: {left}");
         }
-        // Java's have it, and it is free before any of ours has asked again.
+        // Redisson's waiters are served first, and the lock is free before one of ours asks again.
         freed(&store, &holder);
         redisson_goes(&server, "java:1", wait_ms);
         for waiter in &ours[1..3] {
@@ -328,18 +328,18 @@ fn a_waiter_redisson_skipped_returns_first() {
     busy(&store, &first);
     in_order(&[&first, &dead, &last], 3);
     assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, first.owner)));
-    // A time that is over is no reason for us, as long as it lives.
+    // An expired entry is no reason to skip our waiter while its heartbeat is fresh.
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
-    // The lock is free: it gets it, no matter which waiter is the first by now.
+    // The lock is free, so the first waiter is granted it although Redisson passed that waiter over.
     is_passed_over(&first);
     granted(store.attempt(&first, 1, soon()));
     in_order(&[&dead, &last], 2);
     for key in [TIMEOUTS, HEARTBEATS] {
         assert!(!list(&server, &["ZRANGE", key, "0", "-1"]).contains(&first.owner.to_string()), "{key}");
     }
-    // One that has not asked for long was rightly passed over.
+    // A waiter without a fresh heartbeat was rightly passed over.
     is_passed_over(&dead);
     dies(&server, &dead);
     busy(&store, &dead);
@@ -356,7 +356,7 @@ fn a_fair_lock_is_re_entered_kept_and_forced() {
     granted(store.attempt(&holder, 1, soon()));
     granted(store.attempt(&for_ms(&holder, 5), 2, soon()));
     assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortens nothing");
-    // It may stand in its own queue, if it asked again after an answer was lost.
+    // The holder may be in the queue too, if it asked again after a lost answer.
     let own = holder.owner.to_string();
     server.run(&["RPUSH", QUEUE, &own]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", &own]);
@@ -426,7 +426,7 @@ fn read_holds_have_markers_that_are_raised_and_never_cut() {
 
 /// Redisson's nested read takes the writer's time along; its watchdog cuts a longer one to its own.
 #[test]
-fn what_a_writer_reads_or_renews_does_not_shorten_its_time() {
+fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     let server = Server::start(&[]);
     let store = server.store();
     let writer = for_ms(&of(Kind::Write), 60_000);
@@ -441,7 +441,7 @@ fn what_a_writer_reads_or_renews_does_not_shorten_its_time() {
     assert!(ttl() > 59_000, "{}", ttl());
     assert!(renewed(&store, &for_ms(&writer, 30_000)));
     assert!(ttl() > 59_000, "{}", ttl());
-    // Nor do two leases become one that is as long as both.
+    // A re-entry does not add the two leases up.
     granted(store.attempt(&writer, 2, soon()));
     assert!(ttl() <= 60_000, "{}", ttl());
     store.close();
@@ -472,7 +472,7 @@ fn a_waiting_writer_blocks_willing_readers() {
     let heedless = of(Kind::Read);
     granted(store.attempt(&heedless, 1, soon()));
     freed(&store, &heedless);
-    // One that died.
+    // A waiting writer that died no longer counts.
     server.run(&["ZADD", WRITERS, "1", &writer.owner.to_string()]);
     granted(store.attempt(&late, 1, soon()));
     freed(&store, &late);
@@ -480,19 +480,19 @@ fn a_waiting_writer_blocks_willing_readers() {
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "it is not kept for ever");
     server.run(&["DEL", WRITERS]);
 
-    // Granted, it waits no more. The lock is free then for none but writers.
+    // A granted writer no longer counts as waiting. When it ends, readers go behind the waiting writers.
     busy(&store, &writer);
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
     let other = first(Kind::Write);
     granted(store.attempt(&Claim { wants_fence: true, ..writer.clone() }, 1, soon()));
     assert_eq!(server.number(&["EXISTS", WRITERS]), 0);
-    // A writer may read before writers that wait; others may not.
+    // The writer itself may read before waiting writers; other readers may not.
     busy(&store, &other);
     let own = Claim { owner: writer.owner, ..first(Kind::Read) };
     granted(store.attempt(&own, 1, soon()));
     busy(&store, &late);
-    // The last that gives up notifies readers.
+    // When the last waiting writer gives up, readers are notified.
     let third = first(Kind::Write);
     busy(&store, &third);
     let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
@@ -509,7 +509,7 @@ fn a_waiting_writer_blocks_willing_readers() {
     server.run(&["DEL", "redisson_lock_token:{k}"]);
     assert_eq!(server.keys(), [""; 0]);
 
-    // Memory that is out keeps nobody from waiting.
+    // Without memory on the server a waiter still waits.
     granted(store.attempt(&reader, 1, soon()));
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     busy(&store, &writer);
@@ -596,7 +596,7 @@ fn counters_tell_what_redisson_tells() {
     told("redisson_countdownlatch__channel__{k}", "0");
     server.run(&["SET", "k", "0"]);
     granted(store.attempt(&of(Kind::Latch), 1, soon()));
-    // As Redisson leaves one of nothing; ours leaves none.
+    // A latch at 0, as Redisson leaves it; this crate deletes such a key.
     set_up(&store, Kind::Latch, 1);
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
     server.run(&["DEL", "k"]);
@@ -630,10 +630,11 @@ fn an_unnoticed_notification_goes_to_the_next() {
     };
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: false }), Some(1));
     assert_eq!(messages.take(), told(&waiters[1]), "the dead are passed over");
-    // It leaves without having noticed.
+    // A notified waiter that leaves without having noticed passes the notification on.
     cleaned_up(&store, &waiters[1]);
     assert_eq!(messages.take(), told(&waiters[2]));
-    // It dies without having noticed: another's question passes the notification on.
+    // A notified waiter that dies without having noticed: the next waiter's question passes the
+    // notification on.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[2].owner.to_string()]);
     let last = of(Kind::Signal);
     count(&store, &last, &Counting::Enlist);
@@ -644,7 +645,7 @@ fn an_unnoticed_notification_goes_to_the_next() {
     }
     granted(store.attempt(&waiters[3], 1, soon()));
     busy(&store, &last);
-    // A place is kept alive by asking, lost by leaving, and a client without one is not kept.
+    // Asking renews a place and leaving removes it. A client without a place gets none by asking.
     server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
     busy(&store, &last);
     assert!(time_left(&server, ALIVE, last.owner) > 5_000);
@@ -656,7 +657,7 @@ fn an_unnoticed_notification_goes_to_the_next() {
 }
 
 #[test]
-fn what_a_condition_passes_on_has_an_end_whoever_asked() {
+fn passed_on_notifications_expire() {
     let server = Server::start(&[]);
     let store = server.store();
     let waiters: Vec<Claim> = (0..3).map(|_| of(Kind::Signal)).collect();
@@ -666,7 +667,8 @@ fn what_a_condition_passes_on_has_an_end_whoever_asked() {
     for _ in 0..2 {
         count(&store, &of(Kind::Signal), &Counting::Notify { all: false });
     }
-    // Both were notified; one died of it, and is the only one that the key knows when the other has noticed.
+    // Both waiters were notified, and one of them died: after the other has noticed, the key holds the
+    // dead one alone.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
     server.run(&["PERSIST", NOTIFIED]);
     granted(store.attempt(&waiters[1], 1, soon()));
@@ -720,7 +722,7 @@ fn a_fair_queue_with_ours_ends() {
     for key in [QUEUE, TIMEOUTS] {
         assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
     }
-    // As after very many of Redisson's, each of whom adds its wait to the time of the one before.
+    // As after very many Redisson waiters, each of which adds its wait to the expiry of the one before.
     server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);

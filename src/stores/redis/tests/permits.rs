@@ -23,7 +23,8 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
     }
     assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
-    // Undone as one of unknown outcome is, again and again; asked for late, it is not granted any more.
+    // A clean-up undoes the change once, however often it is repeated; the late request is then not
+    // granted any more.
     for _ in 0..2 {
         assert!(matches!(cleaned_up(&store, &me), Release::Freed { .. }));
         assert_eq!(permits(), 3);
@@ -37,7 +38,7 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
     busy(&store, &never);
     assert_eq!(permits(), 3);
     assert!(server.number(&["PTTL", &command(&never)]) > 590_000);
-    // A release repeated by the watchdog, long after the grant was forgotten.
+    // The watchdog repeats a release long after the grant's record was forgotten.
     let you = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&you, 1, soon()));
     server.run(&["DEL", &command(&you)]);
@@ -74,7 +75,7 @@ fn permits_beyond_what_a_script_counts_exactly_are_refused() {
 }
 
 #[test]
-fn what_a_request_leaves_is_forgotten_in_time() {
+fn records_of_requests_expire() {
     let server = Server::start(&[]);
     let store = server.store();
     let (setting_up, adding, kept) =
@@ -88,7 +89,8 @@ fn what_a_request_leaves_is_forgotten_in_time() {
     let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&permit, 1, soon()));
     freed(&store, &permit);
-    // An answered release is not repeated. A change may be by who asked for it, until that says otherwise.
+    // An answered release is never repeated, so its record goes. Other changes may be repeated until their
+    // owner confirms them.
     eventually(|| commands().len() == 3);
     assert!(commands().iter().all(|key| (1..=600_000).contains(&server.number(&["PTTL", key]))));
     for claim in [&setting_up, &adding, &kept] {
@@ -103,7 +105,7 @@ fn what_a_request_leaves_is_forgotten_in_time() {
 fn a_change_that_fails_half_way_is_not_remembered_as_made() {
     let server = Server::start(&[]);
     let store = server.store();
-    // Enough by the look of it, but no whole number.
+    // 2.5 passes the script's comparison, but DECRBY refuses it.
     server.run(&["SET", "k", "2.5"]);
     let me = of(Kind::Semaphore);
     for _ in 0..2 {
@@ -124,7 +126,7 @@ fn a_change_that_fails_half_way_is_not_remembered_as_made() {
 }
 
 #[test]
-fn what_others_keep_in_a_string_is_no_counter() {
+fn a_foreign_string_is_no_counter() {
     let server = Server::start(&[]);
     let store = server.store();
     server.run(&["SET", "k", "a token"]);
@@ -164,7 +166,8 @@ fn permits_with_leases_go_and_come_back_once() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // Over, but not yet seen to be: neither renewed nor well given back, but back.
+    // The permit has expired, which no request has noticed yet: it is neither renewed nor released, but
+    // available.
     granted(store.attempt(&for_ms(&you, 20), 1, soon()));
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));
@@ -175,18 +178,18 @@ fn permits_with_leases_go_and_come_back_once() {
     granted(store.attempt(&for_ms(&me, 1), 1, soon()));
     eventually(|| count(&store, &of(Kind::Permits), &Counting::Ask) == Some(3));
     assert!(messages.payloads().contains(&"3".to_owned()));
-    // By an attempt too.
+    // An attempt notices the expiry too.
     granted(store.attempt(&for_ms(&you, 1), 1, soon()));
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
-    // A permit that is asked for again is not taken to have come back meanwhile.
+    // An owner that asks again for its expired permit gets it back: no permit is counted twice.
     let me = Claim { units: 1, ..me };
     granted(store.attempt(&for_ms(&me, 1), 1, soon()));
     eventually(|| are_over(&server));
     granted(store.attempt(&me, 1, soon()));
     assert_eq!((permits(), server.number(&["ZCARD", OUT])), (2, 1));
-    // They last as long as the semaphore.
+    // The records of permits live as long as the semaphore's key.
     server.run(&["PEXPIRE", "k", "60000"]);
     granted(store.attempt(&you, 1, soon()));
     assert!((1..=60_000).contains(&server.number(&["PTTL", OUT])));
@@ -213,7 +216,7 @@ fn old_permits_do_not_enter_a_new_semaphore() {
 fn releases_do_not_revive_a_semaphore() {
     let server = Server::start(&[]);
     let store = server.store();
-    // By Redisson's delete, or by an operator, who may leave the permits that are out.
+    // The semaphore's key is deleted, by Redisson or an operator, while permits are out.
     set_up(&store, Kind::Permits, 3);
     let (unlocked, over) = (of(Kind::Permits), of(Kind::Permits));
     granted(store.attempt(&unlocked, 1, soon()));
@@ -254,7 +257,7 @@ fn permits_are_asked_about_and_given_back_by_their_ids() {
     let me = Claim { units: 2, ..of(Kind::Permits) };
     granted(store.attempt(&me, 1, soon()));
     let ids = [me.owner.permit(0), me.owner.permit(1)];
-    // As Java's are that have no lease.
+    // A permit without a lease, as Redisson writes it.
     let endless = *b"0123456789abcdef";
     server.run(&["ZADD", OUT, "922337203685477", "0123456789abcdef"]);
     assert_eq!(ask(&Counting::AskLease(endless)), Some(-1));
@@ -274,7 +277,7 @@ fn permits_are_asked_about_and_given_back_by_their_ids() {
     assert_eq!(ask(&Counting::SetTo(4)), Some(1));
     assert_eq!(messages.payloads(), ["1"]);
 
-    // One whose lease is over is not given back, but is back.
+    // An expired permit cannot be released, but is available again.
     assert_eq!(ask(&Counting::Lease(ids[0], Duration::from_millis(1))), Some(1));
     eventually(|| server.number(&["ZCOUNT", OUT, "0", &now_ms(&server).to_string()]) == 1);
     assert_eq!(ask(&Counting::GiveBackAll(ids.to_vec())), Some(0));
@@ -291,7 +294,7 @@ fn permits_are_asked_about_and_given_back_by_their_ids() {
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
     store.close();
 
-    // A key without a number is left as it is.
+    // A value that is no number is not changed.
     let store = server.store();
     server.run(&["SET", "k", "none"]);
     server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);
@@ -320,7 +323,7 @@ fn an_answered_permit_release_leaves_no_record() {
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
-    // Refused, its owner must still be known when it is asked for again.
+    // The release is refused, so the record of its grant must stay until the release is repeated.
     let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&permit, 1, soon()));
     server.run(&["SET", "k", "no number"]);
@@ -334,7 +337,7 @@ fn an_answered_permit_release_leaves_no_record() {
     server.run(&["SET", "k", "2"]);
     freed(&store, &permit);
     eventually(|| commands() == 0);
-    // And just before the end.
+    // The same just before the client ends.
     drop_one();
     store.close();
     assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));

@@ -50,7 +50,7 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
     let granted_alone = [("evalsha", GRANTED), ("hexists", ":1\r\n"), ("eval", ":1\r\n"), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("evalsha", "-LOADING Redis is loading the dataset in memory\r\n")],
-        // Somebody else has undone it, or the answer is about another hold.
+        // Another client has undone the grant already, or the answer is about another hold.
         &[("evalsha", "*1\r\n$8\r\nnot_held\r\n")],
         &[],
     ];
@@ -136,7 +136,7 @@ fn one_wait_serves_all_grants_before_it() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| attempt("first"));
         waits.recv_timeout(LONG).unwrap();
-        // Their grants are not stopped by it, and gather.
+        // Other threads' grants go on meanwhile, and gather for the next WAIT.
         let others: Vec<_> =
             ["a", "b", "c", "d"].map(|key| scope.spawn(move || attempt(key))).into_iter().collect();
         await_gathered(&acks, 4);
@@ -162,7 +162,7 @@ fn a_grant_outlasts_the_round_of_one_whose_time_was_over() {
         await_gathered(&acks, 2);
         answer.send(":1\r\n").unwrap();
         granted(first.join().unwrap());
-        // One of both leads, and gets no acknowledgement. The other leads its own.
+        // One of the two sends a WAIT for both, which is not acknowledged. Then the other sends its own.
         waits.recv_timeout(LONG).unwrap();
         answer.send(":0\r\n").unwrap();
         waits.recv_timeout(LONG).unwrap();
@@ -212,19 +212,19 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     confirm().done();
     confirm().done();
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 0));
-    // It comes, but still loads.
+    // A replica connects, but still loads.
     *role.lock() = (LOADS, ":0\r\n");
     confirm().done();
     assert_eq!(*waits.lock(), 1);
     *role.lock() = (LOADS, ":1\r\n");
     confirm().done();
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(true), 2));
-    // It goes away, while one waits for it.
+    // The replica disconnects during a WAIT.
     *role.lock() = (ALONE, ":0\r\n");
     confirm().done();
     confirm().done();
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 3));
-    // It is there, but does not answer.
+    // The replica is connected, but acknowledges nothing.
     *role.lock() = (ONE, ":0\r\n");
     confirm().unwrap_err();
     assert_eq!(*waits.lock(), 5);

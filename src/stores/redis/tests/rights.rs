@@ -110,7 +110,8 @@ fn a_missing_right_leaves_no_endless_waiter() {
         let store = open(&user(&server, &rules));
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Signal] {
             server.run(&["FLUSHALL"]);
-            // Held by another client. The fair lock is one that Redisson holds; a user of its own rights.
+            // Another client holds the lock: for the fair lock that is Redisson, a user with rights of its
+            // own.
             let field = if kind == Kind::Write { "mode" } else { "03c6e5aa-0000-4000-8000-000000000001:1" };
             server.run(&["HSET", "app:a", field, if kind == Kind::Write { "read" } else { "1" }]);
             server.run(&["PEXPIRE", "app:a", "30000"]);
@@ -166,7 +167,7 @@ fn a_missing_right_loses_no_permit() {
             let ttl = server.number(&["PTTL", "{app:a}:timeout"]);
             assert!(ttl != -1, "{step} without {right}: what is out has no end");
         };
-        // One whose lease is over, and one that another client has.
+        // One permit is expired; another client has the other.
         let taken = |id: &str, until: &str| {
             server.run(&["DECRBY", "app:a", "1"]);
             server.run(&["ZADD", "{app:a}:timeout", until, id]);

@@ -124,7 +124,7 @@ fn a_handed_lock_has_its_own_lease_and_fence() {
         let [mut from, longer, shorter] = [5_000, 30_000, 5_000].map(|lease_ms| claim(kind, "lk", lease_ms));
         let mut fence = granted(store.attempt(&from, 1, soon()));
         for (to, ttls) in [(longer, 25_000..=30_000), (shorter, 1..=5_000)] {
-            // Lost, and not to begin anew.
+            // The counter of tokens is lost, and yet must not begin anew.
             server.run(&["DEL", "redisson_lock_token:{lk}"]);
             let Handoff::Granted { fence: next } = store.hand_off(&from, &to, soon()).unwrap().wait().done()
             else {
@@ -240,7 +240,7 @@ fn an_unusable_counter_refuses_before_the_write() {
 }
 
 #[test]
-fn what_others_keep_in_a_hash_is_busy_and_untouched() {
+fn a_foreign_hash_is_busy_and_unchanged() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -308,7 +308,7 @@ fn a_lock_is_inspected_and_forced() {
 fn a_bad_key_does_not_fail_its_neighbours_renewals() {
     let server = Server::start(&[]);
     let store = server.store();
-    // More than leave in one write.
+    // More claims than one write to the socket carries.
     let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
     for claim in &claims {
         granted(store.attempt(claim, 1, soon()));

@@ -52,7 +52,7 @@ fn those_before_the_first_that_is_busy_are_taken_or_none() {
         released,
         [Release::Freed { others: Others::Nobody }, Release::Freed { others: Others::Nobody }]
     );
-    // Fences go up, with those that are taken alone too.
+    // Tokens grow from grant to grant, whether a lock is acquired alone or in a group.
     let again = wishes(&["f", "f2"]);
     let fences = [fences[1], ask(&store, &again, true).done()[0]];
     store.begin_releases(&again, soon()).wait().done();
@@ -77,7 +77,7 @@ fn a_group_release_says_which_were_held() {
     let (freed, not_held) = (Release::Freed { others: Others::Nobody }, Release::NotHeld { holder: None });
     assert_eq!(released, [freed.clone(), not_held.clone(), not_held, freed]);
     assert_eq!(server.keys(), ["b", "c"]);
-    // Once more changes nothing.
+    // A repeated release changes nothing.
     let released = store.begin_releases(&held[..2], soon()).wait().done();
     assert!(released.iter().all(|release| matches!(release, Release::NotHeld { .. })));
     assert_eq!(server.keys(), ["b", "c"]);
@@ -85,7 +85,7 @@ fn a_group_release_says_which_were_held() {
 }
 
 #[test]
-fn what_cannot_be_taken_refuses_all_and_leaves_nothing() {
+fn one_refused_lock_refuses_the_group_and_leaves_nothing() {
     let server = Server::start(&[]);
     let store = server.store();
     for (command, kind) in [
@@ -148,7 +148,7 @@ fn a_missing_right_leaves_no_endless_group_key() {
 }
 
 #[test]
-fn which_locks_go_together() {
+fn only_plain_and_fenced_locks_are_grouped() {
     let server = Server::start(&[]);
     let store = server.store();
     let name = Arc::clone(&claim(Kind::Mutex, "a", 1).name);
@@ -169,7 +169,7 @@ fn every_grant_waits_for_required_replicas() {
     let options = ServerOptions { replicas, ..server.options() };
     let (store, careless) = (open(&options), server.store());
     let (me, you) = (claim(Kind::Mutex, "a", 30_000), claim(Kind::Mutex, "a", 30_000));
-    // It has none.
+    // The server has no replica.
     assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::Busy);
     let ahead = store.begin_attempt(&me, 1, soon()).wait();
     assert_eq!(ahead.refused().kind(), ErrorKind::Busy);

@@ -101,7 +101,7 @@ fn a_subscription_lingers_and_then_ends() {
     let first = listen(&store, &waker);
     stands(&first, &woken);
     drop(first);
-    // Comes back in time: it stands, and nothing was missed.
+    // A listener that returns in time finds the subscription in place, and has missed nothing.
     let again = listen(&store, &waker);
     assert!(again.is_up());
     drop(again);
@@ -122,7 +122,8 @@ fn without_linger_a_subscription_ends_with_its_last_listener() {
     assert_eq!(subscribers(&server), 1);
     drop(second);
     eventually(|| subscribers(&server) == 0);
-    // In quick succession: each comes up for itself, whatever is still on its way for the one before.
+    // In quick succession each listener gets a working subscription, whatever the previous one still has
+    // under way.
     for _ in 0..100 {
         let listening = listen(&store, &waker);
         eventually(|| listening.is_up());
@@ -156,7 +157,7 @@ fn after_a_broken_connection_it_subscribes_again_and_wakes_everybody() {
     for _ in 0..5 {
         let before = listening.message_count();
         assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "pubsub"]), 1);
-        // Down and up again are two looks for every waiter.
+        // A subscription that breaks and returns wakes every waiter twice.
         eventually(|| listening.message_count() >= before + 2 && listening.is_up());
         assert!(is_woken(&woken));
         assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
@@ -185,10 +186,10 @@ fn a_refused_subscription_stays_down_and_is_told_once() {
         }
         assert!(!listening.is_up());
     }
-    // Its waiters are woken, to listen to another channel if they can.
+    // Waiters of a refused channel are woken, so that they can listen to another one.
     eventually(|| woken.take());
     assert!(told.try_recv().is_err());
-    // Permitted meanwhile: the next who listens gets it.
+    // The next listener after the permission was given gets the subscription.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     eventually(|| {
         let listening = listen(&store, &waker);
@@ -210,7 +211,7 @@ fn a_refused_subscription_is_asked_for_again() {
     let (waker, _woken) = waker();
     let listening = listen(&store, &waker);
     eventually(|| listening.is_refused());
-    // A user that is reset, as by the rules above, loses its connections; this one only gains.
+    // A user that is reset, as `rules` do, loses its connections; this command only adds rights.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     let channels = || &store.server.subscriber.state;
     for entry in channels().lock().channels.values_mut() {
@@ -293,7 +294,7 @@ fn an_overlong_message_costs_a_reconnect() {
     stands(&listening, &woken);
     let before = listening.message_count();
     assert_eq!(server.number(&["PUBLISH", CHANNEL, &"x".repeat(3_000_000)]), 1);
-    // Down and up again are two looks for every waiter.
+    // A subscription that breaks and returns wakes every waiter twice.
     eventually(|| listening.message_count() >= before + 2 && listening.is_up());
     assert!(is_woken(&woken));
     store.close();
@@ -356,7 +357,7 @@ fn a_dripping_server_counts_as_silent() {
 }
 
 #[test]
-fn what_gets_longer_than_any_reply_is_not_kept() {
+fn a_reply_beyond_the_limit_is_not_buffered() {
     /// A reply, and what the system keeps of both ends.
     const MOST: usize = 3 * 1024 * 1024;
     for begins in ["+", "$9000000000000\r\n", "*9000000000000\r\n:", "*3\r\n$7\r\nmessage\r\n$2000000\r\n"] {
@@ -379,7 +380,7 @@ fn a_refused_ping_is_a_sign_of_life_too() {
     let subscriber = impatient(&fake, Duration::from_secs(1));
     let (waker, _woken) = waker();
     let listening = subscriber.listen(CHANNEL, &waker).unwrap();
-    // A greeting, a subscription, and three that were refused.
+    // A greeting, a subscription, and three PINGs that were refused.
     eventually(|| fake.commands() >= 5);
     assert!(listening.is_up());
     assert_eq!(fake.connects(), 1);
@@ -422,7 +423,7 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
 fn the_subscription_survives_a_short_stop_of_the_process() {
     const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
     if std::env::var_os(ALONE).is_none() {
-        // In a process of its own: the other tests' times go on.
+        // The test stops its process, so it needs one of its own: other tests measure time.
         let this = std::thread::current();
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         let ended =
@@ -469,7 +470,7 @@ fn two_clients_of_four_threads_each_share_a_lock() {
                 });
             }
         }
-        // Many turns, each of which is a few milliseconds at most.
+        // Enough cycles for many time slices, each of which takes a few milliseconds at most.
         eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 2_000));
         is_over.store(true, Ordering::SeqCst);
     });
@@ -504,7 +505,7 @@ pub(super) fn all_of_many_stand(options: &ServerOptions) {
 
 /// One who goes on listening, as for recalls, is not left out for what an earlier connection may not.
 #[test]
-fn what_was_refused_is_subscribed_to_over_the_next_connection() {
+fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
     let server = Server::start(&[]);
     let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
     server.run(&rules);

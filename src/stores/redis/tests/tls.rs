@@ -155,7 +155,7 @@ fn locks_and_wake_ups_work_over_tls() {
 }
 
 #[test]
-fn who_cannot_prove_to_be_the_server_is_refused() {
+fn a_server_that_cannot_prove_its_name_is_refused() {
     let secured = Secured::start();
     authority(secured.folder.path(), "other");
     for (host, ca, says) in

@@ -50,7 +50,7 @@ fn a_token_lock_is_taken_kept_and_freed() {
 }
 
 #[test]
-fn what_an_earlier_attempt_left_is_adopted_and_kept() {
+fn a_node_of_an_earlier_attempt_is_adopted() {
     both_ways(|server, store| {
         let me = claim(Kind::Token, "lk", 30_000);
         granted(store.attempt(&me, 1, soon()));

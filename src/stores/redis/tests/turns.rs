@@ -130,7 +130,7 @@ fn a_reader_that_does_not_come_is_awaited_once() {
     granted(store.attempt(&by(&writer, QueueMode::Barges), 1, soon()));
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    // Whom nobody awaits the last reader's end is told of.
+    // Without a reservation, the end of the last reader notifies the next waiter.
     server.run(&["DEL", NEXT]);
     let late = waits(Kind::Read, 0);
     granted(store.attempt(&late, 1, soon()));
@@ -205,7 +205,7 @@ fn permits_too_few_for_one_go_to_those_behind_it() {
         assert_eq!(messages.take(), [message(&greedy, "next"), message(&modest, "standby")]);
         assert!(stands(&store, &by(&greedy, QueueMode::IsNext)), "the first still");
         assert_eq!(messages.take().first(), Some(&message(&modest, "next")));
-        // Who gives up passes on what was kept for it.
+        // A waiter that gives up passes its reservation on.
         store.leave_wait_queue(&modest, soon());
         server.run(&["PING"]);
         assert!(matches!(

@@ -111,7 +111,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters are told as ever");
     assert_eq!(line(&server), [client(&second)], "out of the line when told");
 
-    // Kept, whoever asks; but not for one who only tries.
+    // The reservation holds against everybody who waits, but not against a try.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
     match kept(&stranger) {
         Attempt::InWaitQueue { retry_after: Some(after), .. } => {
@@ -135,7 +135,7 @@ fn a_reservation_lasts_as_the_link_needs() {
         let ask = ACQUIRE.on(&["k"]).arg(claim.owner).arg(1_u32).arg(30_000_u64).arg(queue_mode);
         store.server.connections.call(&ask, soon()).unwrap()
     };
-    // A busy machine reads the time that is left late, so no round shows more than there was.
+    // A busy machine reads the rest of a reservation late: each round shows at most what was left.
     let left = (0..20).map(|_| {
         let (holder, near, far) = (waiter(), waiter(), waiter());
         granted(store.attempt(&holder, 1, soon()));
@@ -165,7 +165,7 @@ fn a_try_takes_a_reserved_lock() {
     let (next, trying) = (waiter(), by(&waiter(), QueueMode::Barges));
     server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
     granted(store.attempt(&trying, 1, soon()));
-    // Told, and found it taken: it comes before those who came since.
+    // The notified client found the lock taken: its place is before those that came since.
     let other = waiter();
     queued(&store, &other);
     queued(&store, &by(&next, QueueMode::IsNext));
@@ -177,7 +177,7 @@ fn a_try_takes_a_reserved_lock() {
 fn a_lock_is_kept_for_nobody_for_long() {
     let server = Server::start(&[]);
     let store = server.store();
-    // As a promoted replica could keep it, whose clock is behind.
+    // A promoted replica whose clock is behind could keep such a reservation.
     server.run(&["SET", NEXT, &client(&waiter()), "PX", "5000"]);
     granted(store.attempt(&waiter(), 1, soon()));
     server.run(&["DEL", "k"]);
@@ -253,11 +253,12 @@ fn silent_clients_leave_the_wait_queue() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    // Behind the dead: places of one second are in the order of the second in which their clients last asked.
+    // Behind the dead entries. Clients that joined within one second are ordered by the second of their
+    // last question.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
-    // In the order in which they came; whoever asks again keeps its place, and its time.
+    // Clients are in the order in which they joined; asking again keeps the place and its time.
     assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     stand(&server, &places);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
@@ -298,7 +299,7 @@ fn only_a_poll_extends_the_wait_queue() {
     server.run(&["PEXPIRE", LINE, "20000"]);
     queued(&store, &by(&second, QueueMode::InWaitQueue));
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
-    // Of a line of the dead nobody else does.
+    // No other client removes a queue of dead entries.
     server.run(&["DEL", LINE]);
     stand(&server, &[(&client(&waiter()), 50, 30)]);
     server.run(&["PEXPIRE", LINE, "1000"]);
@@ -378,20 +379,20 @@ fn a_leaving_client_passes_its_reservation_on() {
     };
     leave(&first);
     assert_eq!(messages.take(), [message(&second, "standby")]);
-    // Told, and gone: the lock is free, and goes to the next.
+    // The notified client is gone: the lock is free, and goes to the next.
     server.run(&["DEL", "k"]);
     server.run(&["ZREM", LINE, &client(&second)]);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&third, "next")]);
     assert_eq!(line(&server), [""; 0]);
-    // It is held by then: nobody is notified that it is free.
+    // The lock is held when the notified client leaves: nobody is told that it is free.
     granted(store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()));
     queued(&store, &first);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&first, "standby")]);
-    // The client that was notified that it is next is so still when another leaves.
+    // The client notified as the next stays the next when another leaves.
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&first);
     assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));
@@ -446,7 +447,7 @@ fn the_first_waiter_recalls_a_cached_lock() {
     assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "a look changes nothing");
     server.run(&["HDEL", "k", "leasehold:kept"]);
     assert_eq!(look(), CachedCheck::Wanted, "its recall was lost");
-    // To another owner here it is as any hold.
+    // For another owner of this client the handed-off lock is an ordinary hold.
     let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:kept"]), Value::Int(0));
@@ -645,7 +646,7 @@ fn a_release_reports_missing_queue_rights() {
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules:?}");
-            // After a while it goes by the wait queue again, and the next release says so again.
+            // Once the refusal is forgotten, the store uses the wait queue again; the next release is refused.
             store.server.queue_rights.refused.forget();
             granted(store.attempt(&holder, 1, soon()));
             assert!(!store.is_refused(), "{way}");

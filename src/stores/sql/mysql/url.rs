@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mode_is_refused_without_repeating_the_url() {
+    fn bad_modes_are_refused_without_repeating_the_url() {
         for query in ["ssl-mode=PREFERRED", "ssl-mode=", "require_ssl=true"] {
             let error = read(&format!("mysql://u:S3CR3T@localhost/x?{query}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{query}");

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused_without_repeating_the_url() {
+    fn bad_tls_parameters_are_refused_without_repeating_the_url() {
         for query in
             ["sslmode=allow", "sslmode=", "sslcert=/a", "sslmode=disable&sslrootcert=/a", "sslrootcert=%4"]
         {

@@ -320,7 +320,7 @@ mod tests {
         });
     }
 
-    /// Its files may be back in place since: that is not enough.
+    /// A connection ended because its files were away stays unusable when they are back.
     #[test]
     fn a_connection_that_was_ended_is_not_used_again() {
         let (folder, path) = at_rest();

@@ -83,10 +83,10 @@ fn an_unasked_message_is_no_reply() {
 }
 
 #[test]
-fn that_the_server_hangs_up_is_told_once_whoever_notices() {
+fn a_hang_up_of_the_server_is_reported_once() {
     let (shared, pool) = (SharedConnection::new(), pool());
     assert!(!shared.hung_up(), "there is no connection yet");
-    // One that nobody uses.
+    // A connection that nobody uses at the moment.
     let (reply, mut server) = first(&shared, &pool);
     assert!(!shared.hung_up(), "a reply is awaited");
     server.write_all(b":1\r\n").unwrap();
@@ -95,7 +95,7 @@ fn that_the_server_hangs_up_is_told_once_whoever_notices() {
     drop(server);
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // One that somebody reads.
+    // A connection whose reader notices the end.
     let (reply, server) = first(&shared, &pool);
     drop(server);
     shared.wait(&reply).unwrap_err();
@@ -129,7 +129,7 @@ fn a_reply_to_what_was_not_sent_is_no_reply() {
     server.write_all(b":2\r\n").unwrap();
     let two = shared.out.lock().awaited.front().cloned().unwrap();
     assert!(!shared.read_some(&mut reading, soon(), false));
-    // It had not left.
+    // The second request had not been sent, so it is refused, not unknown.
     assert!(matches!(two.state.lock().outcome, Some(Err(Failure::Refused(_)))));
 }
 
@@ -144,7 +144,7 @@ fn nobody_waits_for_a_connect_but_those_who_need_it() {
         let connecting = || connecting(&shared, &begun, &may_go_on);
         std::thread::Builder::new().spawn_scoped(scope, connecting).unwrap();
         has_begun.recv().unwrap();
-        // The watchdog, and the end of the client.
+        // Neither the watchdog nor the client's end waits for the connect.
         let others = || {
             shared.poll_completions();
             shared.close(soon());
@@ -174,8 +174,8 @@ fn all_hear_of_an_end_before_a_new_connection() {
         let reader = std::thread::Builder::new().spawn_scoped(scope, || shared.wait(&one)).unwrap();
         drop(server);
         is_told.recv().unwrap();
-        // The owner of a release of unknown outcome has not been notified yet: nothing may be asked that
-        // could be taken for something newer.
+        // The owner of a release of unknown outcome does not know of it yet: a request sent now could be
+        // taken for a newer one.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(None, question, deadline, None, |_by| Ok(next));
@@ -189,7 +189,7 @@ fn all_hear_of_an_end_before_a_new_connection() {
 }
 
 #[test]
-fn who_gives_up_late_leaves_the_next_connection_alone() {
+fn a_late_give_up_spares_the_next_connection() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, server) = first(&shared, &pool);
     drop(server);
@@ -206,7 +206,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
     let (one, old) = first(&shared, &pool);
     let much = vec![b'x'; 8 << 20];
     std::thread::scope(|scope| {
-        // More than the socket takes, and nobody reads it.
+        // More bytes than the socket buffers, while nobody reads them.
         let (connected, has_connected) = bounded::<()>(1);
         let (shared, much) = (&shared, &much);
         let stuck = move || {
@@ -232,7 +232,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
         assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
         connected.send(()).unwrap();
         stuck.join().unwrap().unwrap_err();
-        // That its write failed is no news of the next one.
+        // The failed write concerned the old connection, not the next one.
         let three = ask(shared, None);
         server.write_all(b":3\r\n").unwrap();
         assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
@@ -250,7 +250,8 @@ fn few_requests_are_left_to_the_reader_and_many_are_written() {
         replies.push(ask(&shared, None));
         assert_eq!(shared.out.lock().unsent, left);
     }
-    // The reader may be busy with those it wakes, and the server with nothing.
+    // The reader may be busy waking others while the server has nothing to do: the requests must not wait
+    // for it.
     replies.push(ask(&shared, None));
     assert_eq!(shared.out.lock().unsent, 0);
     server.write_all(b":1\r\n".repeat(replies.len()).as_slice()).unwrap();
