@@ -123,7 +123,7 @@ pub(crate) struct Renewable<T> {
     fresh: Duration,
 }
 
-/// A form, and its origin.
+/// What was made of the secrets, and the secrets that it was made of.
 pub(crate) struct Made<T> {
     of: Arc<Secrets>,
     pub(crate) form: Arc<T>,

@@ -582,13 +582,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_has_no_contradiction() {
+    fn claps_own_checks_accept_the_arguments() {
         help::command().debug_assert();
     }
 
     /// The commands that a page shows can be typed so.
     #[test]
-    fn every_line_of_the_pages_can_be_read() {
+    fn commands_of_the_pages_can_be_parsed() {
         let mut count = 0;
         for page in
             ["README.md", "docs/command-line.md", "docs/deploying.md", "docs/operating.md", "cli/README.md"]

@@ -200,7 +200,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
             engine.tell_if_ended(hold, claim, now);
             match answer {
-                // Once its window has ended it stays lost, whatever the store says later.
+                // A hold whose window has ended stays lost, whatever the store answers.
                 Ok(true) => {
                     if hold.is_live(now, &engine.reporter) && !hold.confirm(sent, claim.lease, &engine.clock)
                     {

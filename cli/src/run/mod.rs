@@ -211,7 +211,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
 /// unrenewed.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
-    // Longer than the request may take: until then it is nobody else's.
+    // Only if the lock outlasts the request: otherwise the request could free another owner's lock.
     let is_kept = shown.remaining.is_some_and(|left| left > 2 * store::environment().command_timeout);
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)

@@ -245,7 +245,8 @@ impl ClusterStore {
         let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
         let mut groups: Vec<ClusterGroup> = Vec::new();
         for (index, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
-            // These use another connection than an unread release anyway.
+            // The current primary will do: batches need no order behind unread releases, which use another
+            // connection.
             match self.topology.primary(slot(claim.name.key()), deadline) {
                 Ok(node) => ClusterGroup::add(&mut groups, SlotPlace { node, asking: false }, index, claim),
                 Err(error) => *answer = Some(Err(Failure::Refused(error))),

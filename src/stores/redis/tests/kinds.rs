@@ -248,7 +248,7 @@ fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
     server.run(&["RPUSH", QUEUE, who]);
 }
 
-/// Has one of Redisson's that is first get the lock, or give up: it takes its wait off all times.
+/// As when Redisson's first waiter is granted the lock or gives up: its wait is taken off all expiries.
 fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
     assert_eq!(list(server, &["LRANGE", QUEUE, "0", "0"]), [who]);
     server.run(&["LPOP", QUEUE]);
