@@ -85,7 +85,7 @@ impl LockName {
 /// assert_ne!(LockClient::in_memory().id(), client.id());
 /// assert_eq!(client.current_owner().client(), client.id());
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(Uuid);
 
 impl ClientId {
@@ -144,12 +144,6 @@ impl fmt::Display for ClientId {
 impl serde::Serialize for ClientId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl fmt::Debug for ClientId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientId({self})")
     }
 }
 

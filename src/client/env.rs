@@ -268,24 +268,20 @@ fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     text.split_whitespace().map(node).collect()
 }
 
-#[cfg(feature = "tls")]
-fn secured(
-    builder: ClientBuilder,
-    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
-) -> Result<ClientBuilder> {
-    let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
-    let identity = variables.pair("LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY")?;
-    Ok(identity
-        .into_iter()
-        .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
-}
-
 /// Refused rather than ignored without the feature.
-#[cfg(not(feature = "tls"))]
 fn secured(
     builder: ClientBuilder,
     variables: &Variables<impl Fn(&str) -> Option<OsString>>,
 ) -> Result<ClientBuilder> {
+    #[cfg(feature = "tls")]
+    let builder = {
+        let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
+        let identity = variables.pair("LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY")?;
+        identity
+            .into_iter()
+            .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key))
+    };
+    #[cfg(not(feature = "tls"))]
     for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
         if variables.text(name)?.is_some() {
             let words = format!("{name} cannot be used: this build lacks the feature \"tls\"");

@@ -8,7 +8,6 @@ mod paused;
 pub(crate) mod settings;
 mod unwind;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +69,7 @@ pub use paused::PausedClient;
 /// assert_eq!(left, 41);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LockClient {
     engine: Arc<Engine>,
 }
@@ -733,12 +732,6 @@ impl LockClient {
     /// observer calls it within a call of this client.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.shutdown()
-    }
-}
-
-impl fmt::Debug for LockClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockClient").field("id", &self.engine.id).finish_non_exhaustive()
     }
 }
 
