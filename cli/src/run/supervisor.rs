@@ -1,6 +1,5 @@
 //! The process that holds the lock: tells its helper until when, forwards signals, and reports the end.
 
-use std::ffi::OsString;
 use std::io::{IoSlice, stdin};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,7 +41,6 @@ pub(crate) struct Task<'a> {
     pub(crate) strict: bool,
     /// The signal for the command when others wait for the lock.
     pub(crate) on_contended: Option<i32>,
-    pub(crate) command: &'a [OsString],
     pub(crate) office: Option<&'a Office>,
 }
 
@@ -137,7 +135,7 @@ impl Helper {
         let Times { grace, margin, .. } = times;
         let (on_lost, inherited) = (task.terms.on_lost, caught.inherited);
         let mut command = Part::Helper(HelperArgs { say, grace, margin, on_lost, inherited }).program()?;
-        command.args(task.command);
+        command.args(&task.terms.command);
         command.env("LEASEHOLD_NAME", task.name).env("LEASEHOLD_OWNER", guard.owner().to_string());
         command.env("LEASEHOLD_UNDER", under(guard));
         match guard.fencing_token() {
@@ -338,7 +336,7 @@ impl Supervisor<'_> {
                 self.was_never_begun = true;
                 let error = std::io::Error::from_raw_os_error(errno);
                 let program =
-                    self.task.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+                    self.task.terms.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
                 let is_there = error.kind() != std::io::ErrorKind::NotFound;
                 let exit = if is_there { Exit::CannotRun } else { Exit::NotFound };
                 Some(Ended::Not(self.say.error(&format!("{program} cannot be run: {error}"), exit)))
