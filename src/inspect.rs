@@ -335,37 +335,20 @@ impl fmt::Display for Inspection {
             (_, Some(count)) => write!(f, ", {count} to be had")?,
             (_, None) => f.write_str(if self.is_held() { ", held" } else { ", free" })?,
         }
-        if let Some(remaining) = self.remaining {
-            write!(f, ", {}", lease_left(remaining))?;
-        }
-        if let Some(fence) = self.fencing_token {
-            write!(f, ", last token {fence}")?;
-        }
-        if let Some(listeners) = self.listeners.filter(|listeners| *listeners > 0) {
-            write!(f, ", {listeners} clients listen")?;
-        }
+        part(f, "", self.remaining.map(lease_left), "")?;
+        part(f, "last token ", self.fencing_token, "")?;
+        part(f, "", self.listeners.filter(|listeners| *listeners > 0), " clients listen")?;
         self.holders.iter().try_for_each(|holder| write!(f, "\n  held by {holder}"))?;
         for permit in &self.permits {
-            write!(
-                f,
-                "\n  out: {}{}, {}",
-                permit.id,
-                own(permit.by_this_client),
-                lease_left(permit.remaining)
-            )?;
+            let (own, left) = (own(permit.by_this_client), lease_left(permit.remaining));
+            write!(f, "\n  out: {}{own}, {left}", permit.id)?;
         }
         more(f, self.permits_out, self.permits.len(), "")?;
         for (place, waiter) in self.waiters.iter().enumerate() {
             write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
-            if let Some(remaining) = waiter.remaining {
-                write!(f, ", counts as alive for {}", span(remaining))?;
-            }
-            if let Some(waiting_for) = waiter.waiting_for {
-                write!(f, ", for {} now", span(waiting_for))?;
-            }
-            if let Some(place) = &waiter.location {
-                write!(f, ", {place}")?;
-            }
+            part(f, "counts as alive for ", waiter.remaining.map(span), "")?;
+            part(f, "for ", waiter.waiting_for.map(span), " now")?;
+            part(f, "", waiter.location.as_ref(), "")?;
         }
         more(f, self.waiting, self.waiters.len(), if self.waiting_at_least { ", at least" } else { "" })
     }
@@ -411,39 +394,33 @@ impl fmt::Display for Mode {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.owner, own(self.by_this_client))?;
-        if let Some(mode) = self.mode {
-            write!(f, ", {mode}")?;
-        }
-        if let Some(holds) = self.hold_count.filter(|holds| *holds != 1) {
-            write!(f, ", {holds} times")?;
-        }
-        if self.is_leader {
-            f.write_str(", as the leader")?;
-        }
-        if let Some(held_for) = self.held_for {
-            write!(f, ", for {} now", span(held_for))?;
-        }
-        if let Some(remaining) = self.remaining {
-            write!(f, ", {}", lease_left(remaining))?;
-        }
-        if let Some(ends_within) = self.ends_within {
-            write!(f, ", ends in {} at the latest", span(ends_within))?;
-        }
-        self.location.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
+        part(f, "", self.mode, "")?;
+        part(f, "", self.hold_count.filter(|holds| *holds != 1), " times")?;
+        part(f, "", self.is_leader.then_some("as the leader"), "")?;
+        part(f, "for ", self.held_for.map(span), " now")?;
+        part(f, "", self.remaining.map(lease_left), "")?;
+        part(f, "ends in ", self.ends_within.map(span), " at the latest")?;
+        part(f, "", self.location.as_ref(), "")
     }
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "on {} in process {}", self.host, self.pid)?;
-        if !self.thread.is_empty() {
-            write!(f, ", thread {}", self.thread)?;
-        }
-        if !self.program.is_empty() {
-            write!(f, ", program {}", self.program)?;
-        }
-        self.label.as_ref().map_or(Ok(()), |label| write!(f, ", {label}"))
+        part(f, "thread ", Some(&self.thread).filter(|name| !name.is_empty()), "")?;
+        part(f, "program ", Some(&self.program).filter(|name| !name.is_empty()), "")?;
+        part(f, "", self.label.as_ref(), "")
     }
+}
+
+/// A part of a line, if there is a value.
+fn part(
+    f: &mut fmt::Formatter<'_>,
+    before: &str,
+    value: Option<impl fmt::Display>,
+    behind: &str,
+) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, ", {before}{value}{behind}"))
 }
 
 fn lease_left(left: Duration) -> String {
