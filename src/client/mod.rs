@@ -427,27 +427,25 @@ impl LockClient {
         let asked = [Kind::Mutex, Kind::Token].map(|kind| RedisLock::new(engine, kind, PING));
         let lock = asked.iter().find(|lock| lock.checked("ping").is_ok());
         let lock = lock.or(asked.first());
-        match lock.map_or(Ok(()), |lock| lock.ask("ping")) {
-            Err(error) if !matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::WrongType) => {
-                Err(error)
-            }
-            Ok(()) | Err(_) => {
-                let wakeups = match (engine.store.capabilities().wakes, engine.reporter.can_wake()) {
-                    (false, _) => Wakeups::Polled,
-                    (true, false) => Wakeups::Down,
-                    (true, true) => Wakeups::Working,
-                };
-                let latency = engine.clock.now().since(begun);
-                let table = engine.store.capabilities().table;
-                Ok(Health {
-                    store: engine.options.store,
-                    latency,
-                    wakeups,
-                    table: table.map(|table| table.name.clone()),
-                    other_tables: table.map(|table| table.others.clone()).unwrap_or_default(),
-                })
-            }
+        if let Err(error) = lock.map_or(Ok(()), |lock| lock.ask("ping"))
+            && !matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::WrongType)
+        {
+            return Err(error);
         }
+        let latency = engine.clock.now().since(begun);
+        let capabilities = engine.store.capabilities();
+        let wakeups = match (capabilities.wakes, engine.reporter.can_wake()) {
+            (false, _) => Wakeups::Polled,
+            (true, false) => Wakeups::Down,
+            (true, true) => Wakeups::Working,
+        };
+        Ok(Health {
+            store: engine.options.store,
+            latency,
+            wakeups,
+            table: capabilities.table.map(|table| table.name.clone()),
+            other_tables: capabilities.table.map(|table| table.others.clone()).unwrap_or_default(),
+        })
     }
 
     /// Shows the object under a name, of whatever kind, Java's included: who holds it, how often and for how

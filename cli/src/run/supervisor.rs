@@ -61,19 +61,17 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     let granted = Moment::now();
     let times = Times::of(task.window, task.terms.kill_grace);
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
+    let never_begun = |exit| Supervised { exit, was_never_begun: true };
     let contended = match wanted_by_others(task, guard) {
         Ok(contended) => contended,
         Err(error) => {
-            let exit = say.error(&format!("--on-contended: {}", store::text(&error)), Exit::Usage);
-            return Supervised { exit, was_never_begun: true };
+            let words = format!("--on-contended: {}", store::text(&error));
+            return never_begun(say.error(&words, Exit::Usage));
         }
     };
     let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught, say)) {
         Ok(helper) => helper,
-        Err(error) => {
-            let words = format!("the helper process cannot be started: {error}");
-            return Supervised { exit: say.error(&words, Exit::Internal), was_never_begun: true };
-        }
+        Err(error) => return never_begun(say.internal("the helper process cannot be started", &error)),
     };
     let lost = guard.lost();
     let supervisor = Supervisor {
