@@ -122,8 +122,7 @@ fn messages_name_no_method_and_no_error_number() {
     ] {
         let mut command = leasehold(arguments);
         let limits = [("LEASEHOLD_CONNECT_TIMEOUT", "300ms"), ("LEASEHOLD_RETRY_TIMEOUT", "0s")];
-        let (ended, said) = outcome(command.env("LEASEHOLD_URL", url).envs(limits));
-        assert!(ended == code && said.contains(words), "{url}: {ended}: {said}");
+        let said = ends(command.env("LEASEHOLD_URL", url).envs(limits), code, words);
         for wrong in [" failed:", "os error", "Resource temporarily", "_", "mount"] {
             assert!(!said.replace("LEASEHOLD_", "").contains(wrong), "{url}: {wrong}: {said}");
         }

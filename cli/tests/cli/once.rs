@@ -49,11 +49,8 @@ fn a_job_runs_again_after_its_least_time() {
 fn a_job_that_fails_or_is_killed_counts_as_run() {
     for (script, code) in [("exit 3", 3), ("kill -9 $$", 137)] {
         let server = Server::start();
-        let (ended, said) = outcome(&mut once(&server, ["30s", "60s"], script));
-        assert!(
-            ended == code && said.contains(&format!("job failed with {code}, and counts as run")),
-            "{said}"
-        );
+        let words = format!("job failed with {code}, and counts as run");
+        ends(&mut once(&server, ["30s", "60s"], script), code, &words);
         assert_eq!(outcome(&mut once(&server, ["30s", "60s"], script)).0, 75);
         assert_eq!(runs(&server), 1);
     }
