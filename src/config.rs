@@ -11,7 +11,7 @@ use crate::credentials::Provider;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ident::Owner;
-use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease};
+use crate::time::{checked_lease, checked_span};
 
 /// Shortest lease that the watchdog can renew, at each third of it.
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
@@ -105,6 +105,23 @@ macro_rules! client_options {
 }
 pub(crate) use client_options;
 
+/// Methods of a builder that set one field: `= FIELD: VALUE`.
+macro_rules! setters {
+    ($(
+        $(#[$about:meta])*
+        pub fn $name:ident(mut $self:ident $(, $argument:ident: $type:ty)*) -> Self = $($field:ident).+: $value:expr;
+    )*) => {
+        $(
+            $(#[$about])*
+            pub fn $name(mut $self $(, $argument: $type)*) -> Self {
+                $self.$($field).+ = $value;
+                $self
+            }
+        )*
+    };
+}
+pub(crate) use setters;
+
 macro_rules! structs {
     ($($(#[$about:meta])* $options:ident {
         $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr $(, $variable:literal $set:ident($read:ident) $example:literal)?;)*
@@ -127,20 +144,16 @@ client_options!(structs);
 
 impl Options {
     pub(crate) fn checked(mut self) -> Result<Options> {
-        if self.lease < SHORTEST_RENEWED {
-            let (lease, least) = (self.lease, SHORTEST_RENEWED);
-            return Err(Error::invalid(
-                "connect",
-                format!("a lease of {lease:?} is too short to be renewed: the least is {least:?}"),
-            ));
-        }
+        let (lease, least) = (self.lease, SHORTEST_RENEWED);
+        Error::unless(lease >= least, || {
+            format!("a lease of {lease:?} is too short to be renewed: the least is {least:?}")
+        })?;
         self.lease = checked_lease("connect", self.lease)?;
         check_timeout("command_timeout", self.command_timeout)?;
-        if self.detect_deadlocks_after < MIN_DEADLOCK_AGE {
-            let (after, least) = (self.detect_deadlocks_after, MIN_DEADLOCK_AGE);
-            let words = format!("detect_deadlocks_after of {after:?} is too short: the least is {least:?}");
-            return Err(Error::invalid("connect", words));
-        }
+        let (after, least) = (self.detect_deadlocks_after, MIN_DEADLOCK_AGE);
+        Error::unless(after >= least, || {
+            format!("detect_deadlocks_after of {after:?} is too short: the least is {least:?}")
+        })?;
         Ok(self)
     }
 }
@@ -196,16 +209,11 @@ impl ServerOptions {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
         self.hosts.check_options()?;
-        if self.pool_size == 0 {
-            return Err(Error::invalid("connect", "a pool_size of 0 is too small: the least is 1"));
-        }
-        if self.pool_size > MOST_CONNECTIONS {
-            let size = self.pool_size;
-            return Err(Error::invalid(
-                "connect",
-                format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}"),
-            ));
-        }
+        let size = self.pool_size;
+        Error::unless(size > 0, || "a pool_size of 0 is too small: the least is 1".to_owned())?;
+        Error::unless(size <= MOST_CONNECTIONS, || {
+            format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}")
+        })?;
         self.durable.map_or(Ok(()), Durable::check)?;
         if let ReplicaRule::Required(replicas) = self.replicas {
             check_timeout("time-out for require_replicas", replicas.within)?;
@@ -216,13 +224,9 @@ impl ServerOptions {
     }
 
     pub(crate) fn check_client_name(&self) -> Result<()> {
-        if self.client_name.as_deref().is_some_and(|name| name.contains(|c: char| !c.is_ascii_graphic())) {
-            return Err(Error::invalid(
-                "connect",
-                "the client_name may have printable ASCII characters only, and no spaces",
-            ));
-        }
-        Ok(())
+        let is_plain = self.client_name.iter().all(|name| name.chars().all(|c| c.is_ascii_graphic()));
+        let words = "the client_name may have printable ASCII characters only, and no spaces";
+        Error::unless(is_plain, || words.to_owned())
     }
 }
 
@@ -284,13 +288,8 @@ fn read(file: &PathBuf, meant: impl FnOnce(&str) -> String) -> std::result::Resu
 impl ServerOptions {
     pub(crate) fn checked_for_database(&self) -> Result<&ServerOptions> {
         check_table(&self.table.name)?;
-        if self.database.is_some() {
-            return Err(Error::invalid(
-                "connect",
-                "database() numbers a database of Redis: a SQL database is named in the URL",
-            ));
-        }
-        Ok(self)
+        let words = "database() numbers a database of Redis: a SQL database is named in the URL";
+        Error::unless(self.database.is_none(), || words.to_owned()).map(|()| self)
     }
 }
 
@@ -323,21 +322,9 @@ impl RedlockNode {
     }
 }
 
-impl From<&str> for RedlockNode {
-    fn from(url: &str) -> RedlockNode {
+impl<U: AsRef<str>> From<U> for RedlockNode {
+    fn from(url: U) -> RedlockNode {
         RedlockNode::new(url)
-    }
-}
-
-impl From<&String> for RedlockNode {
-    fn from(url: &String) -> RedlockNode {
-        RedlockNode::new(url)
-    }
-}
-
-impl From<String> for RedlockNode {
-    fn from(url: String) -> RedlockNode {
-        RedlockNode { url, map_names: None }
     }
 }
 
@@ -352,15 +339,12 @@ impl RedlockOptions {
     pub(crate) fn checked(self) -> Result<RedlockOptions> {
         check_timeout("node_timeout", self.node_timeout)?;
         let given = self.nodes.len();
-        if given < FEWEST_NODES {
-            return Err(Error::invalid(
-                "connect",
-                format!(
-                    "Redlock needs at least {FEWEST_NODES} servers: on {given} it is no safer than a lock on one, since no \
-                     majority outlives the loss of a server"
-                ),
-            ));
-        }
+        Error::unless(given >= FEWEST_NODES, || {
+            format!(
+                "Redlock needs at least {FEWEST_NODES} servers: on {given} it is no safer than a lock on one, since no \
+                 majority outlives the loss of a server"
+            )
+        })?;
         Ok(self)
     }
 }
@@ -373,23 +357,15 @@ pub(crate) fn check_table(table: &str) -> Result<()> {
         let starts_well = part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         starts_well && part.len() <= MOST && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    if table.split('.').count() <= 2 && table.split('.').all(is_plain) {
-        return Ok(());
-    }
     let words = "the table's name cannot be used: it has letters, digits and underscores, at most 48, and may have a schema's \
                  name and a dot before it";
-    Err(Error::invalid("connect", words))
+    Error::unless(table.split('.').count() <= 2 && table.split('.').all(is_plain), || words.to_owned())
 }
 
 const FEWEST_NODES: usize = 3;
 
 fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
-    let why = match timeout {
-        _ if timeout < SHORTEST_LEASE => format!("too short: the least is {SHORTEST_LEASE:?}"),
-        _ if timeout > LONGEST_LEASE => format!("too long: the most is {LONGEST_IN_WORDS}"),
-        _ => return Ok(()),
-    };
-    Err(Error::invalid("connect", format!("a {option} of {timeout:?} is {why}")))
+    checked_span("connect", &format!("a {option}"), timeout).map(drop)
 }
 
 impl fmt::Debug for ServerOptions {

@@ -72,17 +72,13 @@ impl ReplicaRule {
 impl Replicas {
     pub(crate) fn check(self, command_timeout: Duration) -> Result<()> {
         let Replicas { count, within } = self;
-        if count == 0 {
-            return Err(Error::invalid("connect", "require_replicas needs a count of at least 1"));
-        }
-        if within >= command_timeout {
-            let words = format!(
+        Error::unless(count > 0, || "require_replicas needs a count of at least 1".to_owned())?;
+        Error::unless(within < command_timeout, || {
+            format!(
                 "a time-out of {within:?} for require_replicas is too long: it must be less than the \
                  command_timeout, {command_timeout:?}"
-            );
-            return Err(Error::invalid("connect", words));
-        }
-        Ok(())
+            )
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::inspect::Location;
+use crate::inspect::{Location, own, span};
 
 /// Threads that wait for each other in a cycle: each waits for a lock that the next one holds, and the last
 /// for one of the first's. From [`LockClient::deadlocks`](crate::LockClient::deadlocks) and
@@ -69,24 +69,13 @@ pub struct DeadlockStep {
     pub is_youngest: bool,
 }
 
-struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{} s", self.0.as_secs(), self.0.subsec_millis() / 100)
-    }
-}
-
 impl fmt::Display for DeadlockStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.owner)?;
-        if self.by_this_client {
-            f.write_str(" (this client)")?;
-        }
+        write!(f, "{}{}", self.owner, own(self.by_this_client))?;
         if !self.location.host.is_empty() {
             write!(f, " {}", self.location)?;
         }
-        let waited = Seconds(self.waiting_for);
+        let waited = span(self.waiting_for);
         write!(f, " holds {:?} and has waited {waited} for {:?}", self.holds, self.waits_for)
     }
 }

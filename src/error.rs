@@ -188,6 +188,11 @@ impl Error {
         Error::new(ErrorKind::InvalidInput, action, detail)
     }
 
+    /// Refuses an option, before anything is connected.
+    pub(crate) fn unless(is_possible: bool, words: impl FnOnce() -> String) -> Result<()> {
+        if is_possible { Ok(()) } else { Err(Error::invalid("connect", words())) }
+    }
+
     pub(crate) fn not_holding(action: &'static str, name: &str, why: NotHeld) -> Error {
         let detail = match &why {
             NotHeld::Expired => {
@@ -331,7 +336,6 @@ impl Error {
         self.inner.work_ran
     }
 
-    /// Whether the server did not answer.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
     }

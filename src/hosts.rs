@@ -33,10 +33,8 @@ const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// Time for each of several addresses before the next is tried, as RFC 8305 advises; and its factor from
 /// round to round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
-/// Most names whose last accepting address is kept.
 const MOST_KEPT: usize = 256;
 
-/// A host's name, or its address.
 #[derive(Clone)]
 pub(crate) struct Host {
     name: Arc<str>,
@@ -195,7 +193,6 @@ impl Hosts {
         }
     }
 
-    /// Lets servers name only these hosts.
     pub(crate) fn allowing(hosts: Vec<String>) -> Hosts {
         Hosts { allowed: Some(hosts), ..Hosts::default() }
     }
@@ -223,7 +220,6 @@ impl Hosts {
         Err(Error::invalid("connect", words))
     }
 
-    /// Refuses a host named by a server that is not allowed.
     pub(crate) fn check(&self, host: &Host) -> Result<()> {
         let Some(allowed) = self.allowed.as_ref().filter(|_| host.is_foreign) else { return Ok(()) };
         let is_own = || self.own.lock().iter().any(|own| is_covered(&host.name, &own.name));

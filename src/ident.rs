@@ -85,7 +85,7 @@ impl LockName {
 /// assert_ne!(LockClient::in_memory().id(), client.id());
 /// assert_eq!(client.current_owner().client(), client.id());
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(Uuid);
 
 impl ClientId {
@@ -144,12 +144,6 @@ impl fmt::Display for ClientId {
 impl serde::Serialize for ClientId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl fmt::Debug for ClientId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientId({self})")
     }
 }
 
@@ -275,12 +269,6 @@ impl fmt::Display for FencingToken {
 /// An owner number that holds nothing.
 pub(crate) const NOBODY: u64 = 0;
 
-/// Never reused in this process.
-fn fresh_number() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(NOBODY + 1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 /// The identity of a thread, in its thread-local storage: a `Weak` to it shows, without a destructor, that
 /// the thread has ended.
 #[derive(Debug)]
@@ -293,7 +281,7 @@ pub(crate) struct ThreadMarker {
 
 impl ThreadMarker {
     fn new() -> ThreadMarker {
-        let number = fresh_number();
+        let number = unbound_number();
         // Has no destructor, so it exists until the thread's very end, and the thread's holds stay its own.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
@@ -334,7 +322,7 @@ impl ThreadMarker {
     /// Existing holds keep theirs. Does nothing if the number has changed already.
     #[expect(clippy::let_underscore_must_use, reason = "failing means that the thread has moved on already")]
     pub(crate) fn retire(&self, number: u64) {
-        let _ = self.number.compare_exchange(number, fresh_number(), Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.number.compare_exchange(number, unbound_number(), Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
@@ -344,9 +332,10 @@ pub(crate) fn thread_name() -> Box<str> {
     thread.name().unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// The number of an owner that is not a thread.
+/// An owner number, never used again in this process: of a thread, or of an owner that is not one.
 pub(crate) fn unbound_number() -> u64 {
-    fresh_number()
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(NOBODY + 1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[cfg(test)]

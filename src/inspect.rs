@@ -24,7 +24,7 @@ use crate::system;
 /// println!("{shown}"); // a line for each holder, permit and waiter
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Inspection {
@@ -78,11 +78,12 @@ pub struct Inspection {
 /// assert_eq!(client.inspect("gate")?.kind, ObjectKind::FencedLock);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ObjectKind {
     /// Nothing: a free lock, an open latch, or an unused name.
+    #[default]
     Absent,
     /// The reentrant lock; also as spin lock or non-reentrant.
     Lock,
@@ -153,7 +154,7 @@ pub enum Mode {
 /// assert_eq!((holder.hold_count, holder.by_this_client), (Some(2), true));
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
@@ -185,17 +186,7 @@ pub struct Holder {
 
 impl Holder {
     pub(crate) fn new(owner: String) -> Holder {
-        Holder {
-            owner,
-            hold_count: None,
-            mode: None,
-            by_this_client: false,
-            remaining: None,
-            held_for: None,
-            ends_within: None,
-            is_leader: false,
-            location: None,
-        }
+        Holder { owner, ..Holder::default() }
     }
 }
 
@@ -308,22 +299,7 @@ impl Location {
 
 impl Inspection {
     pub(crate) fn new(name: &str, kind: ObjectKind) -> Inspection {
-        Inspection {
-            name: name.to_owned(),
-            kind,
-            holders: Vec::new(),
-            remaining: None,
-            fencing_token: None,
-            waiters: Vec::new(),
-            waiting: 0,
-            waiting_at_least: false,
-            listeners: None,
-            count: None,
-            permits: Vec::new(),
-            permits_out: 0,
-            writers_wait: false,
-            a_writer_waits_long: false,
-        }
+        Inspection { name: name.to_owned(), kind, ..Inspection::default() }
     }
 
     /// Whether there are holders; not meaningful for what is counted.
@@ -359,43 +335,25 @@ impl fmt::Display for Inspection {
             (_, Some(count)) => write!(f, ", {count} to be had")?,
             (_, None) => f.write_str(if self.is_held() { ", held" } else { ", free" })?,
         }
-        if let Some(remaining) = self.remaining {
-            write!(f, ", {}", RemainingText(remaining))?;
-        }
-        if let Some(fence) = self.fencing_token {
-            write!(f, ", last token {fence}")?;
-        }
-        if let Some(listeners) = self.listeners.filter(|listeners| *listeners > 0) {
-            write!(f, ", {listeners} clients listen")?;
-        }
+        part(f, "", self.remaining.map(lease_left), "")?;
+        part(f, "last token ", self.fencing_token, "")?;
+        part(f, "", self.listeners.filter(|listeners| *listeners > 0), " clients listen")?;
         self.holders.iter().try_for_each(|holder| write!(f, "\n  held by {holder}"))?;
         for permit in &self.permits {
-            write!(
-                f,
-                "\n  out: {}{}, {}",
-                permit.id,
-                own(permit.by_this_client),
-                RemainingText(permit.remaining)
-            )?;
+            let (own, left) = (own(permit.by_this_client), lease_left(permit.remaining));
+            write!(f, "\n  out: {}{own}, {left}", permit.id)?;
         }
         more(f, self.permits_out, self.permits.len(), "")?;
         for (place, waiter) in self.waiters.iter().enumerate() {
             write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
-            if let Some(remaining) = waiter.remaining {
-                write!(f, ", counts as alive for {}", DurationText(remaining))?;
-            }
-            if let Some(waiting_for) = waiter.waiting_for {
-                write!(f, ", for {} now", DurationText(waiting_for))?;
-            }
-            if let Some(place) = &waiter.location {
-                write!(f, ", {place}")?;
-            }
+            part(f, "counts as alive for ", waiter.remaining.map(span), "")?;
+            part(f, "for ", waiter.waiting_for.map(span), " now")?;
+            part(f, "", waiter.location.as_ref(), "")?;
         }
         more(f, self.waiting, self.waiters.len(), if self.waiting_at_least { ", at least" } else { "" })
     }
 }
 
-/// The entries left out of a list.
 fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize, how: &str) -> fmt::Result {
     match all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX)) {
         0 if how.is_empty() => Ok(()),
@@ -403,7 +361,7 @@ fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize, how: &str) -> fmt::R
     }
 }
 
-fn own(is_own: bool) -> &'static str {
+pub(crate) fn own(is_own: bool) -> &'static str {
     if is_own { " (this client)" } else { "" }
 }
 
@@ -436,67 +394,51 @@ impl fmt::Display for Mode {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.owner, own(self.by_this_client))?;
-        if let Some(mode) = self.mode {
-            write!(f, ", {mode}")?;
-        }
-        if let Some(holds) = self.hold_count.filter(|holds| *holds != 1) {
-            write!(f, ", {holds} times")?;
-        }
-        if self.is_leader {
-            f.write_str(", as the leader")?;
-        }
-        if let Some(held_for) = self.held_for {
-            write!(f, ", for {} now", DurationText(held_for))?;
-        }
-        if let Some(remaining) = self.remaining {
-            write!(f, ", {}", RemainingText(remaining))?;
-        }
-        if let Some(ends_within) = self.ends_within {
-            write!(f, ", ends in {} at the latest", DurationText(ends_within))?;
-        }
-        self.location.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
+        part(f, "", self.mode, "")?;
+        part(f, "", self.hold_count.filter(|holds| *holds != 1), " times")?;
+        part(f, "", self.is_leader.then_some("as the leader"), "")?;
+        part(f, "for ", self.held_for.map(span), " now")?;
+        part(f, "", self.remaining.map(lease_left), "")?;
+        part(f, "ends in ", self.ends_within.map(span), " at the latest")?;
+        part(f, "", self.location.as_ref(), "")
     }
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "on {} in process {}", self.host, self.pid)?;
-        if !self.thread.is_empty() {
-            write!(f, ", thread {}", self.thread)?;
-        }
-        if !self.program.is_empty() {
-            write!(f, ", program {}", self.program)?;
-        }
-        self.label.as_ref().map_or(Ok(()), |label| write!(f, ", {label}"))
+        part(f, "thread ", Some(&self.thread).filter(|name| !name.is_empty()), "")?;
+        part(f, "program ", Some(&self.program).filter(|name| !name.is_empty()), "")?;
+        part(f, "", self.label.as_ref(), "")
     }
 }
 
-/// A remaining time in words.
-struct RemainingText(Duration);
+/// A part of a line, if there is a value.
+fn part(
+    f: &mut fmt::Formatter<'_>,
+    before: &str,
+    value: Option<impl fmt::Display>,
+    behind: &str,
+) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, ", {before}{value}{behind}"))
+}
 
-impl fmt::Display for RemainingText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Duration::MAX => f.write_str("without an end"),
-            Duration::ZERO => f.write_str("its lease has run out"),
-            left => write!(f, "lease of {}", DurationText(left)),
-        }
+fn lease_left(left: Duration) -> String {
+    match left {
+        Duration::MAX => "without an end".to_owned(),
+        Duration::ZERO => "its lease has run out".to_owned(),
+        left => format!("lease of {}", span(left)),
     }
 }
 
-/// A rounded time in words.
-struct DurationText(Duration);
-
-impl fmt::Display for DurationText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
-        match (days, hours, minutes) {
-            (0, 0, 0) => write!(f, "{}.{} s", seconds, self.0.subsec_millis() / 100),
-            (0, 0, _) => write!(f, "{minutes} min {} s", seconds % 60),
-            (0, _, _) => write!(f, "{hours} h {} min", minutes % 60),
-            _ => write!(f, "{days} d {} h", hours % 24),
-        }
+pub(crate) fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}.{} s", time.subsec_millis() / 100),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, _, _) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::sync::{Mutex, Waker};
 /// drop(holder);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Interrupt {
     shared: Arc<InterruptState>,
 }
@@ -36,7 +36,6 @@ pub struct Interrupt {
 #[derive(Default)]
 struct InterruptState {
     is_set: AtomicBool,
-    /// Current sleepers, by number.
     sleepers: Mutex<InterruptSleepers>,
 }
 
@@ -62,7 +61,7 @@ impl Interrupt {
     /// Makes a token that is not interrupted.
     #[must_use]
     pub fn new() -> Interrupt {
-        Interrupt { shared: Arc::default() }
+        Interrupt::default()
     }
 
     /// Interrupts all waits with this token, now and in future. Repeating it does nothing.
@@ -97,12 +96,6 @@ impl Interrupt {
             waker.wake();
         }
         Wakes { shared: &self.shared, id }
-    }
-}
-
-impl Default for Interrupt {
-    fn default() -> Interrupt {
-        Interrupt::new()
     }
 }
 

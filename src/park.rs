@@ -12,7 +12,6 @@ use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// Why a parked thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// The waker was used, perhaps for a reason that is gone: check again.
@@ -32,7 +31,6 @@ pub(crate) struct Parker {
     asked: Arc<ServiceState>,
 }
 
-/// Requests of stores to a service.
 #[derive(Debug, Default)]
 struct ServiceState {
     bounds_ended: AtomicBool,
@@ -92,7 +90,6 @@ impl Parker {
         &self.waker
     }
 
-    /// The handle that wakes this service from another thread.
     pub(crate) fn service_waker(&self) -> ServiceWaker {
         ServiceWaker {
             waker: self.waker.clone(),

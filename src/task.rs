@@ -3,27 +3,28 @@
 //! A thread owns a hold, and tasks share a thread: to the store they are one owner. So a hold also remembers
 //! its task.
 
+#[cfg(feature = "tokio")]
+use tokio::task::{Id, try_id};
+
+#[cfg(not(feature = "tokio"))]
+type Id = ();
+
+#[cfg(not(feature = "tokio"))]
+fn try_id() -> Option<Id> {
+    None
+}
+
 /// A task, or none. Without the feature `tokio` none is known, so all are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskMarker {
-    #[cfg(feature = "tokio")]
-    id: Option<tokio::task::Id>,
-}
+pub(crate) struct TaskMarker(Option<Id>);
 
 impl TaskMarker {
     /// The task that this thread runs now; none outside of tasks, as in the future of tokio's `block_on`.
     pub(crate) fn current() -> TaskMarker {
-        TaskMarker {
-            #[cfg(feature = "tokio")]
-            id: tokio::task::try_id(),
-        }
+        TaskMarker(try_id())
     }
 
     pub(crate) fn is_some(self) -> bool {
-        #[cfg(feature = "tokio")]
-        let is_some = self.id.is_some();
-        #[cfg(not(feature = "tokio"))]
-        let is_some = false;
-        is_some
+        self.0.is_some()
     }
 }

@@ -72,13 +72,11 @@ impl Clock {
         self.now().plus(duration)
     }
 
-    /// Converts a caller's `instant`.
     #[expect(clippy::disallowed_methods, reason = "the one place that takes an Instant in")]
     pub(crate) fn at(&self, instant: Instant) -> Moment {
         self.after(instant.saturating_duration_since(Instant::now()))
     }
 
-    /// The instant to show a caller for `moment`.
     #[expect(clippy::disallowed_methods, reason = "the one place that hands an Instant out")]
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         let now = Instant::now();

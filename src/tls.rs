@@ -19,10 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::system::Socket;
 
-/// Trusted authorities and the client certificate.
 pub(crate) type Config = Arc<ClientConfig>;
 
-/// Trusts the options' authorities, or the system's.
 pub(crate) fn config(options: &TlsOptions) -> Result<Config> {
     let roots = roots(options.ca.as_deref())?;
     identified(begin(&provider())?.with_root_certificates(roots), options)
@@ -70,14 +68,12 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A configuration without trusted authorities.
 fn begin(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>> {
     ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()
         .map_err(unset)
 }
 
-/// Adds the client certificate.
 fn identified(config: ConfigBuilder<ClientConfig, WantsClientCert>, options: &TlsOptions) -> Result<Config> {
     let Some((certificate, key)) = &options.identity else {
         return Ok(Arc::new(config.with_no_client_auth()));
@@ -205,10 +201,8 @@ fn last_words(tls: &mut ClientConnection, mut socket: &Socket, error: io::Error)
     error
 }
 
-/// The client's end, without a socket.
 pub(crate) type TlsClient = ClientConnection;
 
-/// Begins a connection to `host`.
 pub(crate) fn client(host: &str, config: &Config) -> io::Result<TlsClient> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
@@ -222,7 +216,6 @@ pub(crate) struct TlsStream {
 
 struct TlsSession {
     tls: ClientConnection,
-    /// Bytes read from the socket, not yet processed.
     raw: Box<[u8]>,
     start: usize,
     end: usize,

@@ -43,9 +43,9 @@ impl Cli {
     ) -> Result<Cli, clap::Error> {
         let mut cli = Cli::from_arg_matches(&help::command().try_get_matches_from(words)?)?;
         let command = match &mut cli.action {
-            Action::Run(args) => &mut args.command,
-            Action::Once(args) => &mut args.command,
-            Action::Elect(args) => &mut args.command,
+            Action::Run(args) => &mut args.terms.command,
+            Action::Once(args) => &mut args.terms.command,
+            Action::Elect(args) => &mut args.terms.command,
             _ => return Ok(cli),
         };
         if command.first().is_some_and(|first| first == "--") {
@@ -236,9 +236,6 @@ impl Want {
 pub(crate) struct RunArgs {
     /// The lock's name. One that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
     pub(crate) name: String,
-    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
-    pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) want: Want,
     #[command(flatten)]
@@ -265,9 +262,6 @@ pub(crate) struct RunArgs {
 pub(crate) struct OnceArgs {
     /// The job's name. One that begins with a dash goes behind `--`: `once … -- -name -- COMMAND`.
     pub(crate) name: String,
-    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
-    pub(crate) command: Vec<OsString>,
     /// The time after its begin within which nobody runs it again: longer than the clocks of the machines
     /// differ, shorter than the timer's period.
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -287,9 +281,6 @@ pub(crate) struct OnceArgs {
 pub(crate) struct ElectArgs {
     /// The name of the election. One that begins with a dash goes behind `--`: `elect -- -name -- COMMAND`.
     pub(crate) name: String,
-    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
-    pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) patience: Patience,
     #[command(flatten)]
@@ -457,6 +448,10 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Command")]
 pub(crate) struct Terms {
+    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(help_heading = None)]
+    pub(crate) command: Vec<OsString>,
     /// The command's end when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (that signal
     /// alone), or ignore.
     #[arg(long, value_name = "HOW", default_value = "kill", hide_possible_values = true)]
@@ -477,8 +472,8 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// The name of a run of this command.
-    pub(crate) fn label(&self, command: &[OsString]) -> Option<String> {
-        let base = || Some(Path::new(command.first()?).file_name()?.to_string_lossy().into_owned());
+    pub(crate) fn label(&self) -> Option<String> {
+        let base = || Some(Path::new(self.command.first()?).file_name()?.to_string_lossy().into_owned());
         self.label.clone().or_else(|| crate::secret::variable("LEASEHOLD_LABEL")).or_else(base)
     }
 }
@@ -656,9 +651,9 @@ mod tests {
     #[test]
     fn names_with_a_dash_are_behind_two_dashes() {
         let read = |line: &str| match Cli::read_from(line.split(' ')).map(|cli| cli.action) {
-            Ok(
-                Action::Run(RunArgs { name, command, .. }) | Action::Elect(ElectArgs { name, command, .. }),
-            ) => Some(format!("{name}: {}", command.join(OsStr::new(" ")).display())),
+            Ok(Action::Run(RunArgs { name, terms, .. }) | Action::Elect(ElectArgs { name, terms, .. })) => {
+                Some(format!("{name}: {}", terms.command.join(OsStr::new(" ")).display()))
+            }
             _ => None,
         };
         assert_eq!(read("x run -n -- -job -- sh -c --").as_deref(), Some("-job: sh -c --"));

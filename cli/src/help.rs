@@ -7,7 +7,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::Cli;
-use crate::say::{Exit, Say};
+use crate::say::{Ended, Exit, Say};
 
 const EXAMPLES: &str = "\
 run: leasehold run -n nightly-import ./import.sh
@@ -101,29 +101,23 @@ fn examples(commands: &[&str]) -> impl Iterator<Item = &'static str> {
     entries(EXAMPLES).filter(move |(name, _)| commands.contains(name)).map(|(_, line)| line)
 }
 
-pub(crate) fn man(name: Option<&str>, to: Option<&Path>) -> Exit {
+pub(crate) fn man(name: Option<&str>, to: Option<&Path>) -> Ended {
     let say = Say::plain();
     let mut all = command().disable_help_subcommand(true);
     all.build();
     let Some(to) = to else {
-        let asked = match name {
-            None => Some(&all),
-            Some(name) => all.find_subcommand(name),
-        };
-        let Some(asked) = asked else {
-            return say.error(&format!("there is no command {}", name.unwrap_or_default()), Exit::Usage);
-        };
-        return page(asked, &all).map_or(Exit::Internal, |page| crate::print(&page));
+        let unknown = |name: &str| say.error(&format!("there is no command {name}"), Exit::Usage);
+        let asked = name.map_or(Ok(&all), |name| all.find_subcommand(name).ok_or_else(|| unknown(name)))?;
+        return page(asked, &all).map_or(Err(Exit::Internal), |page| Ok(crate::print(&page)));
     };
     let write = |one: &Command| {
         let file = to.join(format!("{}.1", one.get_display_name().unwrap_or("leasehold")));
         std::fs::write(file, page(one, &all)?)
     };
     let mut pages = std::iter::once(&all).chain(all.get_subcommands());
-    match std::fs::create_dir_all(to).and_then(|()| pages.try_for_each(write)) {
-        Ok(()) => Exit::Success,
-        Err(error) => say.error(&format!("{} cannot be written to: {error}", to.display()), Exit::Internal),
-    }
+    let written = std::fs::create_dir_all(to).and_then(|()| pages.try_for_each(write));
+    written.map_err(|error| say.internal(&format!("{} cannot be written to", to.display()), &error))?;
+    Ok(Exit::Success)
 }
 
 fn page(one: &Command, all: &Command) -> std::io::Result<Vec<u8>> {

@@ -9,17 +9,15 @@ use serde_json::{Value, json};
 
 use crate::args::{Common, Format, LsArgs};
 use crate::job::span;
-use crate::say::{Exit, Say, fitted, json_text, narrow_terminal, plain, print_line};
+use crate::say::{Ended, Exit, Say, fitted, json_text, narrow_terminal, plain, print_line};
 use crate::show::{holder_as_json, place, seconds};
-use crate::store::{self, explain};
+use crate::store::{self, explained};
 
-pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
+pub(crate) fn locks(common: &Common, args: &LsArgs) -> Ended {
     store::asked(common, |client, say| {
         let mut list = client.list(&args.pattern);
-        let mut locks = match list.by_ref().collect::<leasehold::Result<Vec<ListedLock>>>() {
-            Ok(locks) => locks,
-            Err(error) => return explain(&error, say),
-        };
+        let locks = list.by_ref().collect::<leasehold::Result<Vec<ListedLock>>>();
+        let mut locks = locks.map_err(explained(say))?;
         if let Some(host) = &args.host {
             let is_there = |one: &Holder| one.location.as_ref().is_some_and(|place| place.host == *host);
             locks.retain(|lock| lock.holders.iter().any(is_there));
@@ -30,27 +28,27 @@ pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
             Format::Json => locks.iter().for_each(|lock| print_line(&json_text(&lock_as_json(lock)))),
         }
         cost(say, locks.len(), "locks", list.cost());
-        Exit::Success
+        Ok(Exit::Success)
     })
 }
 
-pub(crate) fn clients(common: &Common) -> Exit {
+pub(crate) fn clients(common: &Common) -> Ended {
     store::asked(common, |client, say| {
         let mut clients = client.clients();
         let mut found = 0_usize;
         for one in clients.by_ref() {
-            match one {
-                Ok(one) if one.by_this_client => continue,
-                Ok(one) => print_line(&match common.format {
-                    Format::Text => fitted(&client_lines(&one)),
-                    Format::Json => json_text(&client_as_json(&one)),
-                }),
-                Err(error) => return explain(&error, say),
+            let one = one.map_err(explained(say))?;
+            if one.by_this_client {
+                continue;
             }
+            print_line(&match common.format {
+                Format::Text => fitted(&client_lines(&one)),
+                Format::Json => json_text(&client_as_json(&one)),
+            });
             found += 1;
         }
         cost(say, found, "clients", clients.cost());
-        Exit::Success
+        Ok(Exit::Success)
     })
 }
 

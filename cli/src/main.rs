@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             Say::new(&cli.common).notice("warning", &warning, &serde_json::json!({}));
         }
     }
-    let exit = match &cli.action {
+    let ended = match &cli.action {
         Action::Run(args) => run::run(&cli.common, args),
         Action::Once(args) => run::once(&cli.common, args),
         Action::Elect(args) => run::elect(&cli.common, args),
@@ -68,9 +68,10 @@ fn main() -> ExitCode {
         Action::Top(args) => top::top(&cli.common, args),
         Action::Watch(args) => watch::watch(&cli.common, args),
         Action::Serve(args) => serve::serve(&cli.common, args),
-        Action::Completions { shell } => completions(*shell),
+        Action::Completions { shell } => Ok(completions(*shell)),
         Action::Man { command, to } => help::man(command.as_deref(), to.as_deref()),
     };
+    let exit = ended.unwrap_or_else(|early| early);
     run::end_as_interrupted(exit);
     exit.into()
 }

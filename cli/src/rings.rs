@@ -3,6 +3,7 @@
 use leasehold::{Deadlock, DeadlockStep, LockClient};
 use serde_json::{Value, json};
 
+use crate::job::span;
 use crate::say::plain;
 use crate::show::placed;
 
@@ -35,13 +36,8 @@ pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
     let count = ring.steps.len();
     let mut lines = vec![format!("{first} of {count} thread{}", if count == 1 { "" } else { "s" })];
     lines.extend(ring.steps.iter().map(|step| {
-        let waited = step.waiting_for.as_secs_f64();
-        plain(&format!(
-            "  {} holds {} and has waited {waited:.1} s for {}",
-            who(step),
-            step.holds,
-            step.waits_for
-        ))
+        let (who, holds, waited) = (who(step), &step.holds, span(step.waiting_for));
+        plain(&format!("  {who} holds {holds} and has waited {waited} for {}", step.waits_for))
     }));
     lines
 }

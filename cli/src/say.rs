@@ -55,6 +55,9 @@ impl Exit {
     }
 }
 
+/// How a command ended. `Err`: early, and what stood in its way was said.
+pub(crate) type Ended = Result<Exit, Exit>;
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit.code())
@@ -136,7 +139,11 @@ impl Say {
     }
 
     pub(crate) fn no_thread(self, error: &std::io::Error) -> Exit {
-        self.error(&format!("a thread cannot be started: {error}"), Exit::Internal)
+        self.internal("a thread cannot be started", error)
+    }
+
+    pub(crate) fn internal(self, what: &str, error: &std::io::Error) -> Exit {
+        self.error(&format!("{what}: {error}"), Exit::Internal)
     }
 
     fn write(self, least: Level, event: &str, words: &str, fields: &Value) {

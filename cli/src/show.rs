@@ -6,19 +6,16 @@ use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mod
 use serde_json::{Value, json};
 
 use crate::args::{Common, ForceArgs, Format, PermitsArgs, ShowArgs};
-use crate::job;
+use crate::job::{self, span};
 use crate::rings;
-use crate::say::{Exit, Say, fitted, json_text, plain, print_line};
-use crate::store::{self, explain};
+use crate::say::{Ended, Exit, Say, fitted, json_text, plain, print_line};
+use crate::store::{self, explained};
 
-pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
+pub(crate) fn show(common: &Common, args: &ShowArgs) -> Ended {
     store::asked(common, |client, say| {
         let mut exit = Exit::Success;
         for name in &args.names {
-            let shown = match look(client, name, args.token) {
-                Ok(shown) => shown,
-                Err(error) => return explain(&error, say),
-            };
+            let shown = look(client, name, args.token).map_err(explained(say))?;
             let is_silent = common.quiet && common.format == Format::Text;
             if !is_silent {
                 // Without records, or the right to read them, there is nothing to add.
@@ -33,36 +30,34 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
                 exit = Exit::Found;
             }
         }
-        exit
+        Ok(exit)
     })
 }
 
-pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
+pub(crate) fn force(common: &Common, args: &ForceArgs) -> Ended {
     store::asked(common, |client, say| {
-        let shown = match look(client, &args.name, args.token) {
-            Ok(shown) => shown,
-            Err(error) => return explain(&error, say),
-        };
+        let shown = look(client, &args.name, args.token).map_err(explained(say))?;
         if shown.kind == ObjectKind::Absent || is_lock(&shown) && !shown.is_held() {
             say.notice("free", &format!("{} is held by nobody", args.name), &json!({"name": args.name}));
-            return Exit::Success;
+            return Ok(Exit::Success);
         }
         print(common, &shown, None, &[]);
         if !is_lock(&shown) {
             let exit = if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage };
-            say.error(&impossible(&shown), exit)
+            Err(say.error(&impossible(&shown), exit))
         } else if args.yes {
             say_evicted(client, &shown, say)
         } else {
-            say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it", Exit::Usage)
+            const WORDS: &str = "nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it";
+            Err(say.error(WORDS, Exit::Usage))
         }
     })
 }
 
-pub(crate) fn permits(common: &Common, args: &PermitsArgs) -> Exit {
-    store::asked(common, |client, say| match change(client, common, args, say) {
-        Ok(()) => Exit::Success,
-        Err(error) => explain(&error, say),
+pub(crate) fn permits(common: &Common, args: &PermitsArgs) -> Ended {
+    store::asked(common, |client, say| {
+        change(client, common, args, say).map_err(explained(say))?;
+        Ok(Exit::Success)
     })
 }
 
@@ -106,21 +101,18 @@ pub(crate) fn is_lock(shown: &Inspection) -> bool {
     matches!(shown.kind, Lock | FencedLock | FairLock | ReadWriteLock { .. } | TokenLock)
 }
 
-fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
+fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Ended {
     let name = &shown.name;
-    let (event, words) = match evict(client, shown) {
-        Ok(Forced::Yes) => ("forced", format!("{name} was released by force")),
-        Ok(Forced::WasFree) => ("free", format!("{name} was free already")),
-        Ok(Forced::IsAnothers) => {
-            return say.error(&another(name), Exit::Busy(BUSY));
-        }
-        Ok(Forced::Impossible) => {
-            return say.error(&impossible(shown), Exit::Usage);
-        }
-        Err(error) => return explain(&error, say),
+    let forced = evict(client, shown).map_err(explained(say))?;
+    let words = forced.words(shown);
+    let event = match forced {
+        Forced::Yes => "forced",
+        Forced::WasFree => "free",
+        Forced::IsAnothers => return Err(say.error(&words, Exit::Busy(BUSY))),
+        Forced::Impossible => return Err(say.error(&words, Exit::Usage)),
     };
     say.notice(event, &words, &json!({"name": name}));
-    Exit::Success
+    Ok(Exit::Success)
 }
 
 const BUSY: u8 = 75;
@@ -130,6 +122,18 @@ pub(crate) enum Forced {
     WasFree,
     IsAnothers,
     Impossible,
+}
+
+impl Forced {
+    pub(crate) fn words(&self, shown: &Inspection) -> String {
+        let name = &shown.name;
+        match self {
+            Forced::Yes => format!("{name} was released by force"),
+            Forced::WasFree => format!("{name} was free already"),
+            Forced::IsAnothers => format!("{name} has another holder by now: nothing was done"),
+            Forced::Impossible => impossible(shown),
+        }
+    }
 }
 
 /// Ends the hold that was shown, and no other as far as a check just before can tell.
@@ -162,10 +166,6 @@ fn owners(shown: &Inspection) -> Vec<&str> {
     let mut owners: Vec<&str> = shown.holders.iter().map(|one| one.owner.as_str()).collect();
     owners.sort_unstable();
     owners
-}
-
-pub(crate) fn another(name: &str) -> String {
-    format!("{name} has another holder by now: nothing was done")
 }
 
 pub(crate) fn impossible(shown: &Inspection) -> String {
@@ -275,7 +275,7 @@ pub(crate) fn who(holder: &Holder) -> String {
         words += &format!(", {mode}");
     }
     if let Some(held_for) = holder.held_for {
-        words += &format!(", for {} now", job::span(held_for));
+        words += &format!(", for {} now", span(held_for));
     }
     words
 }

@@ -13,19 +13,17 @@ use crate::args::{Common, Patience};
 use crate::rings;
 use crate::run::hold::place;
 use crate::run::signals::Caught;
-use crate::say::{Exit, Say, without_numbers};
+use crate::say::{Ended, Exit, Say, without_numbers};
 use crate::secret;
 
-pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
+pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended) -> Ended {
     let say = Say::new(common);
     // Reads only: writes no directory entry.
-    let client = match open(common, None, say, |builder| builder.directory(false)) {
-        Ok(client) => client,
-        Err(error) => return unconnected(common, &error, say),
-    };
-    let exit = ask(&client, say);
+    let client = open(common, None, say, |builder| builder.directory(false));
+    let client = client.map_err(|error| unconnected(common, &error, say))?;
+    let ended = ask(&client, say);
     finish(client);
-    exit
+    ended
 }
 
 /// As [`explain`], for a failed connection, where a mismatch of TLS is the likeliest reason.
@@ -135,6 +133,10 @@ fn client_name(label: Option<&str>) -> String {
         .take(60)
         .collect();
     if label.is_empty() { "leasehold-cli".to_owned() } else { format!("leasehold-cli:{label}") }
+}
+
+pub(crate) fn explained(say: Say) -> impl Fn(Error) -> Exit {
+    move |error| explain(&error, say)
 }
 
 pub(crate) fn explain(error: &Error, say: Say) -> Exit {

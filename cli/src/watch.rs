@@ -10,54 +10,44 @@ use serde_json::{Value, json};
 use crate::args::{Common, Format, WatchArgs};
 use crate::clock::{Moment, stamp, wall};
 use crate::run::signals::Caught;
-use crate::say::{Exit, Say, json_text, line, plain};
+use crate::say::{Ended, Exit, Say, json_text, line, plain};
 use crate::show::{placed, seconds};
 use crate::store::{self, explain};
 use crate::system;
 
-pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
+pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Ended {
     let say = Say::new(common);
-    let Ok(caught) = Caught::start() else {
-        return say.error("signals cannot be caught", Exit::Internal);
-    };
+    let caught = Caught::start().map_err(|error| say.internal("signals cannot be caught", &error))?;
     let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));
-    let (ends, ended) = bounded(1);
     let (stop, stopped) = bounded::<()>(0);
     let (common, args) = (common.clone(), args.clone());
     // A poll may take as long as the store needs. A signal must not wait for that.
-    let looking = std::thread::Builder::new().name("looks".to_owned()).spawn(move || {
-        ends.send(look(&common, &args, &stopped)).ok();
-    });
-    if looking.is_err() {
-        return say.error("no thread can be started", Exit::Internal);
-    }
+    let ended = say.on_thread("looks", move || look(&common, &args, &stopped))?;
     let exit = wait(&caught, &ended, end);
     drop(stop);
     exit
 }
 
-fn wait(caught: &Caught, ended: &Receiver<Exit>, end: Moment) -> Exit {
+fn wait(caught: &Caught, ended: &Receiver<Ended>, end: Moment) -> Ended {
     // The timer's clock may stand still while the machine sleeps, so the time is checked now and then.
     const LOOK: Duration = Duration::from_secs(1);
     loop {
         let left = end.since(Moment::now());
         if left.is_zero() {
-            return Exit::Success;
+            return Ok(Exit::Success);
         }
         leasehold::crossbeam_channel::select! {
-            recv(caught.signals) -> signal => return signal.map_or(Exit::Internal, Exit::Signal),
-            recv(ended) -> exit => return exit.unwrap_or(Exit::Internal),
+            recv(caught.signals) -> signal => return Ok(signal.map_or(Exit::Internal, Exit::Signal)),
+            recv(ended) -> ended => return ended.unwrap_or(Err(Exit::Internal)),
             default(left.min(LOOK)) => {}
         }
     }
 }
 
-fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
+fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Ended {
     let say = Say::new(common);
-    let client = match store::open(common, None, say, |builder| store::patient(builder, args.interval)) {
-        Ok(client) => client,
-        Err(error) => return store::unconnected(common, &error, say),
-    };
+    let client = store::open(common, None, say, |builder| store::patient(builder, args.interval));
+    let client = client.map_err(|error| store::unconnected(common, &error, say))?;
     let mut watch = Watch { common, away: false };
     let mut locks: Vec<Watched> =
         args.names.iter().map(|name| Watched { name: name.clone(), last: None }).collect();
@@ -66,16 +56,16 @@ fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
         for lock in &mut locks {
             match watch.look(&client, lock) {
                 Ok(()) => {}
-                Err(End::NobodyReads) => return Exit::Success,
-                Err(End::Refused(error)) => return explain(&error, say),
+                Err(End::NobodyReads) => return Ok(Exit::Success),
+                Err(End::Refused(error)) => return Err(explain(&error, say)),
             }
         }
         if system::is_unread() {
-            return Exit::Success;
+            return Ok(Exit::Success);
         }
         let rest = args.interval.saturating_sub(Moment::now().since(begun));
         if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
-            return Exit::Success;
+            return Ok(Exit::Success);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::client::open::Servers;
 use crate::client::{LockClient, open};
-use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, ServerOptions};
+use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, ServerOptions, setters};
 use crate::copies::{Durable, ReplicaRule, Replicas};
 use crate::credentials::{self, Credentials};
 use crate::engine::store::StoreCell;
@@ -77,26 +77,11 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one request to one server of a [`redlock`](Self::redlock) may take, a tenth of the lease at
-    /// most. A server that exceeds this is left out until it answers again. Defaults to 50 ms.
-    pub fn node_timeout(mut self, timeout: Duration) -> Self {
-        self.node_timeout = Some(timeout);
-        self
-    }
-
     /// Spreads names over the servers of a ring, in place of [`url`](Self::url). Other options apply to all
     /// of them. See [`LockClient::ring`].
     pub fn ring(mut self, ring: Ring) -> Self {
         self.server.url_files.clear();
         self.ring = Some(ring);
-        self
-    }
-
-    /// How long a hold outlives its dead process, unless the call names a lease; renewed after each third of
-    /// it. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the requested session
-    /// time-out, which the servers bound.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease;
         self
     }
 
@@ -108,33 +93,6 @@ impl ClientBuilder {
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
         self.server.command_timeout = timeout;
-        self
-    }
-
-    /// How long connecting may take. Defaults to 3 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.server.connect_timeout = timeout;
-        self
-    }
-
-    /// How long calls keep trying while the server cannot be used, if their deadline allows. Defaults to 10
-    /// s.
-    pub fn retry_timeout(mut self, timeout: Duration) -> Self {
-        self.options.retry_timeout = timeout;
-        self
-    }
-
-    /// The number of connections for requests: up to 4 that all threads share, and the rest, at least one,
-    /// for requests that need a connection of their own. Renewals and wake-ups have one more each. On etcd
-    /// each request has its own. Defaults to 8; at most 10,000.
-    pub fn pool_size(mut self, size: u32) -> Self {
-        self.server.pool_size = size;
-        self
-    }
-
-    /// The ACL user. Defaults to the URL's.
-    pub fn username(mut self, username: impl AsRef<str>) -> Self {
-        self.server.username = Some(username.as_ref().to_owned());
         self
     }
 
@@ -204,12 +162,6 @@ impl ClientBuilder {
         self
     }
 
-    /// The ACL user of the Sentinels themselves. Defaults to none.
-    pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
-        self.server.sentinel_username = Some(username.as_ref().to_owned());
-        self
-    }
-
     /// The password of the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
     pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
         self.server.sentinel_password = Some(password.as_ref().to_owned());
@@ -260,18 +212,6 @@ impl ClientBuilder {
         self
     }
 
-    /// The database number. Defaults to the URL's, or 0.
-    pub fn database(mut self, database: i64) -> Self {
-        self.server.database = Some(database);
-        self
-    }
-
-    /// The connections' name in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
-    pub fn client_name(mut self, name: impl AsRef<str>) -> Self {
-        self.server.client_name = Some(name.as_ref().to_owned());
-        self
-    }
-
     /// Whether this client has an entry in the directory of clients while it holds or waits. Defaults to yes.
     ///
     /// The entry says on which host, in which process, program and thread the client holds or waits;
@@ -284,111 +224,6 @@ impl ClientBuilder {
         self
     }
 
-    /// A text for the client's [directory](Self::directory) entry, such as a job's name. Defaults to none;
-    /// control characters, and what exceeds 64 characters, are left out.
-    pub fn label(mut self, label: impl AsRef<str>) -> Self {
-        self.options.label = Some(label.as_ref().to_owned());
-        self
-    }
-
-    /// A prefix of each lock's key, added after mapping. Defaults to nothing.
-    pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self {
-        prefix.as_ref().clone_into(&mut self.options.key_prefix);
-        self
-    }
-
-    /// Maps a lock's name to its key, as Redisson's `NameMapper`. Defaults to the name itself.
-    pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        self.options.map_names = Some(Arc::new(map));
-        self
-    }
-
-    /// How long a subscription outlives its last waiter. Defaults to 5 s.
-    pub fn unsubscribe_delay(mut self, delay: Duration) -> Self {
-        self.server.unsubscribe_delay = delay;
-        self
-    }
-
-    /// How the members of a cluster notify waiters; for `redis-cluster://` URLs only. Defaults to
-    /// [`ClusterPubSub::Auto`].
-    pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self {
-        self.server.cluster_pub_sub = way;
-        self
-    }
-
-    /// Uses no scripts, for servers that refuse them; only [`LockClient::get_token_lock`] works then.
-    pub fn without_scripts(mut self) -> Self {
-        self.server.scripts = false;
-        self
-    }
-
-    /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
-    /// semaphores, latches and conditions.
-    ///
-    /// Defaults, with a `redis-sentinel://` or `redis-cluster://` URL, to one of the replicas that the server
-    /// reports as connected, within 1 s, or two thirds of the `command_timeout` if that is less. With no
-    /// replica connected the default grants all the same, and reports
-    /// [`Event::NoReplica`] once. With other URLs no replica is waited for.
-    ///
-    /// WAIT, on a connection of its own, asks for the acknowledgements, for all grants before it at once. If
-    /// fewer come within `timeout`, the client releases the lock at once, and the attempt fails with a
-    /// retryable error of kind [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the error, and a wait
-    /// tries again.
-    ///
-    /// # Guarantees
-    /// If `count` is the number of replicas, no failover to one of them forgets a granted lock. With a
-    /// smaller `count`, a replica may be promoted that had not acknowledged. Renewals do not wait: a failover
-    /// keeps the lease that the new master last received, and the client renews at once when it notices the
-    /// failover. Acknowledged means in memory; see [`durable`](Self::durable) for files.
-    ///
-    /// The price: each grant takes a further round trip, and one between servers.
-    pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self {
-        self.server.replicas = ReplicaRule::Required(Replicas { count, within: timeout });
-        self
-    }
-
-    /// Waits for no replica, also with Sentinels and a cluster: a failover may forget the grants of its last
-    /// moments, and such a lock has two owners. See [`require_replicas`](Self::require_replicas).
-    pub fn without_replicas(mut self) -> Self {
-        self.server.replicas = ReplicaRule::Nothing;
-        self
-    }
-
-    /// Grants a lock only when it is on disk: in the append-only file of the server (`local`: 0 or 1) and in
-    /// those of `replicas` replicas. For the kinds of lock, and with the consequences of failing, of
-    /// [`require_replicas`](Self::require_replicas), beside which it stands. Within the time-out given there,
-    /// else within 2 s, or two thirds of the `command_timeout` if that is less. Defaults to no such
-    /// condition.
-    ///
-    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; other servers and stores are refused
-    /// when the client is built. With `appendfsync everysec` a grant takes up to a second, with `always` a
-    /// write to the disk.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use leasehold::LockClient;
-    ///
-    /// let client = LockClient::builder()
-    ///     .url("redis-sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")
-    ///     .durable(1, 1) // on the master's disk, and on one replica's
-    ///     .build()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn durable(mut self, local: u32, replicas: u32) -> Self {
-        self.server.durable = Some(Durable { local, replicas });
-        self
-    }
-
-    /// The trusted authorities, as a PEM file, for `rediss://`, `rediss-sentinel://`, `rediss-cluster://`,
-    /// `etcds://` and `zks://`. Defaults to the system's; for MySQL, to the public ones. With this option a
-    /// database must prove its identity, unless its URL says otherwise; see
-    /// [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
-    #[cfg(feature = "tls")]
-    pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
-        self.server.tls.ca = Some(file.into());
-        self
-    }
-
     /// The client certificate (mutual TLS): a PEM file with its chain, and a PEM file with its private key,
     /// which is read when the client connects, and never shown. Defaults to none.
     #[cfg(feature = "tls")]
@@ -398,65 +233,6 @@ impl ClientBuilder {
         key: impl Into<std::path::PathBuf>,
     ) -> Self {
         self.server.tls.identity = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// The table of a database's locks, `name` or `schema.name`. Defaults to `leasehold_locks`.
-    pub fn table(mut self, name: impl AsRef<str>) -> Self {
-        name.as_ref().clone_into(&mut self.server.table.name);
-        self
-    }
-
-    /// Whether to create the database's table if there is none; that needs no permission if there is one. On
-    /// PostgreSQL no table is created beside one of the same name in another schema, unless
-    /// [`table`](Self::table) names the schema. Defaults to no: see
-    /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
-    pub fn create_schema(mut self, create: bool) -> Self {
-        self.server.table.create = create;
-        self
-    }
-
-    /// Keeps locks without a table, by PostgreSQL's advisory locks or MySQL's `GET_LOCK`. Defaults to rows.
-    ///
-    /// Each hold has its own connection, and ends with it: see [session
-    /// locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks). Only
-    /// [`LockClient::get_lock`] works then, without tokens.
-    pub fn session_locks(mut self) -> Self {
-        self.server.table.session_locks = true;
-        self
-    }
-
-    /// Whether one of the clients that wait for a name polls often for all of them, on MySQL and MariaDB,
-    /// which notify no waiter. Defaults to yes.
-    ///
-    /// The poller costs a connection and a thread in each client with waiters, and some 200 small requests a
-    /// second for each such name. Without it a waiter gets the lock up to 100 ms after its release. See the
-    /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
-    pub fn designated_poller(mut self, is_on: bool) -> Self {
-        self.server.table.designated_poller = is_on;
-        self
-    }
-
-    /// How long a thread that holds a lock waits for another before the client checks for a deadlock.
-    /// Defaults to 1 s; at least 10 ms; `Duration::MAX` never checks.
-    ///
-    /// The client checks then, and after 1, 2, 4, 8, 16 and 30 s, with 50 requests a second at most for all
-    /// its threads. A deadlock is reported as [`Event::Deadlock`].
-    pub fn detect_deadlocks_after(mut self, wait: Duration) -> Self {
-        self.options.detect_deadlocks_after = wait;
-        self
-    }
-
-    /// Whether a wait of this client that is the youngest of a deadlock ends, with an error of kind
-    /// [`Deadlock`](crate::ErrorKind::Deadlock) that names the cycle. Defaults to no.
-    ///
-    /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the
-    /// error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in the
-    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest of
-    /// the other waits does. If the youngest wait is of a client without this option, the deadlock is
-    /// reported and stays.
-    pub fn break_deadlocks(mut self, breaks: bool) -> Self {
-        self.options.break_deadlocks = breaks;
         self
     }
 
@@ -476,34 +252,6 @@ impl ClientBuilder {
     /// ```
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
         self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
-        self
-    }
-
-    /// The observer of this client's events. Defaults to none; without one, and without a subscriber of
-    /// `tracing`, the client writes a line to standard error for each deadlock.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Some(Arc::new(observer));
-        self
-    }
-
-    /// Connects when the client is first used. Defaults to connecting in [`build`](Self::build).
-    ///
-    /// For programs that start before their store. Until a call has connected, each call, in place of
-    /// `build`, returns the error of connecting at once, without a retry, and may take the connect time-out
-    /// besides its own time. On ZooKeeper holds last at most as long as the granted session, whatever the
-    /// client's lease.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::{ErrorKind, LockClient};
-    ///
-    /// // Nobody listens there.
-    /// let client = LockClient::builder().url("redis://127.0.0.1:1").connect_lazily().build()?;
-    /// assert_eq!(client.ping().unwrap_err().kind(), ErrorKind::Unreachable);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn connect_lazily(mut self) -> Self {
-        self.is_lazy = true;
         self
     }
 
@@ -532,7 +280,7 @@ impl ClientBuilder {
         options.place = open::place(&server, servers.urls(&server));
         options.store = open::label(&server, &servers)?;
         let store = if self.is_lazy {
-            open::check(&server, &servers)?;
+            open::check(&server, &servers, options.store)?;
             let (reporter, options) = (Arc::clone(&reporter), options.clone());
             let open = move || open::open(&server, &servers, &mut options.clone(), &reporter);
             StoreCell::later(Box::new(open))
@@ -560,6 +308,186 @@ impl ClientBuilder {
         let reporter = Arc::new(Reporter::new(self.observer));
         let opened: Arc<dyn Store> = Arc::new(store.open());
         LockClient::start(options, store.clock().clone(), opened.into(), reporter)
+    }
+
+    setters! {
+    /// How long one request to one server of a [`redlock`](Self::redlock) may take, a tenth of the lease at
+    /// most. A server that exceeds this is left out until it answers again. Defaults to 50 ms.
+    pub fn node_timeout(mut self, timeout: Duration) -> Self = node_timeout: Some(timeout);
+
+    /// How long a hold outlives its dead process, unless the call names a lease; renewed after each third of
+    /// it. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the requested session
+    /// time-out, which the servers bound.
+    pub fn lease(mut self, lease: Duration) -> Self = options.lease: lease;
+
+    /// How long connecting may take. Defaults to 3 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self = server.connect_timeout: timeout;
+
+    /// How long calls keep trying while the server cannot be used, if their deadline allows. Defaults to 10
+    /// s.
+    pub fn retry_timeout(mut self, timeout: Duration) -> Self = options.retry_timeout: timeout;
+
+    /// The number of connections for requests: up to 4 that all threads share, and the rest, at least one,
+    /// for requests that need a connection of their own. Renewals and wake-ups have one more each. On etcd
+    /// each request has its own. Defaults to 8; at most 10,000.
+    pub fn pool_size(mut self, size: u32) -> Self = server.pool_size: size;
+
+    /// The ACL user. Defaults to the URL's.
+    pub fn username(mut self, username: impl AsRef<str>) -> Self =
+        server.username: Some(username.as_ref().to_owned());
+
+    /// The ACL user of the Sentinels themselves. Defaults to none.
+    pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self =
+        server.sentinel_username: Some(username.as_ref().to_owned());
+
+    /// The database number. Defaults to the URL's, or 0.
+    pub fn database(mut self, database: i64) -> Self = server.database: Some(database);
+
+    /// The connections' name in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
+    pub fn client_name(mut self, name: impl AsRef<str>) -> Self =
+        server.client_name: Some(name.as_ref().to_owned());
+
+    /// A text for the client's [directory](Self::directory) entry, such as a job's name. Defaults to none;
+    /// control characters, and what exceeds 64 characters, are left out.
+    pub fn label(mut self, label: impl AsRef<str>) -> Self = options.label: Some(label.as_ref().to_owned());
+
+    /// Maps a lock's name to its key, as Redisson's `NameMapper`. Defaults to the name itself.
+    pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self =
+        options.map_names: Some(Arc::new(map));
+
+    /// How long a subscription outlives its last waiter. Defaults to 5 s.
+    pub fn unsubscribe_delay(mut self, delay: Duration) -> Self = server.unsubscribe_delay: delay;
+
+    /// How the members of a cluster notify waiters; for `redis-cluster://` URLs only. Defaults to
+    /// [`ClusterPubSub::Auto`].
+    pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self = server.cluster_pub_sub: way;
+
+    /// Uses no scripts, for servers that refuse them; only [`LockClient::get_token_lock`] works then.
+    pub fn without_scripts(mut self) -> Self = server.scripts: false;
+
+    /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
+    /// semaphores, latches and conditions.
+    ///
+    /// Defaults, with a `redis-sentinel://` or `redis-cluster://` URL, to one of the replicas that the server
+    /// reports as connected, within 1 s, or two thirds of the `command_timeout` if that is less. With no
+    /// replica connected the default grants all the same, and reports
+    /// [`Event::NoReplica`] once. With other URLs no replica is waited for.
+    ///
+    /// WAIT, on a connection of its own, asks for the acknowledgements, for all grants before it at once. If
+    /// fewer come within `timeout`, the client releases the lock at once, and the attempt fails with a
+    /// retryable error of kind [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the error, and a wait
+    /// tries again.
+    ///
+    /// # Guarantees
+    /// If `count` is the number of replicas, no failover to one of them forgets a granted lock. With a
+    /// smaller `count`, a replica may be promoted that had not acknowledged. Renewals do not wait: a failover
+    /// keeps the lease that the new master last received, and the client renews at once when it notices the
+    /// failover. Acknowledged means in memory; see [`durable`](Self::durable) for files.
+    ///
+    /// The price: each grant takes a further round trip, and one between servers.
+    pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self =
+        server.replicas: ReplicaRule::Required(Replicas { count, within: timeout });
+
+    /// Waits for no replica, also with Sentinels and a cluster: a failover may forget the grants of its last
+    /// moments, and such a lock has two owners. See [`require_replicas`](Self::require_replicas).
+    pub fn without_replicas(mut self) -> Self = server.replicas: ReplicaRule::Nothing;
+
+    /// Grants a lock only when it is on disk: in the append-only file of the server (`local`: 0 or 1) and in
+    /// those of `replicas` replicas. For the kinds of lock, and with the consequences of failing, of
+    /// [`require_replicas`](Self::require_replicas), beside which it stands. Within the time-out given there,
+    /// else within 2 s, or two thirds of the `command_timeout` if that is less. Defaults to no such
+    /// condition.
+    ///
+    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; other servers and stores are refused
+    /// when the client is built. With `appendfsync everysec` a grant takes up to a second, with `always` a
+    /// write to the disk.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold::LockClient;
+    ///
+    /// let client = LockClient::builder()
+    ///     .url("redis-sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")
+    ///     .durable(1, 1) // on the master's disk, and on one replica's
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn durable(mut self, local: u32, replicas: u32) -> Self =
+        server.durable: Some(Durable { local, replicas });
+
+    /// The trusted authorities, as a PEM file, for `rediss://`, `rediss-sentinel://`, `rediss-cluster://`,
+    /// `etcds://` and `zks://`. Defaults to the system's; for MySQL, to the public ones. With this option a
+    /// database must prove its identity, unless its URL says otherwise; see
+    /// [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
+    #[cfg(feature = "tls")]
+    pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self = server.tls.ca: Some(file.into());
+
+    /// Whether to create the database's table if there is none; that needs no permission if there is one. On
+    /// PostgreSQL no table is created beside one of the same name in another schema, unless
+    /// [`table`](Self::table) names the schema. Defaults to no: see
+    /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
+    pub fn create_schema(mut self, create: bool) -> Self = server.table.create: create;
+
+    /// Keeps locks without a table, by PostgreSQL's advisory locks or MySQL's `GET_LOCK`. Defaults to rows.
+    ///
+    /// Each hold has its own connection, and ends with it: see [session
+    /// locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks). Only
+    /// [`LockClient::get_lock`] works then, without tokens.
+    pub fn session_locks(mut self) -> Self = server.table.session_locks: true;
+
+    /// Whether one of the clients that wait for a name polls often for all of them, on MySQL and MariaDB,
+    /// which notify no waiter. Defaults to yes.
+    ///
+    /// The poller costs a connection and a thread in each client with waiters, and some 200 small requests a
+    /// second for each such name. Without it a waiter gets the lock up to 100 ms after its release. See the
+    /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
+    pub fn designated_poller(mut self, is_on: bool) -> Self = server.table.designated_poller: is_on;
+
+    /// How long a thread that holds a lock waits for another before the client checks for a deadlock.
+    /// Defaults to 1 s; at least 10 ms; `Duration::MAX` never checks.
+    ///
+    /// The client checks then, and after 1, 2, 4, 8, 16 and 30 s, with 50 requests a second at most for all
+    /// its threads. A deadlock is reported as [`Event::Deadlock`].
+    pub fn detect_deadlocks_after(mut self, wait: Duration) -> Self = options.detect_deadlocks_after: wait;
+
+    /// Whether a wait of this client that is the youngest of a deadlock ends, with an error of kind
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) that names the cycle. Defaults to no.
+    ///
+    /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the
+    /// error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in the
+    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest of
+    /// the other waits does. If the youngest wait is of a client without this option, the deadlock is
+    /// reported and stays.
+    pub fn break_deadlocks(mut self, breaks: bool) -> Self = options.break_deadlocks: breaks;
+
+    /// The observer of this client's events. Defaults to none; without one, and without a subscriber of
+    /// `tracing`, the client writes a line to standard error for each deadlock.
+    pub fn observer(mut self, observer: impl Observer) -> Self = observer: Some(Arc::new(observer));
+
+    /// Connects when the client is first used. Defaults to connecting in [`build`](Self::build).
+    ///
+    /// For programs that start before their store. Until a call has connected, each call, in place of
+    /// `build`, returns the error of connecting at once, without a retry, and may take the connect time-out
+    /// besides its own time. On ZooKeeper holds last at most as long as the granted session, whatever the
+    /// client's lease.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold::{ErrorKind, LockClient};
+    ///
+    /// // Nobody listens there.
+    /// let client = LockClient::builder().url("redis://127.0.0.1:1").connect_lazily().build()?;
+    /// assert_eq!(client.ping().unwrap_err().kind(), ErrorKind::Unreachable);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_lazily(mut self) -> Self = is_lazy: true;
+
+    /// A prefix of each lock's key, added after mapping. Defaults to nothing.
+    pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self =
+        options.key_prefix: prefix.as_ref().to_owned();
+
+    /// The table of a database's locks, `name` or `schema.name`. Defaults to `leasehold_locks`.
+    pub fn table(mut self, name: impl AsRef<str>) -> Self = server.table.name: name.as_ref().to_owned();
     }
 }
 

@@ -97,7 +97,7 @@ impl ClientBuilder {
     }
 
     fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Result<ClientBuilder> {
-        let variables = Variables { get };
+        let variables = Variables { get: &get };
         let mut builder = ClientBuilder::default();
         builder.is_from_env = true;
         builder = servers(builder, &variables)?;
@@ -150,11 +150,11 @@ impl ClientBuilder {
 }
 
 /// The environment, or a test's.
-struct Variables<G> {
-    get: G,
+struct Variables<'a> {
+    get: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
+impl Variables<'_> {
     /// The value of a variable, or of the file named in its place.
     fn text(&self, name: &str) -> Result<Option<String>> {
         let value = self.value(name)?;
@@ -200,10 +200,7 @@ impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
     }
 }
 
-fn servers(
-    mut builder: ClientBuilder,
-    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
-) -> Result<ClientBuilder> {
+fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBuilder> {
     let mut given = None;
     let mut is_first = |name: &'static str| match given.replace(name) {
         Some(other) => Err(bad(name, &format!("{other} is set too: set one of them"))),
@@ -268,24 +265,17 @@ fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     text.split_whitespace().map(node).collect()
 }
 
-#[cfg(feature = "tls")]
-fn secured(
-    builder: ClientBuilder,
-    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
-) -> Result<ClientBuilder> {
-    let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
-    let identity = variables.pair("LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY")?;
-    Ok(identity
-        .into_iter()
-        .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key)))
-}
-
 /// Refused rather than ignored without the feature.
-#[cfg(not(feature = "tls"))]
-fn secured(
-    builder: ClientBuilder,
-    variables: &Variables<impl Fn(&str) -> Option<OsString>>,
-) -> Result<ClientBuilder> {
+fn secured(builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBuilder> {
+    #[cfg(feature = "tls")]
+    let builder = {
+        let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
+        let identity = variables.pair("LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY")?;
+        identity
+            .into_iter()
+            .fold(builder, |builder, (certificate, key)| builder.tls_identity(certificate, key))
+    };
+    #[cfg(not(feature = "tls"))]
     for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
         if variables.text(name)?.is_some() {
             let words = format!("{name} cannot be used: this build lacks the feature \"tls\"");

@@ -8,7 +8,6 @@ mod paused;
 pub(crate) mod settings;
 mod unwind;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +69,7 @@ pub use paused::PausedClient;
 /// assert_eq!(left, 41);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LockClient {
     engine: Arc<Engine>,
 }
@@ -428,27 +427,25 @@ impl LockClient {
         let asked = [Kind::Mutex, Kind::Token].map(|kind| RedisLock::new(engine, kind, PING));
         let lock = asked.iter().find(|lock| lock.checked("ping").is_ok());
         let lock = lock.or(asked.first());
-        match lock.map_or(Ok(()), |lock| lock.ask("ping")) {
-            Err(error) if !matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::WrongType) => {
-                Err(error)
-            }
-            Ok(()) | Err(_) => {
-                let wakeups = match (engine.store.capabilities().wakes, engine.reporter.can_wake()) {
-                    (false, _) => Wakeups::Polled,
-                    (true, false) => Wakeups::Down,
-                    (true, true) => Wakeups::Working,
-                };
-                let latency = engine.clock.now().since(begun);
-                let table = engine.store.capabilities().table;
-                Ok(Health {
-                    store: engine.options.store,
-                    latency,
-                    wakeups,
-                    table: table.map(|table| table.name.clone()),
-                    other_tables: table.map(|table| table.others.clone()).unwrap_or_default(),
-                })
-            }
+        if let Err(error) = lock.map_or(Ok(()), |lock| lock.ask("ping"))
+            && !matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::WrongType)
+        {
+            return Err(error);
         }
+        let latency = engine.clock.now().since(begun);
+        let capabilities = engine.store.capabilities();
+        let wakeups = match (capabilities.wakes, engine.reporter.can_wake()) {
+            (false, _) => Wakeups::Polled,
+            (true, false) => Wakeups::Down,
+            (true, true) => Wakeups::Working,
+        };
+        Ok(Health {
+            store: engine.options.store,
+            latency,
+            wakeups,
+            table: capabilities.table.map(|table| table.name.clone()),
+            other_tables: capabilities.table.map(|table| table.others.clone()).unwrap_or_default(),
+        })
     }
 
     /// Shows the object under a name, of whatever kind, Java's included: who holds it, how often and for how
@@ -733,12 +730,6 @@ impl LockClient {
     /// observer calls it within a call of this client.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.shutdown()
-    }
-}
-
-impl fmt::Debug for LockClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockClient").field("id", &self.engine.id).finish_non_exhaustive()
     }
 }
 

@@ -66,45 +66,17 @@ impl Servers {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Backend {
-    Etcd,
-    Postgres,
-    Mysql,
-    Sqlite,
-    Zookeeper,
-    Cluster,
-    Sentinel,
-    Redis,
-}
-
-impl Backend {
-    /// Redis, unless the scheme names another.
-    fn of(url: &str) -> Backend {
-        match scheme(url).as_str() {
-            "etcd" | "etcds" => Backend::Etcd,
-            "postgres" | "postgresql" => Backend::Postgres,
-            "mysql" | "mariadb" => Backend::Mysql,
-            "sqlite" => Backend::Sqlite,
-            "zk" | "zks" => Backend::Zookeeper,
-            "redis-cluster" | "rediss-cluster" => Backend::Cluster,
-            "redis-sentinel" | "rediss-sentinel" => Backend::Sentinel,
-            _ => Backend::Redis,
-        }
-    }
-
-    /// For people; includes the feature's name, if there is one.
-    fn label(self) -> &'static str {
-        match self {
-            Backend::Etcd => "etcd",
-            Backend::Postgres => "postgres",
-            Backend::Mysql => "mysql",
-            Backend::Sqlite => "sqlite",
-            Backend::Zookeeper => "zookeeper",
-            Backend::Cluster => "redis-cluster",
-            Backend::Sentinel => "redis-sentinel",
-            Backend::Redis => "redis",
-        }
+/// The kind of store, for people, with the name of its feature: Redis, unless the scheme names another.
+fn kind(url: &str) -> &'static str {
+    match scheme(url).as_str() {
+        "etcd" | "etcds" => "etcd",
+        "postgres" | "postgresql" => "postgres",
+        "mysql" | "mariadb" => "mysql",
+        "sqlite" => "sqlite",
+        "zk" | "zks" => "zookeeper",
+        "redis-cluster" | "rediss-cluster" => "redis-cluster",
+        "redis-sentinel" | "rediss-sentinel" => "redis-sentinel",
+        _ => "redis",
     }
 }
 
@@ -112,47 +84,33 @@ fn scheme(url: &str) -> String {
     url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
 
+/// The kind of store, for people. Refuses `durable()` for a store that cannot keep that promise.
 pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
-    match servers {
-        Servers::Redlock(_) => Ok("redlock"),
-        Servers::Ring(_) => Ok("ring"),
-        Servers::One => check_scheme(&server.url).map(|()| Backend::of(&server.url).label()),
+    let store = match servers {
+        Servers::Redlock(_) => "redlock",
+        Servers::Ring(_) => "ring",
+        Servers::One => check_scheme(&server.url).map(|()| kind(&server.url))?,
+    };
+    if server.durable.is_some() && store != "ring" && !store.starts_with("redis") {
+        let words = format!(
+            "durable() is for a Redis, its Sentinels, a cluster or a ring: {store} has its own settings for what a restart keeps"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
+    Ok(store)
 }
 
-/// Refuses impossible combinations before connecting.
-pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
-    check_durable(server, servers)?;
+/// Refuses what a client that connects later could not use.
+pub(super) fn check(server: &ServerOptions, servers: &Servers, store: &str) -> Result<()> {
     match servers {
-        Servers::One => {
-            check_scheme(&server.url)?;
-            let has_place = matches!(Backend::of(&server.url), Backend::Redis | Backend::Sentinel);
-            if has_place { check_place(server) } else { Ok(()) }
-        }
+        Servers::One if matches!(store, "redis" | "redis-sentinel") => check_place(server),
+        Servers::One => Ok(()),
         Servers::Redlock(redlock) => redlock
             .nodes
             .iter()
             .try_for_each(|node| check_place(&ServerOptions { url: node.url.clone(), ..server.clone() })),
         Servers::Ring(ring) => ring.clone().checked().map(drop),
     }
-}
-
-fn check_durable(server: &ServerOptions, servers: &Servers) -> Result<()> {
-    let store = match servers {
-        Servers::Redlock(_) => "redlock",
-        Servers::Ring(_) => return Ok(()),
-        Servers::One => match Backend::of(&server.url) {
-            Backend::Redis | Backend::Sentinel | Backend::Cluster => return Ok(()),
-            other => other.label(),
-        },
-    };
-    if server.durable.is_none() {
-        return Ok(());
-    }
-    let words = format!(
-        "durable() is for a Redis, its Sentinels, a cluster or a ring: {store} has its own settings for what a restart keeps"
-    );
-    Err(Error::new(ErrorKind::Unsupported, "connect", words))
 }
 
 #[cfg(feature = "redis")]
@@ -218,34 +176,27 @@ fn open_one(
 ) -> Result<Arc<dyn Store>> {
     #[cfg(not(feature = "zookeeper"))]
     let _ = options;
-    match Backend::of(&server.url) {
+    match kind(&server.url) {
         #[cfg(feature = "etcd")]
-        Backend::Etcd => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
+        "etcd" => Ok(Arc::new(EtcdStore::connect(server, Arc::clone(reporter))?)),
         #[cfg(feature = "postgres")]
-        Backend::Postgres => sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter)),
+        "postgres" => sql::postgres::open(server.checked_for_database()?, Arc::clone(reporter)),
         #[cfg(feature = "mysql")]
-        Backend::Mysql => sql::mysql::open(server.checked_for_database()?),
+        "mysql" => sql::mysql::open(server.checked_for_database()?),
         #[cfg(feature = "sqlite")]
-        Backend::Sqlite => sql::sqlite::open(server.checked_for_database()?),
+        "sqlite" => sql::sqlite::open(server.checked_for_database()?),
         #[cfg(feature = "zookeeper")]
-        Backend::Zookeeper => {
+        "zookeeper" => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
             // ZooKeeper's servers limit the session, and no hold outlives it.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
         #[cfg(feature = "redis")]
-        Backend::Cluster | Backend::Sentinel | Backend::Redis => open_redis(server, reporter),
+        "redis" | "redis-cluster" | "redis-sentinel" => open_redis(server, reporter),
         #[cfg(not(feature = "redis"))]
-        Backend::Cluster | Backend::Sentinel | Backend::Redis => Err(no_redis(&server.url)),
-        #[cfg(not(all(
-            feature = "etcd",
-            feature = "zookeeper",
-            feature = "postgres",
-            feature = "mysql",
-            feature = "sqlite"
-        )))]
-        left_out => Err(crate::hosts::needs_feature(&scheme(&server.url), left_out.label())),
+        "redis" | "redis-cluster" | "redis-sentinel" => Err(no_redis(&server.url)),
+        left_out => Err(crate::hosts::needs_feature(&scheme(&server.url), left_out)),
     }
 }
 
@@ -370,6 +321,7 @@ mod tests {
     use std::error::Error as _;
 
     use super::*;
+    use crate::client::ClientBuilder;
     use crate::hosts::Hosts;
 
     const SECRET: &str = "S3CR3T";
@@ -458,6 +410,16 @@ mod tests {
             cause = error.source();
         }
         texts
+    }
+
+    #[test]
+    fn durable_is_refused_where_the_store_cannot_keep_it() {
+        for url in ["sqlite:///no/such/file", "etcd://127.0.0.1:1", "postgres://u@127.0.0.1:1/d"] {
+            let built = ClientBuilder::default().url(url).durable(1, 0).build();
+            let error = built.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("durable() is for a Redis"), "{error}");
+        }
     }
 
     #[test]

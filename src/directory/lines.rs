@@ -34,6 +34,14 @@ impl Lines {
         self.0.push_str(&format!("{name}={value}\n"));
     }
 
+    pub(super) fn known(&mut self, name: &str, value: Option<impl Display>) {
+        value.into_iter().for_each(|value| self.add(name, value));
+    }
+
+    pub(super) fn mark(&mut self, name: &str, is_so: bool) {
+        self.known(name, is_so.then_some(true));
+    }
+
     pub(super) fn into_text(self) -> String {
         self.0
     }

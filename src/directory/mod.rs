@@ -105,7 +105,7 @@ pub struct ClientInfo {
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockUse {
@@ -151,52 +151,6 @@ pub(crate) struct WaitRecord {
     pub(crate) writers_first: bool,
 }
 
-/// Facts about a client that never change.
-#[derive(Debug, Clone)]
-pub(crate) struct Identity {
-    host: String,
-    boot: String,
-    pid: u32,
-    process_start: Option<u64>,
-    program: String,
-    label: Option<String>,
-}
-
-impl Identity {
-    pub(crate) fn here(label: Option<String>) -> Identity {
-        Identity {
-            host: host(),
-            boot: shown(&system::boot_id().unwrap_or_default()),
-            pid: std::process::id(),
-            process_start: system::process_start(),
-            program: program(),
-            label,
-        }
-    }
-
-    pub(crate) fn info(&self, id: ClientId, age: Duration, uses: Vec<LockUse>, unlisted: u64) -> ClientInfo {
-        let Identity { host, boot, pid, process_start, program, label } = self.clone();
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let (written, by_this_client) = (Duration::ZERO, true);
-        ClientInfo {
-            id,
-            host,
-            boot_id: boot,
-            pid,
-            process_start,
-            program,
-            label,
-            version,
-            age,
-            written_ago: written,
-            by_this_client,
-            uses,
-            unlisted,
-            is_cut: false,
-        }
-    }
-}
-
 pub(crate) fn host() -> String {
     shown(&system::host_name())
 }
@@ -212,6 +166,40 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 impl ClientInfo {
+    fn new(id: ClientId, host: String, pid: u32, program: String, label: Option<String>) -> ClientInfo {
+        ClientInfo {
+            id,
+            host,
+            boot_id: String::new(),
+            pid,
+            process_start: None,
+            program,
+            label,
+            version: String::new(),
+            age: Duration::ZERO,
+            written_ago: Duration::ZERO,
+            by_this_client: false,
+            uses: Vec::new(),
+            unlisted: 0,
+            is_cut: false,
+        }
+    }
+
+    /// A client of this process, which uses nothing yet.
+    pub(crate) fn here(id: ClientId, label: Option<String>) -> ClientInfo {
+        ClientInfo {
+            boot_id: shown(&system::boot_id().unwrap_or_default()),
+            process_start: system::process_start(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            by_this_client: true,
+            ..ClientInfo::new(id, host(), std::process::id(), program(), label)
+        }
+    }
+
+    pub(crate) fn using(&self, uses: Vec<LockUse>, unlisted: u64, age: Duration) -> ClientInfo {
+        ClientInfo { age, uses, unlisted, ..self.clone() }
+    }
+
     pub(crate) fn written(&self, lease: Duration) -> String {
         let is_short = |one: &&LockUse| one.by.is_some() || one.name.len() <= LONGEST_KEY;
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
@@ -219,50 +207,32 @@ impl ClientInfo {
         lines.text("host", &self.host);
         lines.text("boot", &self.boot_id);
         lines.text("program", &self.program);
-        if let Some(label) = &self.label {
-            lines.text("label", label);
-        }
+        self.label.iter().for_each(|label| lines.text("label", label));
         lines.text("version", &self.version);
         lines.add("pid", self.pid);
-        if let Some(start) = self.process_start {
-            lines.add("start", start);
-        }
+        lines.known("start", self.process_start);
         lines.add("lease_ms", millis(lease));
         lines.add("age_ms", millis(self.age));
         lines.add("unlisted", self.unlisted.saturating_add(u64::try_from(long).unwrap_or(u64::MAX)));
-        if self.is_cut {
-            lines.add("cut", true);
-        }
+        lines.mark("cut", self.is_cut);
         for one in self.uses.iter().filter(is_short) {
             lines.text("lock", &one.name);
             lines.text("thread", &one.thread);
             lines.add("owner", one.owner);
             lines.add("waits", one.is_waiting);
             lines.add("since_ms", millis(one.lasted));
-            if one.is_leader {
-                lines.add("leads", true);
-            }
-            if one.ends {
-                lines.add("ends", true);
-            }
-            if one.more_waiters > 0 {
-                lines.add("more", one.more_waiters);
-            }
-            if let Some(by) = one.by {
-                lines.add("by", by);
-            }
+            lines.mark("leads", one.is_leader);
+            lines.mark("ends", one.ends);
+            lines.known("more", Some(one.more_waiters).filter(|more| *more > 0));
+            lines.known("by", one.by);
             // Under a separate name, so that versions that do not know it see no deadlock here.
-            if let Some(taker) = one.taker {
-                lines.add("taker", taker);
-            }
+            lines.known("taker", one.taker);
             if let Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }) = &one.published {
                 lines.add("wait", id);
                 lines.add("at_ms", at_ms);
                 lines.add("again", takes_again);
                 lines.text("kind", kind);
-                if *writers_first {
-                    lines.add("first", true);
-                }
+                lines.mark("first", *writers_first);
             }
         }
         lines.into_text()
@@ -353,7 +323,6 @@ pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     clients
 }
 
-/// Adds where the holders run, in stores whose locks say so.
 pub(crate) fn add_holders(
     clients: &mut HashMap<ClientId, ClientInfo>,
     name: &str,
@@ -368,20 +337,8 @@ pub(crate) fn add_holders(
             ..LockUse::new(name, number.unwrap_or(0), &place.thread, since)
         };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
-            id,
-            host: shown(&place.host),
-            boot_id: String::new(),
-            pid: place.pid,
-            process_start: None,
-            program: place.program.clone(),
-            label: place.label.clone(),
-            version: String::new(),
-            age: Duration::ZERO,
-            written_ago: Duration::ZERO,
             by_this_client: id == asking,
-            uses: Vec::new(),
-            unlisted: 0,
-            is_cut: false,
+            ..ClientInfo::new(id, shown(&place.host), place.pid, place.program.clone(), place.label.clone())
         });
         if client.uses.len() < MOST_USES {
             client.uses.push(one);
@@ -398,13 +355,7 @@ impl LockUse {
             owner,
             thread: thread.to_owned(),
             lasted: since,
-            is_waiting: false,
-            is_leader: false,
-            ends: false,
-            more_waiters: 0,
-            by: None,
-            taker: None,
-            published: None,
+            ..LockUse::default()
         }
     }
 }

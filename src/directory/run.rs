@@ -63,9 +63,7 @@ impl LastRun {
         lines.add("code", self.exit_code);
         lines.add("took_ms", millis(self.took));
         lines.add("kept_ms", millis(KEPT));
-        if let Some(succeeded) = self.succeeded_ago {
-            lines.add("succeeded_ms", millis(succeeded));
-        }
+        lines.known("succeeded_ms", self.succeeded_ago.map(millis));
         lines.into_text()
     }
 
@@ -99,7 +97,6 @@ pub(crate) fn id_under(owner: Owner) -> ClientId {
     ClientId::of_text(&["under ", &owner.to_string()])
 }
 
-/// The text of that entry.
 pub(crate) fn written_under(owner: Owner, client: ClientId, thread: u64) -> String {
     let mut lines = Lines::new();
     lines.add("under", owner);

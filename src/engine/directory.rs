@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::directory::run::{id_under, written_under};
-use crate::directory::{
-    ClientInfo, Identity, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of,
-};
+use crate::directory::{ClientInfo, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of};
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
 use crate::engine::stuck::{Named, Stuck};
@@ -36,7 +34,8 @@ const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {
     id: ClientId,
-    identity: Identity,
+    /// Without what changes: the locks that are used, and the time.
+    identity: ClientInfo,
     lease: Duration,
     began: Moment,
     /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off.
@@ -66,7 +65,7 @@ impl Announcer {
         let label = label.map(|label| label.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect());
         Announcer {
             id,
-            identity: Identity::here(label),
+            identity: ClientInfo::here(id, label),
             lease: options.lease,
             began: clock.now(),
             due: AtomicU64::new(if options.directory { 0 } else { u64::MAX }),
@@ -165,7 +164,7 @@ impl Announcer {
         };
         let rest: Vec<_> = rest.into_iter().filter(|one| !is_listed(one, &uses)).collect();
         uses.extend(rest);
-        let info = self.identity.info(self.id, now.since(self.began), uses, unlisted);
+        let info = self.identity.using(uses, unlisted, now.since(self.began));
         let info = ClientInfo { is_cut, ..info };
         self.is_written.store(true, Ordering::SeqCst);
         let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
@@ -190,7 +189,7 @@ impl Announcer {
 
     /// This client, for people.
     pub(crate) fn here(&self, now: Moment) -> ClientInfo {
-        self.identity.info(self.id, now.since(self.began), Vec::new(), 0)
+        self.identity.using(Vec::new(), 0, now.since(self.began))
     }
 
     /// Removes the entry when nothing was held or waited for since the last round, in stores that do not
@@ -229,7 +228,7 @@ impl Announcer {
     /// This client's entry, as it would be written now.
     pub(crate) fn own(&self, registry: &Registry, now: Moment) -> ClientInfo {
         let (uses, unlisted) = registry.uses(MOST_USES, now);
-        self.identity.info(self.id, now.since(self.began), uses, unlisted)
+        self.identity.using(uses, unlisted, now.since(self.began))
     }
 
     /// Adds what is known of the holders and waiters that are shown; what `known` lacks is asked for. `keys`

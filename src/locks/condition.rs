@@ -1,6 +1,5 @@
 //! Releases a lock, waits for a notification from a holder, and acquires the lock again.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,10 +7,10 @@ use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::acquire::lock_config::LockConfig;
 use crate::engine::hold::Hold;
 use crate::error::{Error, NotHeld, Result};
-use crate::ident::{LockName, unbound_number};
+use crate::ident::LockName;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::Guard;
-use crate::locks::named::{RedisLock, forever, unending};
+use crate::locks::named::{RedisLock, forever, unbound_claim, unending};
 use crate::observe::reporter::Reporter;
 use crate::seam::{Counting, Kind};
 use crate::time::Lease;
@@ -55,7 +54,7 @@ use crate::time::Lease;
 /// })?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a condition is a handle, which waits for nothing yet: call `wait_while()`"]
 pub struct Condition {
     lock: RedisLock,
@@ -198,12 +197,7 @@ impl Condition {
     fn notify(&self, action: &'static str, all: bool) -> Result<i64> {
         self.own_hold(action)?;
         let (engine, name) = (self.lock.engine(), self.checked(action)?);
-        let claim = engine.claim(
-            &engine.store.capabilities(),
-            (Kind::Signal, name),
-            unbound_number(),
-            engine.options.lease,
-        );
+        let claim = unbound_claim(engine, Kind::Signal, name);
         let notified = engine.count(action, &claim, &Counting::Notify { all }).map_err(Error::after_work)?;
         Ok(notified.unwrap_or(0))
     }
@@ -223,9 +217,8 @@ impl Condition {
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
         // Joins while the lock is held: a notifier must hold it too, so none comes in between.
-        let number = unbound_number();
-        let claim =
-            engine.claim(&engine.store.capabilities(), (Kind::Signal, name), number, engine.options.lease);
+        let claim = unbound_claim(engine, Kind::Signal, name);
+        let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);
         let released = joined.and_then(|_| {
             hold.keep_listeners(true);
@@ -325,8 +318,7 @@ impl Condition {
     }
 
     fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
-        let bad = |bad: &Arc<Error>| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given);
-        self.name.as_ref().map_err(bad)
+        self.name.as_ref().map_err(|bad| bad.copy().during(action).on(&self.given))
     }
 }
 
@@ -335,10 +327,4 @@ fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);
     released.contention.forget(reporter);
-}
-
-impl fmt::Debug for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Condition").field("lock", &self.lock.name()).field("name", &self.given).finish()
-    }
 }

@@ -1,6 +1,5 @@
 //! The number of permits of a semaphore of either kind.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::Engine;
@@ -77,12 +76,6 @@ macro_rules! counted {
             /// As [`try_set_permits`](Self::try_set_permits).
             pub fn delete(&self) -> Result<bool> {
                 Ok(self.core.count("delete", &Counting::Delete)? == Some(1))
-            }
-        }
-
-        impl fmt::Debug for $semaphore {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($semaphore)).field("name", &self.name()).finish_non_exhaustive()
             }
         }
     };

@@ -27,7 +27,7 @@ use crate::time::checked_lease;
 /// assert!(slots.try_acquire()?.is_some());
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "`get_expirable_semaphore` acquires nothing: it makes a handle, whose `acquire()` takes a permit and returns a guard"]
 pub struct ExpirableSemaphore {
     pub(super) core: RedisLock,

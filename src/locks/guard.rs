@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,7 +99,8 @@ pub struct Guard {
 }
 
 /// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on.
-pub(crate) type BoundToItsThread = PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin>;
+pub(crate) type BoundToItsThread =
+    PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin + UnwindSafe + RefUnwindSafe>;
 
 /// No type implements this trait. The compiler names it to a caller who sends a guard, so its name says what
 /// to call instead.

@@ -1,6 +1,5 @@
 //! A gate that opens when a count reaches zero.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ use crate::seam::{Counting, Kind};
 /// assert_eq!(ready.count()?, 0);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a latch is a handle, which waits for nothing yet: call `wait()`"]
 pub struct CountDownLatch {
     core: RedisLock,
@@ -133,11 +132,5 @@ impl CountDownLatch {
 
     fn pass(&self, action: &'static str, options: &AcquireOptions) -> Result<bool> {
         Ok(self.core.own(action, options)?.is_some())
-    }
-}
-
-impl fmt::Debug for CountDownLatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CountDownLatch").field("name", &self.name()).finish_non_exhaustive()
     }
 }

@@ -19,7 +19,6 @@ use crate::observe::{Loss, LossReason};
 use crate::park::Parker;
 use crate::seam::Kind;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Moment, random_between};
 
@@ -101,8 +100,6 @@ struct LeaderShared {
     stop: Interrupt,
     /// The leadership, while this candidate has it.
     office: Mutex<Option<OwnedGuard>>,
-    /// Others that wait are reported.
-    reports_contended: AtomicBool,
 }
 
 enum LeaderCommand {
@@ -127,7 +124,6 @@ impl Leader {
             name,
             stop: Interrupt::new(),
             office: Mutex::default(),
-            reports_contended: AtomicBool::new(false),
         });
         let candidate = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -188,11 +184,9 @@ impl Leader {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn report_contended(&self) -> Result<()> {
-        let LeaderShared { engine, name, reports_contended, .. } = &*self.shared;
+        let LeaderShared { engine, name, .. } = &*self.shared;
         engine.usable("report_contended")?;
         engine.can_hear("report_contended", Kind::Fenced, name)?;
-        // Set first, sent second: the thread sees one of the two in this term.
-        reports_contended.store(true, Ordering::SeqCst);
         drop(self.orders.send(LeaderCommand::ReportContended)); // gone only with its thread
         Ok(())
     }
@@ -255,11 +249,12 @@ impl Drop for Leader {
 
 impl LeaderShared {
     fn run(&self, sender: &Sender<LeaderEvent>, orders: &Receiver<LeaderCommand>) -> Result<()> {
+        let mut reports_contended = false; // once asked for, in each term
         loop {
             match self.elected() {
                 Ok((term, lost)) => {
                     drop(sender.send(LeaderEvent::Elected { term })); // nobody may be listening
-                    let (lost, released) = self.lead(term, &lost, orders, sender);
+                    let (lost, released) = self.lead(term, &lost, orders, sender, &mut reports_contended);
                     drop(sender.send(LeaderEvent::SteppedDown { term, lost }));
                     if self.is_over() {
                         return released;
@@ -294,7 +289,6 @@ impl LeaderShared {
         self.stop.is_interrupted() || self.engine.usable("leader").is_err()
     }
 
-    /// Waits for the leadership; returns its term, and the channel for its loss.
     fn elected(&self) -> Result<(FencingToken, Receiver<Loss>)> {
         let local = self.engine.registry.local(Kind::Fenced, &self.name);
         let unending = WaitLimit::Deadline(Moment::NEVER);
@@ -330,18 +324,19 @@ impl LeaderShared {
         lost: &Receiver<Loss>,
         orders: &Receiver<LeaderCommand>,
         events: &Sender<LeaderEvent>,
+        reports_contended: &mut bool,
     ) -> (Option<LossReason>, Result<()>) {
-        let mut is_reporting = false;
+        if *reports_contended {
+            self.report_contended(term, events.clone());
+        }
         let lost = loop {
-            if self.reports_contended.load(Ordering::SeqCst) && !is_reporting {
-                is_reporting = true;
-                self.report_contended(term, events.clone());
-            }
             select! {
                 recv(lost) -> loss => break loss.ok().map(|loss| loss.reason),
                 recv(orders) -> order => match order {
                     Ok(LeaderCommand::StepDown(of)) if of != term => {}
-                    Ok(LeaderCommand::ReportContended) => {}
+                    Ok(LeaderCommand::ReportContended) => if !std::mem::replace(reports_contended, true) {
+                        self.report_contended(term, events.clone());
+                    },
                     _ => break None,
                 },
             }

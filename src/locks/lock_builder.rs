@@ -1,9 +1,9 @@
 //! Options of one lock value.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::setters;
 use crate::engine::Engine;
 use crate::engine::acquire::lock_config::{Backoff, LockConfig};
 use crate::locks::fenced::FencedLock;
@@ -26,6 +26,7 @@ use crate::seam::Kind;
 /// import.unlock()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
+#[derive(Debug)]
 #[must_use = "nothing comes of it before build()"]
 pub struct LockBuilder {
     engine: Arc<Engine>,
@@ -44,12 +45,23 @@ impl LockBuilder {
         }
     }
 
+    /// The lock with these options.
+    pub fn build(self) -> RedisLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
+        RedisLock::new(&self.engine, kind, &self.name).with_config(self.config)
+    }
+
+    /// The lock with these options and a fencing token for each grant.
+    pub fn build_fenced(self) -> FencedLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
+        let config = LockConfig { fenced: true, ..self.config };
+        FencedLock::new(RedisLock::new(&self.engine, kind, &self.name).with_config(config))
+    }
+
+    setters! {
     /// Serves waiters in order of arrival; see
     /// [`LockClient::get_fair_lock`](crate::LockClient::get_fair_lock). Off by default.
-    pub fn fair(mut self) -> Self {
-        self.is_fair = true;
-        self
-    }
+    pub fn fair(mut self) -> Self = is_fair: true;
 
     /// Refuses to re-enter on the thread that holds the lock, as Redisson's `RNonReentrantLock`: a call that
     /// would wait gets [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and one that would not gets
@@ -58,10 +70,7 @@ impl LockBuilder {
     /// The lock is the same as the reentrant one; the handle that re-enters decides. For locks shared by
     /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter
     /// each other's holds.
-    pub fn non_reentrant(mut self) -> Self {
-        self.config.reentrant = false;
-        self
-    }
+    pub fn non_reentrant(mut self) -> Self = config.reentrant: false;
 
     /// Ends a hold `limit` after its request: the watchdog renews it no further, and the holder is notified
     /// of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
@@ -70,10 +79,7 @@ impl LockBuilder {
     /// For work that may hang while its process lives. The store then also records since when the lock is
     /// held, when the hold ends, and where its holder is, for [`inspect`](crate::LockClient::inspect); on
     /// Redis in another field of the lock's hash, which Redisson ignores.
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.config.max_hold = Some(limit);
-        self
-    }
+    pub fn max_hold(mut self, limit: Duration) -> Self = config.max_hold: Some(limit);
 
     /// Whether a dropped guard keeps the lock for its thread until the end of this client's time slice.
     /// Defaults to `true`.
@@ -89,10 +95,7 @@ impl LockBuilder {
     /// Threads that contend for a lock acquire it many times as often with slices. Clients behind them wait
     /// for a slice each: with n clients in the queue about 64 ms more, or n times 2 ms if that is less. A
     /// program that is killed in its slice leaves the lock until the lease ends, as in a hold.
-    pub fn time_slice(mut self, is_on: bool) -> Self {
-        self.config.time_slices = is_on;
-        self
-    }
+    pub fn time_slice(mut self, is_on: bool) -> Self = config.time_slices: is_on;
 
     /// Keeps the lock for its thread after each use, until another client wants it or the thread has not used
     /// it for 500 ms. Defaults to releasing after each use.
@@ -117,47 +120,17 @@ impl LockBuilder {
     /// etcd and on ZooKeeper; elsewhere acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported).
     /// Not with `max_hold` or `spin` ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, calls
     /// with a lease, and groups of locks are not cached.
-    pub fn cached(mut self) -> Self {
-        self.config.cached = true;
-        self
-    }
+    pub fn cached(mut self) -> Self = config.cached: true;
 
     /// Shows in the directory that the holder leads and that waiters are candidates; see
     /// [`Holder::is_leader`](crate::Holder::is_leader). On Redis and PostgreSQL three clients stand in the
     /// queue, and others ask each third of their lease.
     /// [`LockClient::leader`](crate::LockClient::leader) does so by itself; this is for a program's own
     /// election over a fenced lock, whose leader monitoring should not take for a hold that hangs.
-    pub fn election(mut self) -> Self {
-        self.config.leads = true;
-        self
-    }
+    pub fn election(mut self) -> Self = config.leads: true;
 
     /// Waits by polling instead of notifications; see
     /// [`LockClient::get_spin_lock`](crate::LockClient::get_spin_lock).
-    pub fn spin(mut self, backoff: Backoff) -> Self {
-        self.config.backoff = Some(backoff);
-        self
-    }
-
-    /// The lock with these options.
-    pub fn build(self) -> RedisLock {
-        let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
-        RedisLock::new(&self.engine, kind, &self.name).with_config(self.config)
-    }
-
-    /// The lock with these options and a fencing token for each grant.
-    pub fn build_fenced(self) -> FencedLock {
-        let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
-        let config = LockConfig { fenced: true, ..self.config };
-        FencedLock::new(RedisLock::new(&self.engine, kind, &self.name).with_config(config))
-    }
-}
-
-impl fmt::Debug for LockBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockBuilder")
-            .field("name", &self.name)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
+    pub fn spin(mut self, backoff: Backoff) -> Self = config.backoff: Some(backoff);
     }
 }

@@ -1,6 +1,5 @@
 //! Several locks at once, all or none.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,11 +125,10 @@ tuples_into_locks!(A B C D E F G H);
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "`get_multi_lock` acquires nothing: it makes a handle, whose `acquire()` takes the locks and returns a guard"]
 pub struct MultiLock {
     clock: Clock,
-    /// In the order in which they are taken.
     locks: std::result::Result<Arc<[RedisLock]>, Arc<Error>>,
 }
 
@@ -215,11 +213,7 @@ impl MultiLock {
     }
 
     fn checked(&self, action: &'static str) -> Result<&[RedisLock]> {
-        let bad = |bad: &Arc<Error>| {
-            let error = Error::new(bad.kind(), action, bad.detail().to_owned());
-            bad.lock_name().map_or(error.copy(), |name| error.copy().on(name))
-        };
-        self.locks.as_deref().map_err(bad)
+        self.locks.as_deref().map_err(|bad| bad.copy().during(action))
     }
 
     /// The deadline by the clock of the lock's client, which may be a test's.
@@ -358,11 +352,4 @@ fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
         }
     }
     Ok(locks)
-}
-
-impl fmt::Debug for MultiLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.names().collect();
-        f.debug_struct("MultiLock").field("names", &names).finish_non_exhaustive()
-    }
 }

@@ -14,7 +14,7 @@ use crate::inspect::Holder;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::options::AcquireOptions;
-use crate::seam::{Counting, Kind};
+use crate::seam::{Claim, Counting, Kind};
 use crate::time::Lease;
 
 /// A lock by name: reentrant, blocking, owned by the calling thread. On Redis it is Redisson's `RLock`, over
@@ -217,7 +217,7 @@ impl RedisLock {
         self.name
             .as_ref()
             .map(|(name, local)| (name, local))
-            .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
+            .map_err(|bad| bad.copy().during(action).on(&self.given))
     }
 
     pub(crate) fn want<'a>(
@@ -242,7 +242,6 @@ impl RedisLock {
         Ok(self.take(action, 1, options)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
 
-    /// Acquires `units` permits, or a lock, for a guard.
     pub(super) fn take(
         &self,
         action: &'static str,
@@ -265,10 +264,7 @@ impl RedisLock {
     pub(crate) fn count(&self, action: &'static str, what: &Counting) -> Result<Option<i64>> {
         let name = self.checked(action)?;
         self.engine.usable(action)?;
-        let (engine, number) = (&self.engine, unbound_number());
-        let claim =
-            engine.claim(&engine.store.capabilities(), (self.kind, name), number, engine.options.lease);
-        self.engine.count(action, &claim, what)
+        self.engine.count(action, &unbound_claim(&self.engine, self.kind, name), what)
     }
 
     pub(crate) fn derived(&self, kind: Kind, given: &str) -> Result<Arc<LockName>> {
@@ -294,13 +290,17 @@ impl RedisLock {
         self.kind
     }
 
-    /// Leaves the level to the thread.
     pub(super) fn leave_open(_granted: Granted) {}
 
     pub(crate) fn guard(&self, entered: Granted) -> Guard {
         entered.hold.guard_level(entered.level);
         Guard::new(&self.engine, entered)
     }
+}
+
+/// The claim of a request that no thread's hold is concerned with.
+pub(super) fn unbound_claim(engine: &Engine, kind: Kind, name: &Arc<LockName>) -> Claim {
+    engine.claim(&engine.store.capabilities(), (kind, name), unbound_number(), engine.options.lease)
 }
 
 pub(crate) fn forever() -> WaitLimit {

@@ -1,8 +1,8 @@
 //! Options of one call that acquires a lock.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::config::setters;
 use crate::engine::acquire::call::WaitLimit;
 use crate::interrupt::Interrupt;
 use crate::time::{Clock, Lease, Moment};
@@ -25,7 +25,7 @@ use crate::time::{Clock, Lease, Moment};
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing before a call is given them"]
 pub struct AcquireOptions {
     wait: WaitChoice,
@@ -47,32 +47,6 @@ impl AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// Waits for `wait` at most, in place of a [deadline](Self::deadline); zero makes one attempt.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = WaitChoice::For(wait);
-        self
-    }
-
-    /// Waits until `instant` at most, in place of a [wait](Self::wait), so that several calls share one
-    /// deadline. An instant in the past makes one attempt.
-    pub fn deadline(mut self, instant: Instant) -> Self {
-        self.wait = WaitChoice::Until(instant);
-        self
-    }
-
-    /// Holds the lock for `lease` at most, without renewal. Defaults to the client's lease, renewed until
-    /// released. At least 1 ms.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
-    }
-
-    /// Ends the wait when `interrupt` is set.
-    pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
-        self.interrupt = Some(interrupt.clone());
-        self
-    }
-
     pub(super) fn once() -> AcquireOptions {
         AcquireOptions::new().wait(Duration::ZERO)
     }
@@ -89,16 +63,21 @@ impl AcquireOptions {
     pub(super) fn lease_of_hold(&self) -> Lease {
         self.lease.map_or(Lease::Renewed, Lease::Fixed)
     }
-}
 
-impl fmt::Debug for AcquireOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AcquireOptions { wait, lease, interrupt } = self;
-        f.debug_struct("AcquireOptions")
-            .field("wait", wait)
-            .field("lease", lease)
-            .field("interrupt", &interrupt.is_some())
-            .finish()
+    setters! {
+    /// Waits for `wait` at most, in place of a [deadline](Self::deadline); zero makes one attempt.
+    pub fn wait(mut self, wait: Duration) -> Self = wait: WaitChoice::For(wait);
+
+    /// Waits until `instant` at most, in place of a [wait](Self::wait), so that several calls share one
+    /// deadline. An instant in the past makes one attempt.
+    pub fn deadline(mut self, instant: Instant) -> Self = wait: WaitChoice::Until(instant);
+
+    /// Holds the lock for `lease` at most, without renewal. Defaults to the client's lease, renewed until
+    /// released. At least 1 ms.
+    pub fn lease(mut self, lease: Duration) -> Self = lease: Some(lease);
+
+    /// Ends the wait when `interrupt` is set.
+    pub fn interrupt(mut self, interrupt: &Interrupt) -> Self = interrupt: Some(interrupt.clone());
     }
 }
 

@@ -54,7 +54,6 @@ pub(crate) fn run_once<R>(
     Ok(result)
 }
 
-/// Whether the lock was lost before the job ended.
 fn was_unprotected(error: &Error) -> bool {
     error.is_lost() || error.is_not_held() || matches!(error.kind(), ErrorKind::ShutDown | ErrorKind::Forked)
 }

@@ -1,6 +1,5 @@
 //! The read-write lock: two locks that know of each other.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::Engine;
@@ -40,7 +39,7 @@ use crate::seam::Kind;
 /// drop(reading);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "`get_read_write_lock` acquires nothing: `read().acquire()` or `write().acquire()` on the handle returns a guard"]
 pub struct ReadWriteLock {
     read: RedisLock,
@@ -102,11 +101,5 @@ impl ReadWriteLock {
     pub fn writers_first(self) -> ReadWriteLock {
         let config = LockConfig { writers_first: true, ..self.config };
         ReadWriteLock { read: self.read.with_config(config), write: self.write.with_config(config), config }
-    }
-}
-
-impl fmt::Debug for ReadWriteLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadWriteLock").field("name", &self.read.name()).finish_non_exhaustive()
     }
 }

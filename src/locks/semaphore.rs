@@ -35,7 +35,7 @@ use crate::time::checked_lease;
 /// assert!(slots.try_acquire(2)?.is_some());
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "`get_semaphore` acquires nothing: it makes a handle, whose `acquire(1)` takes a permit and returns a guard"]
 pub struct Semaphore {
     pub(super) core: RedisLock,

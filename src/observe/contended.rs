@@ -63,7 +63,6 @@ impl WaitedFor {
         counts.insert(name.to_owned(), Count { waits: overcount + 1, overcount });
     }
 
-    /// The names with the most waits, in order.
     pub(super) fn most(&self, most: usize) -> Vec<Contended> {
         let counts = self.0.lock();
         let named = |(name, count): (&String, &Count)| Contended {

@@ -8,75 +8,54 @@ use crate::observe::event::{Event, GaveUpReason};
 /// URLs or passwords.
 pub(crate) struct Logging;
 
+/// A line about a lock: its name and kind before the fields of the event.
+macro_rules! about {
+    ($level:ident $($called:literal)?, $name:expr, $kind:expr, $($fields:tt)*) => {
+        tracing::event!($(name: $called,)? tracing::Level::$level, lock.name = $name, lock.kind = $kind, $($fields)*)
+    };
+}
+
 impl Observer for Logging {
     fn event(&self, event: &Event<'_>) {
         match *event {
-            Event::Waiting { name, kind } => {
-                tracing::trace!(lock.name = name, lock.kind = kind, "a call begins to sleep");
-            }
+            Event::Waiting { name, kind } => about!(TRACE, name, kind, "a call begins to sleep"),
             Event::Acquired { name, kind, owner, waited, attempts } => {
-                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, ?waited, attempts, "acquired");
+                about!(TRACE, name, kind, lock.owner = %owner, ?waited, attempts, "acquired");
             }
             Event::HandedOff { name, kind, owner, is_local, took } => {
-                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, is_local, ?took, "handed off");
+                about!(TRACE, name, kind, lock.owner = %owner, is_local, ?took, "handed off");
             }
             Event::GaveUp { name, kind, waited, attempts, reason: GaveUpReason::Failed(error) } => {
-                tracing::debug!(lock.name = name, lock.kind = kind, ?waited, attempts, error.type = ?error.kind(), %error, "a call failed");
+                about!(DEBUG, name, kind, ?waited, attempts, error.type = ?error.kind(), %error, "a call failed");
             }
             Event::GaveUp { name, kind, waited, attempts, reason } => {
-                let outcome = reason.label();
-                tracing::trace!(
-                    lock.name = name,
-                    lock.kind = kind,
-                    lock.outcome = outcome,
-                    ?waited,
-                    attempts,
-                    "given up"
-                );
+                about!(TRACE, name, kind, lock.outcome = reason.label(), ?waited, attempts, "given up");
             }
             Event::Request { op, took, error: None } => tracing::trace!(op, ?took, "answered"),
             Event::Request { op, took, error: Some(error) } => {
                 tracing::debug!(op, ?took, error.type = ?error.kind(), %error, "a request failed");
             }
             Event::Renewed { holds, took, lag } => tracing::trace!(holds, ?took, ?lag, "renewed"),
-            Event::RenewalFailed { name, kind, owner, error, remaining } => tracing::event!(
-                name: "lock.at_risk",
-                tracing::Level::WARN,
-                lock.name = name,
-                lock.kind = kind,
-                lock.owner = %owner,
-                error.type = ?error.kind(),
-                %error,
-                ?remaining,
+            Event::RenewalFailed { name, kind, owner, error, remaining } => about!(
+                WARN "lock.at_risk", name, kind, lock.owner = %owner, error.type = ?error.kind(), %error, ?remaining,
                 "a renewal failed and is being repeated"
             ),
             Event::Released { name, kind, owner, held } => {
-                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, ?held, "released");
+                about!(TRACE, name, kind, lock.owner = %owner, ?held, "released");
             }
             Event::ReleaseFailed { name, error } => {
                 tracing::warn!(lock.name = name, error.type = ?error.kind(), %error, "a release failed and is being repeated");
             }
-            Event::Lost { loss, kind, held, .. } => tracing::event!(
-                name: "lock.lost",
-                tracing::Level::ERROR,
-                lock.name = loss.name,
-                lock.kind = kind,
-                lock.owner = %loss.owner,
-                reason = ?loss.reason,
-                ?held,
+            Event::Lost { loss, kind, held, .. } => about!(
+                ERROR "lock.lost", loss.name, kind, lock.owner = %loss.owner, reason = ?loss.reason, ?held,
                 "a hold was lost"
             ),
-            Event::Abandoned { name, kind, owner } => tracing::warn!(
-                lock.name = name,
-                lock.kind = kind,
-                lock.owner = %owner,
+            Event::Abandoned { name, kind, owner } => about!(
+                WARN, name, kind, lock.owner = %owner,
                 "a thread ended without releasing; its hold is no longer renewed"
             ),
-            Event::UnknownOutcome { name, kind, error } => tracing::warn!(
-                lock.name = name,
-                lock.kind = kind,
-                error.type = ?error.kind(),
-                %error,
+            Event::UnknownOutcome { name, kind, error } => about!(
+                WARN, name, kind, error.type = ?error.kind(), %error,
                 "it is not known whether the lock was granted; what may be is undone"
             ),
             Event::Deadlock { deadlock } => tracing::event!(

@@ -13,23 +13,42 @@ use crate::observe::event::Event;
 use crate::observe::stats::Stats;
 use crate::sync::Mutex;
 
-const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
-const HOLD: &str = "leasehold_hold_seconds";
-const HANDOFF: &str = "leasehold_handoff_seconds";
-const RENEWAL_LAG: &str = "leasehold_renewal_lag_seconds";
-const REQUEST: &str = "leasehold_request_seconds";
-const LOST: &str = "leasehold_lost_total";
-const ABANDONED: &str = "leasehold_abandoned_total";
-const RENEWALS: &str = "leasehold_renewals_total";
-const WAKEUPS: &str = "leasehold_wakeups_total";
-const UNKNOWN_OUTCOMES: &str = "leasehold_unknown_outcomes_total";
-const RELEASE_FAILURES: &str = "leasehold_release_failures_total";
-const DEADLOCKS: &str = "leasehold_deadlocks_total";
-const HOLDS: &str = "leasehold_holds";
-const WAITERS: &str = "leasehold_waiters";
-const WINDOW: &str = "leasehold_window_remaining_min_seconds";
-const OVERDUE: &str = "leasehold_renewal_overdue_max_seconds";
-const SUBSCRIPTION: &str = "leasehold_subscription_up";
+/// The name of each metric, and its description.
+macro_rules! described {
+    ($($metric:ident $describe:ident($name:literal $(, $unit:path)?) $help:literal;)*) => {
+        $(const $metric: &str = $name;)*
+
+        fn describe() {
+            $($describe!($metric, $($unit,)? $help);)*
+        }
+    };
+}
+
+described! {
+    ACQUIRE_WAIT describe_histogram("leasehold_acquire_wait_seconds", Unit::Seconds)
+        "How long calls took that asked for a lock.";
+    HOLD describe_histogram("leasehold_hold_seconds", Unit::Seconds) "How long locks were held.";
+    RENEWAL_LAG describe_histogram("leasehold_renewal_lag_seconds", Unit::Seconds)
+        "How much later than due renewals were sent.";
+    REQUEST describe_histogram("leasehold_request_seconds", Unit::Seconds) "How long the store took to answer.";
+    HANDOFF describe_histogram("leasehold_handoff_seconds", Unit::Seconds)
+        "From a release to the grant that it made possible.";
+    LOST describe_counter("leasehold_lost_total") "Holds that were lost.";
+    ABANDONED describe_counter("leasehold_abandoned_total") "Threads that ended without a release.";
+    RENEWALS describe_counter("leasehold_renewals_total") "Renewals of holds.";
+    WAKEUPS describe_counter("leasehold_wakeups_total") "What woke calls that slept for a lock.";
+    UNKNOWN_OUTCOMES describe_counter("leasehold_unknown_outcomes_total")
+        "Acquires of which it was not known at first whether they were carried out.";
+    RELEASE_FAILURES describe_counter("leasehold_release_failures_total") "Releases that failed.";
+    DEADLOCKS describe_counter("leasehold_deadlocks_total") "Rings of threads that wait for each other.";
+    HOLDS describe_gauge("leasehold_holds") "Holds now.";
+    WAITERS describe_gauge("leasehold_waiters") "Calls that sleep for a lock.";
+    WINDOW describe_gauge("leasehold_window_remaining_min_seconds", Unit::Seconds)
+        "How long the hold that ends first is certain still.";
+    OVERDUE describe_gauge("leasehold_renewal_overdue_max_seconds", Unit::Seconds)
+        "The longest that a renewal was overdue, since four samples ago.";
+    SUBSCRIPTION describe_gauge("leasehold_subscription_up") "Whether releases elsewhere wake waiters here.";
+}
 
 /// The number of groups of names that have series of their own; all others are `other`.
 const MOST_GROUPS: usize = 64;
@@ -96,7 +115,6 @@ impl Overdue {
         *now = overdue.max(*now);
     }
 
-    /// Returns the longest of all, and begins a new interval.
     fn sample(&mut self) -> Duration {
         let longest = self.0.iter().max().copied().unwrap_or_default();
         self.0.rotate_right(1);
@@ -206,7 +224,6 @@ impl Metrics {
         self.0.labels.iter().cloned().chain(own).chain(group).collect()
     }
 
-    /// The group of a name, if it is known or there is room.
     fn group(&self, name: &str) -> Option<String> {
         let group = self.0.group_of.as_ref()?(name);
         let mut groups = self.0.groups.lock();
@@ -270,33 +287,6 @@ impl Observer for Metrics {
 #[expect(clippy::cast_precision_loss, reason = "nobody holds 2^52 locks")]
 fn real(count: u64) -> f64 {
     count as f64
-}
-
-fn describe() {
-    describe_histogram!(ACQUIRE_WAIT, Unit::Seconds, "How long calls took that asked for a lock.");
-    describe_histogram!(HOLD, Unit::Seconds, "How long locks were held.");
-    describe_histogram!(RENEWAL_LAG, Unit::Seconds, "How much later than due renewals were sent.");
-    describe_histogram!(REQUEST, Unit::Seconds, "How long the store took to answer.");
-    describe_histogram!(HANDOFF, Unit::Seconds, "From a release to the grant that it made possible.");
-    describe_counter!(LOST, "Holds that were lost.");
-    describe_counter!(ABANDONED, "Threads that ended without a release.");
-    describe_counter!(RENEWALS, "Renewals of holds.");
-    describe_counter!(WAKEUPS, "What woke calls that slept for a lock.");
-    describe_counter!(
-        UNKNOWN_OUTCOMES,
-        "Acquires of which it was not known at first whether they were carried out."
-    );
-    describe_counter!(RELEASE_FAILURES, "Releases that failed.");
-    describe_counter!(DEADLOCKS, "Rings of threads that wait for each other.");
-    describe_gauge!(HOLDS, "Holds now.");
-    describe_gauge!(WAITERS, "Calls that sleep for a lock.");
-    describe_gauge!(WINDOW, Unit::Seconds, "How long the hold that ends first is certain still.");
-    describe_gauge!(
-        OVERDUE,
-        Unit::Seconds,
-        "The longest that a renewal was overdue, since four samples ago."
-    );
-    describe_gauge!(SUBSCRIPTION, "Whether releases elsewhere wake waiters here.");
 }
 
 #[cfg(test)]

@@ -97,7 +97,6 @@ where
     }
 }
 
-/// The observer that writes log lines, with the feature `tracing`.
 #[cfg(feature = "tracing")]
 pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
     Some(Arc::new(logging::Logging))

@@ -20,7 +20,6 @@ use crate::time::{Clock, Moment};
 
 type CallbackJob = Box<dyn FnOnce() + Send>;
 
-/// A callback that runs when a hold is lost.
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 
 /// Runs the program's code where it cannot block the watchdog or the thread that reads messages.
@@ -42,7 +41,6 @@ pub(crate) struct Reporter {
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
-    /// Whether the callback thread was asked to drop them.
     is_asked: bool,
 }
 
@@ -53,14 +51,12 @@ struct QueuedReports {
     dropped: AtomicU64,
 }
 
-/// Most repeated reports that wait for the callback thread.
 const MOST_NEWS: usize = 1024;
 
 /// The maximum of waiting changes of wake-ups. Beyond it a change and its opposite cancel out; the last state
 /// is still reported.
 const MOST_UNHEARD: usize = 16;
 
-/// Most callbacks that wait to be dropped.
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
@@ -147,10 +143,7 @@ impl Reporter {
         clock: &Clock,
         error: Option<&Error>,
     ) {
-        if self.is_observed() {
-            let took = clock.now().since(sent);
-            self.report(|observer| observer.event(&Event::Request { op, took, error }));
-        }
+        drop(self.request_report(op, sent, clock, error));
     }
 
     /// As [`report_request`](Self::report_request), on the callback thread.

@@ -19,14 +19,14 @@ use crate::doctor::wire::Access;
 use crate::list::has_no_end;
 use crate::rings;
 use crate::run::times;
-use crate::say::{Exit, Say};
+use crate::say::{Ended, Exit, Say};
 use crate::secret;
 use crate::store::{self, explain, meaning};
 
 const TRIPS: usize = 50;
 const LONGEST_MEASURE: Duration = Duration::from_secs(5);
 
-pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
+pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
     let say = Say::new(common);
     let given = store::settings(common);
     let lease = args.lease.unwrap_or(given.lease);
@@ -43,14 +43,14 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     if let Err(error) = &built {
         let (exit, advice) = meaning(error.kind());
         match (error.kind(), exit) {
-            (ErrorKind::InvalidInput, _) => return explain(error, say),
+            (ErrorKind::InvalidInput, _) => return Err(explain(error, say)),
             // An old server, a replica, and one behind a proxy can answer further questions.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
                 let words = store::mismatch(&given.url).unwrap_or_else(|| store::text(error));
                 report.add(Finding::fault("reach", words, advice));
                 report.close();
-                return exit;
+                return Err(exit);
             }
             _ => {}
         }
@@ -64,13 +64,11 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
         store::finish(client);
     }
     report.close();
-    if has_no_rights {
-        Exit::NoPermission
-    } else if report.faults > 0 || args.strict && report.warnings > 0 {
-        Exit::Found
-    } else {
-        Exit::Success
-    }
+    Ok(match report.faults > 0 || args.strict && report.warnings > 0 {
+        _ if has_no_rights => Exit::NoPermission,
+        true => Exit::Found,
+        false => Exit::Success,
+    })
 }
 
 fn places(common: &Common, given: &Settings) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::program::Settings;
-use leasehold::{ErrorKind, LockClient};
+use leasehold::{ErrorKind, Health, LockClient};
 
 use crate::clock::{Moment, wall};
 use crate::doctor::redis::{clock_finding, none_of};
@@ -13,29 +13,6 @@ use crate::doctor::{Latency, add_latency, reached, refused, spell};
 /// The same in every run, since a database keeps the row of a free lock.
 const NAME: &str = "leasehold-doctor";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Store {
-    Server,
-    File,
-    Etcd,
-    ZooKeeper,
-}
-
-impl Store {
-    fn of(url: &str) -> Store {
-        match url.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
-            "sqlite" => Store::File,
-            "etcd" | "etcds" => Store::Etcd,
-            "zk" | "zks" => Store::ZooKeeper,
-            _ => Store::Server,
-        }
-    }
-
-    fn is_database(self) -> bool {
-        matches!(self, Store::Server | Store::File)
-    }
-}
-
 pub(super) fn check(
     report: &mut Report,
     given: &Settings,
@@ -43,7 +20,6 @@ pub(super) fn check(
     took: Duration,
     lease: Duration,
 ) -> bool {
-    let store = Store::of(&given.url);
     let client = match built {
         Ok(client) => client,
         Err(error) => {
@@ -57,14 +33,14 @@ pub(super) fn check(
         }
     };
     report.add(reached(took));
-    let words = if store.is_database() {
-        "one that is supported, and the table is there"
-    } else {
-        "one that is supported"
-    };
+    let health = client.ping().ok(); // if it fails, later checks say why
+    let store = health.as_ref().map_or("", |health| health.store);
+    let is_database = !matches!(store, "etcd" | "zookeeper");
+    let words =
+        if is_database { "one that is supported, and the table is there" } else { "one that is supported" };
     report.add(Finding::fine("version", words));
-    table(report, client);
-    if store.is_database() {
+    health.into_iter().for_each(|health| table(report, health));
+    if is_database {
         old_versions(report, client);
     }
     let has_no_rights = trial(report, client, store);
@@ -75,9 +51,8 @@ pub(super) fn check(
 }
 
 /// The table by its full name, and tables of the same name, in which others keep other locks.
-fn table(report: &mut Report, client: &LockClient) {
+fn table(report: &mut Report, health: Health) {
     const ADVICE: &str = "Name the table that is meant with its schema in every program (table(\"schema.name\") in the library), or set one search_path for all roles; drop the others when nobody uses them";
-    let Ok(health) = client.ping() else { return }; // later checks say why
     let Some(name) = health.table else { return };
     let others = health.other_tables;
     let found = if others.is_empty() {
@@ -101,7 +76,7 @@ fn old_versions(report: &mut Report, client: &LockClient) {
     });
 }
 
-fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
+fn trial(report: &mut Report, client: &LockClient, store: &str) -> bool {
     let (begun, before) = (Moment::now(), wall());
     let guard = match client.get_fenced_lock(NAME).try_acquire_owned() {
         Ok(guard) => guard,
@@ -134,33 +109,33 @@ fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
         Err(error) => report.add(refused("lock", &error)),
     }
     report.add(match (store, fence) {
-        (Store::Server, Some(fence)) => {
+        ("postgres" | "mysql", Some(fence)) => {
             // At least the server's microseconds since 1970, and more than the last token.
             let server = Duration::from_micros(fence.get()).as_secs_f64();
             clock_finding(server - before.as_secs_f64() - granted.as_secs_f64() / 2.0, granted / 2)
         }
-        (Store::File, _) => Finding::not_checked("clock", "a file has this machine's"),
+        ("sqlite", _) => Finding::not_checked("clock", "a file has this machine's"),
         _ => Finding::not_checked("clock", "the servers count leases, and tell no time"),
     });
     false
 }
 
-fn not_here(report: &mut Report, store: Store) {
+fn not_here(report: &mut Report, store: &str) {
     const MAJORITY: (&str, &str) = ("a majority has each grant on its disk", "a failover forgets nothing");
     let ((persistence, replicas), leftovers) = match store {
-        Store::Server => (
+        "sqlite" => (
+            ("a power cut loses locks only of processes that it ends too", "there are none"),
+            "rows end by themselves",
+        ),
+        "etcd" => (MAJORITY, "keys end with their leases"),
+        "zookeeper" => (MAJORITY, "nodes end with their sessions"),
+        _ => (
             (
                 "as the database is set; docs/stores.md",
                 "a failover forgets what the standby has not; replicate synchronously",
             ),
             "rows end by themselves",
         ),
-        Store::File => (
-            ("a power cut loses locks only of processes that it ends too", "there are none"),
-            "rows end by themselves",
-        ),
-        Store::Etcd => (MAJORITY, "keys end with their leases"),
-        Store::ZooKeeper => (MAJORITY, "nodes end with their sessions"),
     };
     report.add(Finding::not_checked("persistence", persistence));
     report.add(Finding::not_checked("replicas", replicas));

@@ -65,7 +65,7 @@ pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bo
     report.add(info(&mut wire, "persistence", "persistence", persistence));
     report.add(info(&mut wire, "eviction", "memory", |_, info| eviction(info)));
     report.add(info(&mut wire, "replicas", "replication", |_, info| replicas(info)));
-    report.add(clock(&mut wire));
+    report.add(clock(&mut wire).unwrap_or_else(|found| found));
     let hash = scripts(report, &mut wire);
     report.add(messages(&mut wire, place, asked));
     let latency = match hash {
@@ -238,27 +238,22 @@ fn replicas(info: &HashMap<String, String>) -> Finding {
     found.with("replicas", count)
 }
 
-fn clock(wire: &mut Wire) -> Finding {
+fn clock(wire: &mut Wire) -> Result<Finding, Finding> {
     let mut best: Option<(Duration, f64)> = None;
     for _ in 0..5 {
         let before = wall().as_secs_f64();
-        let (answer, took) = match wire.timed(&["TIME"]) {
-            Ok(answer) => answer,
-            Err(refusal) => return failed("clock", &refusal),
-        };
+        let (answer, took) = wire.timed(&["TIME"]).map_err(|refusal| failed("clock", &refusal))?;
         let words: Vec<f64> = list(&answer).iter().filter_map(|word| text(word).parse().ok()).collect();
         let [seconds, micros] = words.as_slice() else {
-            return Finding::not_checked("clock", "the answer to TIME is not a time");
+            return Err(Finding::not_checked("clock", "the answer to TIME is not a time"));
         };
         let difference = seconds + micros / 1e6 - (before + took.as_secs_f64() / 2.0);
         if best.is_none_or(|(fastest, _)| took < fastest) {
             best = Some((took, difference));
         }
     }
-    match best {
-        Some((took, difference)) => clock_finding(difference, took / 2),
-        None => Finding::not_checked("clock", "no answer"),
-    }
+    let (took, difference) = best.ok_or_else(|| Finding::not_checked("clock", "no answer"))?;
+    Ok(clock_finding(difference, took / 2))
 }
 
 /// `ahead`: seconds by which the server's clock leads, give or take `unsure`.

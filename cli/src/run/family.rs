@@ -18,6 +18,7 @@ use rustix::process::{
 use signal_hook::consts::SIGKILL;
 
 use crate::clock::Moment;
+use crate::say::{Exit, Say};
 
 pub(super) const POLL: Duration = Duration::from_millis(5);
 /// Longer than any lease.
@@ -254,16 +255,12 @@ fn numbers() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-pub(super) fn why_unseen() -> Option<&'static str> {
-    if !cfg!(target_os = "linux") {
-        return None;
-    }
+pub(super) fn is_seen(say: Say) -> Result<(), Exit> {
+    const UNSEEN: &str = "/proc is not mounted, or is that of another container: without it a command cannot be started and ended \
+                          with all its processes; mount it (mount -t proc proc /proc)";
     let own = std::fs::read_link("/proc/self");
     let is_own = own.is_ok_and(|link| link.to_str() == Some(std::process::id().to_string().as_str()));
-    (!is_own).then_some(
-        "/proc is not mounted, or is that of another container: without it a command cannot be started and ended \
-         with all its processes; mount it (mount -t proc proc /proc)",
-    )
+    if is_own || !cfg!(target_os = "linux") { Ok(()) } else { Err(say.error(UNSEEN, Exit::Internal)) }
 }
 
 /// Whether a process group has a process that is not dead. A zombie keeps its number, in a container without

@@ -24,35 +24,29 @@ use crate::job::{self, State};
 use crate::run::office::{Office, Stage};
 use crate::run::signals::{Caught, Inherited};
 use crate::run::supervisor::{RELEASE_AFTER_SIGNAL, Task};
-use crate::say::{Exit, SIGINT, Say};
+use crate::say::{Ended, Exit, SIGINT, Say};
 use crate::store;
 
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
+pub(crate) fn run(common: &Common, args: &RunArgs) -> Ended {
     let lease = args.want.lease.or_default();
-    if let Some(exit) = refused(
-        args.max_hold.map_or(lease, |most| most.min(lease)),
-        "the lease, or --max-hold",
-        &args.terms,
-        Say::new(common),
-    ) {
-        return exit;
-    }
+    let least = args.max_hold.map_or(lease, |most| most.min(lease));
+    check(least, "the lease, or --max-hold", &args.terms, Say::new(common))?;
     let (away, begun) = (store::waited_for(&args.want.patience), Moment::now());
-    let label = args.terms.label(&args.command);
+    let label = args.terms.label();
     with_client(common, args.want.lease.lease, label, away, None, |client, caught, say| {
         let args = RunArgs { want: args.want.since(begun), ..args.clone() };
         hold(client, &args, None, caught, say)
     })
 }
 
-fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit> {
-    let words = times::why_too_short(asked, terms)?;
-    Some(say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage))
+fn check(asked: Duration, what: &str, terms: &Terms, say: Say) -> Result<(), Exit> {
+    let refused = |words| Err(say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage));
+    times::why_too_short(asked, terms).map_or(Ok(()), refused)
 }
 
-pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
+pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
     let mut candidate = RunArgs {
         name: args.name.clone(),
         want: Want { patience: args.patience.clone(), lease: args.lease.clone(), ..Want::default() },
@@ -61,26 +55,19 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         strict: args.strict,
         on_contended: None,
         leads: true,
-        command: args.command.clone(),
     };
     let say = Say::new(common);
-    if let Some(exit) = refused(args.lease.or_default(), "the lease", &args.terms, say) {
-        return exit;
-    }
+    check(args.lease.or_default(), "the lease", &args.terms, say)?;
     // An unusable address fails before the election.
-    let office = match args.listen.as_ref().map(|address| Office::listening(address, say)).transpose() {
-        Ok(office) => office.map(Arc::new),
-        Err(exit) => return exit,
-    };
+    let office = args.listen.as_ref().map(|address| Office::listening(address, say)).transpose()?;
+    let office = office.map(Arc::new);
     let is_patient = args.patience.wait.is_none() && !args.patience.no_wait;
     let away = if is_patient { Duration::MAX } else { store::waited_for(&args.patience) };
-    let label = args.terms.label(&args.command);
+    let label = args.terms.label();
     with_client(common, args.lease.lease, label, away, office.as_ref(), |client, caught, say| {
-        if let Some(Err(exit)) = office.as_ref().map(|office| office.reach(client, &args.name, say)) {
-            return exit;
-        }
+        office.as_ref().map_or(Ok(()), |office| office.reach(client, &args.name, say))?;
         loop {
-            let exit = hold(client, &candidate, office.as_deref(), caught, say);
+            let exit = hold(client, &candidate, office.as_deref(), caught, say).unwrap_or_else(|exit| exit);
             let patience = &mut candidate.want.patience;
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
@@ -91,11 +78,11 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
                 _ => false,
             };
             if !stands_again || caught.is_asked_to_end() {
-                return exit;
+                return Ok(exit);
             }
             (patience.no_wait, patience.wait) = (false, None);
             if let Some(signal) = caught.wait_again(PAUSE) {
-                return Exit::Signal(signal);
+                return Ok(Exit::Signal(signal));
             }
             say.notice("candidate", &format!("stands for {} again", args.name), &json!({"name": args.name}));
             if let Some(office) = &office {
@@ -105,18 +92,14 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     })
 }
 
-pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
+pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
     let (name, say) = (&args.name, Say::new(common));
-    if let Some(exit) = refused(args.at_most, "--at-most", &args.terms, say) {
-        return exit;
-    }
+    check(args.at_most, "--at-most", &args.terms, say)?;
     if args.at_least > args.at_most {
-        return say.error(
-            &format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most),
-            Exit::Usage,
-        );
+        let words = format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most);
+        return Err(say.error(&words, Exit::Usage));
     }
-    let label = args.terms.label(&args.command);
+    let label = args.terms.label();
     with_client(common, None, label, store::environment().retry_timeout, None, |client, caught, say| {
         let (mut ran, asked) = (None, Moment::now());
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
@@ -130,7 +113,6 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 is_renewed: false,
                 strict: false,
                 on_contended: None,
-                command: &args.command,
                 office: None,
             };
             let end = supervisor::supervise(&task, guard, caught, say);
@@ -159,7 +141,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
             }
             ran.exit
         });
-        match (ran, outcome) {
+        Ok(match (ran, outcome) {
             (None, Ok(_)) => is_run(client, name, args.conflict_exit_code, say),
             (None, Err(error)) if error.kind() == ErrorKind::Unsupported => {
                 say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage)
@@ -173,7 +155,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 say.notice("release_unknown", &words, &json!({"name": name}));
                 exit
             }
-        }
+        })
     })
 }
 
@@ -266,61 +248,44 @@ fn with_client(
     label: Option<String>,
     away: Duration,
     office: Option<&Arc<Office>>,
-    act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
-) -> Exit {
+    act: impl FnOnce(&LockClient, &Caught, Say) -> Ended,
+) -> Ended {
     let say = Say::new(common);
-    if let Some(words) = family::why_unseen() {
-        return say.error(words, Exit::Internal);
-    }
+    family::is_seen(say)?;
     // Before the first thread, so that all threads inherit it.
     let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
     family::adopt_orphans();
-    let caught = match Caught::with(inherited) {
-        Ok(caught) => caught,
-        Err(error) => {
-            return say.error(&format!("signals cannot be caught: {error}"), Exit::Internal);
-        }
-    };
-    if let Some(Err(exit)) = office.map(|office| office.open(say)) {
-        return exit;
-    }
-    let client = match connect(common, lease, label.as_deref(), away, &caught, say) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let exit = act(&client, &caught, say);
+    let caught = Caught::with(inherited).map_err(|error| say.internal("signals cannot be caught", &error))?;
+    office.map_or(Ok(()), |office| office.open(say))?;
+    let client = connect(common, lease, label.as_deref(), away, &caught, say)?;
+    let ended = act(&client, &caught, say);
     if caught.is_hurried() {
         store::finish_within(client, Duration::ZERO); // already waited for
     } else {
         store::finish(client);
     }
-    exit
+    ended
 }
 
-fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &Caught, say: Say) -> Exit {
+fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &Caught, say: Say) -> Ended {
     let asked = Moment::now();
-    match acquire::acquire(client, args, caught, say) {
-        Ok((guard, window)) => {
-            let (granted, waited) = (Moment::now(), Moment::now().since(asked));
-            told::acquired(&args.name, &guard, waited, say);
-            let task = Task {
-                name: &args.name,
-                terms: &args.terms,
-                window,
-                max_hold: args.max_hold,
-                is_renewed: acquire::is_renewed(args),
-                strict: args.strict,
-                on_contended: args.on_contended,
-                command: &args.command,
-                office,
-            };
-            let exit = supervisor::supervise_and_release(&task, guard, caught, say);
-            told::ended(&args.name, waited, granted, exit, say);
-            exit
-        }
-        Err(exit) => exit,
-    }
+    let (guard, window) = acquire::acquire(client, args, caught, say)?;
+    let (granted, waited) = (Moment::now(), Moment::now().since(asked));
+    told::acquired(&args.name, &guard, waited, say);
+    let task = Task {
+        name: &args.name,
+        terms: &args.terms,
+        window,
+        max_hold: args.max_hold,
+        is_renewed: acquire::is_renewed(args),
+        strict: args.strict,
+        on_contended: args.on_contended,
+        office,
+    };
+    let exit = supervisor::supervise_and_release(&task, guard, caught, say);
+    told::ended(&args.name, waited, granted, exit, say);
+    Ok(exit)
 }
 
 /// Ends this process by the interrupt that ended the wait: a shell ends its loop or script only for a

@@ -1,6 +1,5 @@
 //! The process that holds the lock: tells its helper until when, forwards signals, and reports the end.
 
-use std::ffi::OsString;
 use std::io::{IoSlice, stdin};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,7 +41,6 @@ pub(crate) struct Task<'a> {
     pub(crate) strict: bool,
     /// The signal for the command when others wait for the lock.
     pub(crate) on_contended: Option<i32>,
-    pub(crate) command: &'a [OsString],
     pub(crate) office: Option<&'a Office>,
 }
 
@@ -63,19 +61,17 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     let granted = Moment::now();
     let times = Times::of(task.window, task.terms.kill_grace);
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
+    let never_begun = |exit| Supervised { exit, was_never_begun: true };
     let contended = match wanted_by_others(task, guard) {
         Ok(contended) => contended,
         Err(error) => {
-            let exit = say.error(&format!("--on-contended: {}", store::text(&error)), Exit::Usage);
-            return Supervised { exit, was_never_begun: true };
+            let words = format!("--on-contended: {}", store::text(&error));
+            return never_begun(say.error(&words, Exit::Usage));
         }
     };
     let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught, say)) {
         Ok(helper) => helper,
-        Err(error) => {
-            let words = format!("the helper process cannot be started: {error}");
-            return Supervised { exit: say.error(&words, Exit::Internal), was_never_begun: true };
-        }
+        Err(error) => return never_begun(say.internal("the helper process cannot be started", &error)),
     };
     let lost = guard.lost();
     let supervisor = Supervisor {
@@ -137,7 +133,7 @@ impl Helper {
         let Times { grace, margin, .. } = times;
         let (on_lost, inherited) = (task.terms.on_lost, caught.inherited);
         let mut command = Part::Helper(HelperArgs { say, grace, margin, on_lost, inherited }).program()?;
-        command.args(task.command);
+        command.args(&task.terms.command);
         command.env("LEASEHOLD_NAME", task.name).env("LEASEHOLD_OWNER", guard.owner().to_string());
         command.env("LEASEHOLD_UNDER", under(guard));
         match guard.fencing_token() {
@@ -338,7 +334,7 @@ impl Supervisor<'_> {
                 self.was_never_begun = true;
                 let error = std::io::Error::from_raw_os_error(errno);
                 let program =
-                    self.task.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+                    self.task.terms.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
                 let is_there = error.kind() != std::io::ErrorKind::NotFound;
                 let exit = if is_there { Exit::CannotRun } else { Exit::NotFound };
                 Some(Ended::Not(self.say.error(&format!("{program} cannot be run: {error}"), exit)))

@@ -85,6 +85,7 @@ mod tests {
     #[test]
     fn a_grace_is_fitted_to_the_window() {
         let terms = |grace: u32| Terms {
+            command: Vec::new(),
             on_lost: OnLost::Kill,
             kill_grace: Some(grace * SECOND / 10),
             lost_exit_code: 79,

@@ -6,28 +6,25 @@
 pub(crate) mod times;
 
 use crate::args::{Common, ElectArgs, OnceArgs, RunArgs};
-use crate::say::{Exit, Say};
+use crate::say::{Ended, Exit, Say};
 
-pub(crate) fn run(common: &Common, _args: &RunArgs) -> Exit {
+pub(crate) fn run(common: &Common, _args: &RunArgs) -> Ended {
     refused(common, "run")
 }
 
-pub(crate) fn once(common: &Common, _args: &OnceArgs) -> Exit {
+pub(crate) fn once(common: &Common, _args: &OnceArgs) -> Ended {
     refused(common, "once")
 }
 
-pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Exit {
+pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Ended {
     refused(common, "elect")
 }
 
 /// A command that outlives its lock would be worse than none: nothing here could end it for certain.
-fn refused(common: &Common, action: &str) -> Exit {
-    Say::new(common).error(
-        &format!(
-            "{action} is for Unix only: a command could outlive the lock here; take the library, or WSL"
-        ),
-        Exit::Usage,
-    )
+fn refused(common: &Common, action: &str) -> Ended {
+    let words =
+        format!("{action} is for Unix only: a command could outlive the lock here; take the library, or WSL");
+    Err(Say::new(common).error(&words, Exit::Usage))
 }
 
 pub(crate) fn end_as_interrupted(_exit: Exit) {}
@@ -35,7 +32,7 @@ pub(crate) fn end_as_interrupted(_exit: Exit) {}
 pub(crate) mod hold {
     use super::refused;
     use crate::args::{Common, HoldArgs, ReleaseArgs};
-    use crate::say::Exit;
+    use crate::say::Ended;
 
     pub(crate) mod place {
         pub(crate) fn is_first(_text: &str) -> bool {
@@ -43,11 +40,11 @@ pub(crate) mod hold {
         }
     }
 
-    pub(crate) fn hold(common: &Common, _args: &HoldArgs) -> Exit {
+    pub(crate) fn hold(common: &Common, _args: &HoldArgs) -> Ended {
         refused(common, "hold")
     }
 
-    pub(crate) fn release(common: &Common, _args: &ReleaseArgs) -> Exit {
+    pub(crate) fn release(common: &Common, _args: &ReleaseArgs) -> Ended {
         refused(common, "release")
     }
 }

@@ -16,35 +16,30 @@ use sha2::{Digest, Sha256};
 
 use crate::args::{Common, ServeArgs};
 use crate::run::signals::Caught;
-use crate::say::{Exit, Say};
+use crate::say::{Ended, Exit, Say};
 use crate::serve::fresh::{Fresh, Seen, Trouble};
 use crate::serve::http::{Answer, Request};
 use crate::serve::listing::{Listing, Lists};
-use crate::store::{self, explain};
+use crate::store::{self, explain, explained};
 
 const WAIT: Duration = Duration::from_millis(2500);
 /// Any name: the question only shows whether the store answers.
 const PROBE: &str = "leasehold";
 
-pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
-    store::asked(common, |client, say| match start(client, args, say) {
-        Ok(caught) => caught.signals.recv().map_or(Exit::Internal, Exit::Signal),
-        Err(exit) => exit,
+pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Ended {
+    store::asked(common, |client, say| {
+        let caught = start(client, args, say)?;
+        Ok(caught.signals.recv().map_or(Exit::Internal, Exit::Signal))
     })
 }
 
 fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
-    let refused = |what: &str, error: &std::io::Error| say.error(&format!("{what}: {error}"), Exit::Internal);
     // A store without lists, or a user without rights, fails at once, and not by an empty page.
-    if let Some(Err(error)) = client.list(&args.pattern).next_page() {
-        return Err(explain(&error, say));
-    }
-    if let Some(error) = args.jobs.first().and_then(|job| client.last_run(job).err()) {
-        return Err(explain(&error, say));
-    }
+    client.list(&args.pattern).next_page().transpose().map_err(explained(say))?;
+    args.jobs.first().map(|job| client.last_run(job)).transpose().map_err(explained(say))?;
     let listener = http::listen(&args.listen, say)?;
-    let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
-    let caught = Caught::start().map_err(|error| refused("signals cannot be caught", &error))?;
+    let address = listener.local_addr().map_err(|error| say.internal("cannot listen", &error))?;
+    let caught = Caught::start().map_err(|error| say.internal("signals cannot be caught", &error))?;
     let site = Site::start(client, args, say).map_err(|error| say.no_thread(&error))?;
     http::start(listener, move |request| site.answer(request), say)?;
     if let Some(words) = warning(address) {

@@ -10,7 +10,7 @@ use leasehold::{Deadlock, Error, Inspection, ListCost, ListedLock, LockClient, O
 
 use crate::clock::Moment;
 use crate::rings;
-use crate::show::{self, Forced};
+use crate::show;
 
 const MOST_LOCKS: usize = 10_000;
 /// While the store shows no waiter, deadlocks are searched once in this number of polls.
@@ -106,7 +106,9 @@ impl Thread {
         let answered = match ask {
             Ask::Look => self.look().map(Answer::Looked),
             Ask::Question(name) => self.client.inspect(&name).map(|seen| Answer::Asked(Box::new(seen))),
-            Ask::Force(seen) => self.force(&seen).map(Answer::Said),
+            Ask::Force(seen) => {
+                show::evict(&self.client, &seen).map(|forced| Answer::Said(forced.words(&seen)))
+            }
         };
         answered.unwrap_or_else(Answer::Failed)
     }
@@ -159,15 +161,5 @@ impl Thread {
             self.fences.insert(name.clone(), ((holder.owner.clone(), holder.held_for), fence));
         }
         Ok(self.fences.iter().filter_map(|(name, (_, fence))| Some((name.clone(), (*fence)?))).collect())
-    }
-
-    fn force(&self, shown: &Inspection) -> Result<String, Error> {
-        let name = &shown.name;
-        Ok(match show::evict(&self.client, shown)? {
-            Forced::Yes => format!("{name} was released by force"),
-            Forced::WasFree => format!("{name} was free already"),
-            Forced::IsAnothers => show::another(name),
-            Forced::Impossible => show::impossible(shown),
-        })
     }
 }

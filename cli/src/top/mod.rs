@@ -15,41 +15,30 @@ use ratatui::crossterm::event::{self, Event, KeyEvent};
 use crate::args::{Common, Format, TopArgs};
 use crate::clock::Moment;
 use crate::run::signals::Caught;
-use crate::say::{Exit, SIGINT, Say};
-use crate::store::{self, explain};
+use crate::say::{Ended, Exit, SIGINT, Say};
+use crate::store::{self, explain, explained};
 use crate::system;
 use crate::top::asks::{Answer, Asks};
 use crate::top::view::{Next, View};
 
-pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
+pub(crate) fn top(common: &Common, args: &TopArgs) -> Ended {
     let say = Say::new(common);
     if common.format == Format::Json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        return say.error(
-            "top is for a terminal; ls, show and watch write for files and programs, also as JSON",
-            Exit::Usage,
-        );
+        let words = "top is for a terminal; ls, show and watch write for files and programs, also as JSON";
+        return Err(say.error(words, Exit::Usage));
     }
-    let Ok(caught) = Caught::start() else {
-        return say.error("signals cannot be caught", Exit::Internal);
-    };
+    let caught = Caught::start().map_err(|error| say.internal("signals cannot be caught", &error))?;
     let interval = args.interval;
     let opened = store::open_unless(&caught, common, None, say.silent(), move |builder| {
         store::patient(builder, interval)
     });
-    let client = match opened {
-        Ok(Ok(client)) => client,
-        Ok(Err(error)) => return explain(&error, say),
-        Err(exit) => return exit,
-    };
+    let client = opened?.map_err(explained(say))?;
     let shown = show(&client, args, &caught);
     store::finish(client);
-    match shown {
-        Ok(exit) => exit,
-        Err(Trouble::Store(error)) => explain(&error, say),
-        Err(Trouble::System(error)) => {
-            say.error(&format!("the terminal cannot be used: {error}"), Exit::Internal)
-        }
-    }
+    shown.map_err(|trouble| match trouble {
+        Trouble::Store(error) => explain(&error, say),
+        Trouble::System(error) => say.internal("the terminal cannot be used", &error),
+    })
 }
 
 enum Trouble {

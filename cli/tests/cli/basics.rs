@@ -6,7 +6,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, eventually, leasehold, outcome, signal, stock};
+use crate::world::{Run, Server, ends, eventually, leasehold, outcome, signal, stock};
 
 #[test]
 fn the_commands_code_is_the_runs() {
@@ -25,9 +25,7 @@ fn a_busy_lock_has_a_code_of_its_own() {
     let server = Server::start();
     let _holder = server.begin(&["run", "busy", "--", "sleep", "60"]);
     eventually("it is held", || server.keys() == ["busy"]);
-    let (code, said) = server.outcome(&["run", "-n", "busy", "--", "true"]);
-    assert_eq!(code, 75);
-    assert!(said.contains("busy: held by"), "{said}");
+    server.ends(&["run", "-n", "busy", "--", "true"], 75, "busy: held by");
     assert_eq!(server.outcome(&["run", "-w", "0.2", "busy", "--", "true"]).0, 75);
     assert_eq!(server.outcome(&["run", "-w", "0", "-E", "9", "busy", "--", "true"]).0, 9);
     let (code, said) = server.outcome(&["run", "-qn", "busy", "--", "true"]);
@@ -52,8 +50,7 @@ fn usage_has_64_and_no_command_126_or_127() {
         vec!["run", "", "--", "true"],
         vec!["dance"],
     ] {
-        let (code, said) = server.outcome(&wrong);
-        assert_eq!(code, 64, "{wrong:?}: {said}");
+        let said = server.ends(&wrong, 64, "");
         assert!(!said.is_empty());
     }
     assert_eq!(server.outcome(&["run", "name", "--", "/no/such/program"]).0, 127);
@@ -68,21 +65,16 @@ fn an_absent_store_has_69_a_wrong_password_77() {
     let away = |words: &[&str]| {
         let mut command = leasehold(words);
         command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_RETRY_TIMEOUT", "2s");
-        let (code, said) = outcome(&mut command);
-        assert_eq!(code, 69, "{said}");
-        said
+        ends(&mut command, 69, "")
     };
     assert!(!away(&["run", "-n", "name", "--", "true"]).contains("is waited for"), "it is asked once");
     assert!(away(&["run", "name", "--", "true"]).contains("is waited for"));
     let server = Server::start();
     server.ask(&["CONFIG", "SET", "requirepass", "right"]);
     let url = server.url().replace("redis://", "redis://:S3CR3T@");
-    let (code, said) = outcome(leasehold(&["run", "name", "--", "true"]).env("LEASEHOLD_URL", url));
-    assert_eq!(code, 77, "{said}");
+    let said = ends(leasehold(&["run", "name", "--", "true"]).env("LEASEHOLD_URL", url), 77, "");
     assert!(!said.contains("S3CR3T"), "{said}");
-    let (code, said) = outcome(&mut leasehold(&["run", "name", "--", "true"]));
-    assert_eq!(code, 64);
-    assert!(said.contains("LEASEHOLD_URL"), "{said}");
+    ends(&mut leasehold(&["run", "name", "--", "true"]), 64, "LEASEHOLD_URL");
 }
 
 #[test]
@@ -244,8 +236,7 @@ fn the_command_has_lock_and_input_and_no_other_files() {
     let input = server.path("input");
     fs::write(&input, "the input\n").unwrap();
     let mut run = server.leasehold(&["run", "known", "--", "sh", "-c", &script]);
-    let (code, said) = outcome(run.stdin(fs::File::open(&input).unwrap()));
-    assert_eq!(code, 0);
+    let said = ends(run.stdin(fs::File::open(&input).unwrap()), 0, "");
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "the input");
     let known: Vec<&str> = lines[1].split(' ').collect();
@@ -265,18 +256,21 @@ fn a_url_among_the_arguments_stays_out_of_environments() {
     let server = Server::start();
     let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
     server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
-    let (code, said) = outcome(&mut leasehold(&[
-        "--url",
-        &secret,
-        "run",
-        "-v",
-        "seen",
-        "--",
-        "sh",
-        "-c",
-        "env; tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' ' ' < /proc/$PPID/environ",
-    ]));
-    assert_eq!(code, 0);
+    let said = ends(
+        &mut leasehold(&[
+            "--url",
+            &secret,
+            "run",
+            "-v",
+            "seen",
+            "--",
+            "sh",
+            "-c",
+            "env; tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' ' ' < /proc/$PPID/environ",
+        ]),
+        0,
+        "",
+    );
     assert!(said.contains("LEASEHOLD_NAME=seen") && !said.contains("S3CR3T"), "{said}");
 }
 
@@ -407,31 +401,24 @@ fn a_commands_options_begin_at_the_first_other_word() {
         let words = [run, &["sh", "-c", "echo $1", "-n", "--format"]].concat();
         assert_eq!(server.outcome(&words), (0, "--format\n".to_owned()), "{words:?}");
     }
-    let (code, said) = server.outcome(&["run", "job"]);
-    assert!(code == 64 && said.contains("<COMMAND>"), "{said}");
+    server.ends(&["run", "job"], 64, "<COMMAND>");
 }
 
 #[test]
 fn a_lock_is_shown_and_ended_by_force() {
     let server = Server::start();
-    let (code, said) = server.outcome(&["show", "held", "free"]);
-    assert_eq!(code, 0);
+    let said = server.ends(&["show", "held", "free"], 0, "");
     assert!(said.starts_with("held: ") && said.contains("free: "), "{said}");
     let mut holder = server.begin(&["run", "-q", "--lease", "2s", "held", "--", "sleep", "60"]);
     eventually("it is held", || server.keys() == ["held"]);
-    let show = || {
-        let (code, said) = server.outcome(&["show", "--format", "json", "held"]);
-        assert_eq!(code, 0);
-        serde_json::from_str::<serde_json::Value>(&said).unwrap()
-    };
+    let show = || server.json(&["show", "held"]);
     let shown = show();
     let owner = shown["holders"][0]["owner"].as_str().unwrap().to_owned();
     assert!(shown["held"] == true && shown["remaining_seconds"].as_f64().unwrap() <= 2.0, "{shown}");
-    let (code, said) = server.outcome(&["force", "held"]);
-    assert!(code == 64 && said.contains(&owner) && said.contains("--yes"), "{said}");
+    let said = server.ends(&["force", "held"], 64, &owner);
+    assert!(said.contains("--yes"), "{said}");
     assert_eq!(show()["held"], true);
-    let (code, said) = server.outcome(&["force", "held", "--yes"]);
-    assert!(code == 0 && said.contains(&owner), "{said}");
+    server.ends(&["force", "held", "--yes"], 0, &owner);
     assert_eq!(holder.wait().code(), Some(79));
     assert_eq!(show()["held"], false);
     assert_eq!(server.outcome(&["force", "held", "--yes"]).0, 0);
@@ -446,21 +433,16 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     eventually("its client has said so", || {
         server.ask(&["KEYS", "leasehold_client:*-*"]).contains("leasehold_client:")
     });
-    let list = |arguments: &[&str]| {
-        let (code, said) = server.outcome(arguments);
-        assert_eq!(code, 0, "{said}");
-        said
-    };
+    let list = |arguments: &[&str]| server.ends(arguments, 0, "");
     let said = list(&["ls"]);
     assert!(said.contains("\njob:1  fenced lock  nightly on "), "{said}");
     assert!(said.contains("1 lock among ") && said.contains(" requests"), "{said}");
     assert!(list(&["ls", "other:*"]).contains("0 locks among "));
     let pid = holder.pid();
-    let one: serde_json::Value =
-        serde_json::from_str(&list(&["ls", "-q", "--format", "json", "job:*"])).unwrap();
+    let one = server.json(&["ls", "job:*"]);
     assert_eq!((&one["name"], &one["holders"][0]["pid"]), (&"job:1".into(), &pid.into()), "{one}");
     assert_eq!(one["holders"][0]["label"], "nightly", "{one}");
-    let one: serde_json::Value = serde_json::from_str(&list(&["clients", "-q", "--format", "json"])).unwrap();
+    let one = server.json(&["clients"]);
     assert_eq!((&one["pid"], &one["label"]), (&pid.into(), &"nightly".into()), "{one}");
     assert_eq!(
         (&one["uses"][0]["name"], &one["uses"][0]["waits"]),
@@ -513,8 +495,7 @@ fn the_demo_ends_with_holders_and_waiters() {
     let mut shell = std::process::Command::new("bash");
     shell.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     shell.args(["-euo", "pipefail", "-c", script]).arg(&stock).arg(program).env("REDIS_URL", server.url());
-    let (code, said) = outcome(&mut shell);
-    assert_eq!(code, 0, "{said}");
+    let said = ends(&mut shell, 0, "");
     let shown: Vec<&str> = said.lines().collect();
     let listed = shown.iter().find(|line| line.contains("  fenced lock  ")).unwrap();
     assert!(listed.contains("stock on ") && !listed.ends_with(" 0"), "{said}");
@@ -531,8 +512,7 @@ fn a_lock_of_readers_is_ended_by_force() {
     for (half, held) in [("-s", "read"), ("-x", "write")] {
         let mut holder = run(half);
         eventually("it is held", || mode().contains(held));
-        let (code, said) = server.outcome(&["force", "halves", "--yes"]);
-        assert!(code == 0 && said.contains("halves was released by force"), "{half}: {said}");
+        server.ends(&["force", "halves", "--yes"], 0, "halves was released by force");
         assert!(!mode().contains(held), "{half}: still held");
         assert_eq!(holder.wait().code(), Some(79));
     }
@@ -596,8 +576,7 @@ fn a_kind_the_store_cannot_keep_is_usage() {
         (&["--permits", "2"], "--permits needs Redis: without it"),
     ] {
         let arguments = [&["run", "-n"][..], kind, &["other", "--", "true"]].concat();
-        let (code, said) = outcome(&mut program(&arguments));
-        assert!(code == 64 && said.contains(way_out), "{kind:?}: {said}");
+        ends(&mut program(&arguments), 64, way_out);
     }
 }
 
@@ -610,8 +589,8 @@ fn a_right_that_is_missing_has_77() {
         &["run", "-n", "job", "--", "true"][..],
         &["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"],
     ] {
-        let (code, said) = outcome(leasehold(arguments).env("LEASEHOLD_URL", &url));
-        assert!(code == 77 && said.contains("docs/permissions.md") && !said.contains("right@"), "{said}");
+        let said = ends(leasehold(arguments).env("LEASEHOLD_URL", &url), 77, "docs/permissions.md");
+        assert!(!said.contains("right@"), "{said}");
     }
     assert_eq!(server.keys(), Vec::<String>::new());
 }

@@ -78,11 +78,9 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
         let waits = |step: &Value| step["pid"] == std::process::id() && step["waiting_for_seconds"].is_f64();
         assert!(steps.iter().all(waits), "{finding}");
 
-        let (code, said) = server.outcome(&["show", "orders:1"]);
-        assert_eq!(code, 0, "{said}");
+        let said = server.ends(&["show", "orders:1"], 0, "");
         assert!(said.contains("deadlock of 2 threads") && said.contains("thread takes stock:2"), "{said}");
-        let (_, said) = server.outcome(&["show", "orders:1", "--format", "json"]);
-        let shown: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+        let shown = server.json(&["show", "orders:1"]);
         assert_eq!(shown["deadlocks"][0]["is_certain"], true, "{shown}");
     });
     let (code, said) = server.outcome(&["doctor", "-q"]);
@@ -164,9 +162,11 @@ fn a_deadlock_through_nested_commands_is_reported() {
 fn a_command_waiting_for_its_own_lock_is_said() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
-    let (code, said) = server.outcome(&["run", "a", "--", program, "run", "-w", "4s", "a", "--", "true"]);
-    assert_eq!(code, 75, "{said}");
-    assert!(said.contains("maybe a deadlock of 1 thread: "), "{said}");
+    server.ends(
+        &["run", "a", "--", program, "run", "-w", "4s", "a", "--", "true"],
+        75,
+        "maybe a deadlock of 1 thread: ",
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::site::Site;
-use crate::world::{Server, leasehold, outcome};
+use crate::world::{Server, ends, leasehold, outcome};
 
 #[derive(Debug)]
 struct Line {
@@ -102,8 +102,7 @@ fn each_line_of_the_files_runs_its_command() {
                     if variable == "LEASEHOLD_URL_FILE" { url.as_os_str() } else { value.as_ref() },
                 );
             }
-            let (code, said) = outcome(run.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"));
-            assert_eq!(code, 0, "{name}: {line:?}: {said}");
+            let said = ends(run.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"), 0, "");
             let name_of_lock = fs::read_to_string(&ran).unwrap_or_else(|_| panic!("{name}: {said}"));
             assert!(words.contains(&name_of_lock.trim().to_owned()), "{name}: {name_of_lock}");
             fs::remove_file(&ran).unwrap();
@@ -111,8 +110,7 @@ fn each_line_of_the_files_runs_its_command() {
             if behind[0] == "leasehold" {
                 let rest: Vec<&str> =
                     behind[1..].iter().map(String::as_str).chain(["--for", "10ms"]).collect();
-                let (code, said) = server.outcome(&rest);
-                assert_eq!(code, 0, "{name}: {behind:?}: {said}");
+                server.ends(&rest, 0, "");
             }
             server.ask(&["FLUSHALL"]);
         }

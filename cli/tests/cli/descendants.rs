@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::dead_before_next::{Child, DESCENDANTS};
 use crate::world::{
-    Run, Server, Stamper, children, container, eventually, is_dead, now, outcome, pause, signal, stamps,
+    Run, Server, Stamper, children, container, ends, eventually, is_dead, now, outcome, pause, signal, stamps,
 };
 
 /// As the filter of an older container runtime does. 434 is the number of the call on every processor.
@@ -153,8 +153,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
         assert_eq!(ended.join().unwrap(), 5);
     });
     // The command inherits ignored and blocked signals. (A shell would reset them.)
-    let (code, said) = outcome(&mut run(&["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]));
-    assert_eq!(code, 0, "{said}");
+    let said = ends(&mut run(&["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]), 0, "");
     let mask = |name: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
         u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
@@ -181,8 +180,7 @@ fn as_the_first_process_of_a_container_orphans_are_reaped() {
                   for i in $(seq 200); do grep -ls '^State:.Z' /proc/[0-9]*/status >/dev/null || exit 7; sleep 0.05; done; \
                   grep -hs '^State' /proc/[0-9]*/status; exit 1";
     container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "-q", "first", "--", "sh", "-c", script]);
-    let (code, said) = outcome(&mut container);
-    assert_eq!(code, 7, "{said}");
+    ends(&mut container, 7, "");
 }
 
 #[test]
@@ -192,8 +190,7 @@ fn without_proc_it_is_said_what_is_missing() {
     let Some(mut container) = container(&["--mount"]) else { return };
     container.env("LEASEHOLD_URL", server.url());
     container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "hidden", "--", "true"]);
-    let (code, said) = outcome(&mut container);
-    assert_eq!(code, 70, "{said}");
+    let said = ends(&mut container, 70, "");
     assert!(said.contains("/proc") && said.contains("mount"), "{said}");
     assert_eq!(server.keys(), Vec::<String>::new());
 }

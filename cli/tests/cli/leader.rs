@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::serve::make_lock;
 use crate::site::{Answer, Site, answer};
-use crate::world::{Server, Stamper, children, eventually, leasehold, now, outcome, signal, stamps};
+use crate::world::{Server, Stamper, children, ends, eventually, leasehold, now, outcome, signal, stamps};
 
 fn candidate(server: &Server, file: &str, options: &[&str]) -> Site {
     let arguments = [&["--format", "json", "elect", "--listen", "0"][..], options, &["led"]].concat();
@@ -53,8 +53,7 @@ fn only_the_leader_says_that_it_leads() {
     eventually("both are ready", || [&first, &second].iter().all(|site| site.get("/ready").status == 200));
     let (leader, other) = (first.get("/leader"), second.get("/leader"));
     assert_eq!((leader.status, other.status, &*other.body), (200, 503, "does not lead\n"));
-    let show = server.leasehold(&["--format", "json", "show", "led"]).output().unwrap();
-    let shown: serde_json::Value = serde_json::from_slice(&show.stdout).unwrap();
+    let shown = server.json(&["show", "led"]);
     let term = number(&leader, "term ");
     assert_eq!(shown["fence"].as_u64(), Some(term), "{shown}");
     assert!(number(&leader, "left_ms ") <= 3000, "{}", leader.body);
@@ -150,8 +149,7 @@ fn a_taken_address_fails_before_the_election() {
     let port = taken.local_addr().unwrap().port().to_string();
     // A store that is away is waited for: the address comes before it.
     let mut run = leasehold(&["elect", "--listen", &port, "led", "--", "true"]);
-    let (code, said) = outcome(run.env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
-    assert_eq!(code, 70, "{said}");
+    let said = ends(run.env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 70, "");
     assert!(said.starts_with(&format!("leasehold: cannot listen on 127.0.0.1:{port}: ")), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     let (code, _) = outcome(&mut leasehold(&["elect", "--listen", ":9478", "led", "--", "true"]));

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::process::geteuid;
 
-use crate::world::{Run, Server, eventually, leasehold, outcome, server_program};
+use crate::world::{Run, Server, ends, eventually, leasehold, outcome, server_program};
 
 fn write(file: &Path, text: &str, mode: u32) {
     fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -26,8 +26,8 @@ fn at_home(home: &Path, arguments: &[&str]) -> Command {
 fn a_url_in_the_users_folder_is_read_last() {
     let (server, other) = (Server::start(), Server::start());
     let home = server.path("home");
-    let (code, said) = outcome(&mut at_home(&home, &["ls"]));
-    assert!(code == 64 && said.contains("LEASEHOLD_URL") && said.contains("/etc/leasehold/url"), "{said}");
+    let said = ends(&mut at_home(&home, &["ls"]), 64, "LEASEHOLD_URL");
+    assert!(said.contains("/etc/leasehold/url"), "{said}");
     write(
         &home.join(".config/leasehold/url"),
         &format!("# the locks of this host\n\n  {}  \n", server.url()),
@@ -68,8 +68,7 @@ fn a_password_that_all_can_read_is_warned_of() {
     let word = server.path("password");
     write(&word, "S3CR3T\n", 0o604);
     let mut beside = server.leasehold(&["ls"]);
-    let (code, said) = outcome(beside.env("LEASEHOLD_PASSWORD_FILE", &word));
-    assert!(code == 0 && said.contains("can read it"), "{said}");
+    ends(beside.env("LEASEHOLD_PASSWORD_FILE", &word), 0, "can read it");
     if !geteuid().is_root() {
         write(&file, &url, 0);
         assert!(ask(&["ls"]).1.contains("cannot be read"));
@@ -123,8 +122,7 @@ fn messages_name_no_method_and_no_error_number() {
     ] {
         let mut command = leasehold(arguments);
         let limits = [("LEASEHOLD_CONNECT_TIMEOUT", "300ms"), ("LEASEHOLD_RETRY_TIMEOUT", "0s")];
-        let (ended, said) = outcome(command.env("LEASEHOLD_URL", url).envs(limits));
-        assert!(ended == code && said.contains(words), "{url}: {ended}: {said}");
+        let said = ends(command.env("LEASEHOLD_URL", url).envs(limits), code, words);
         for wrong in [" failed:", "os error", "Resource temporarily", "_", "mount"] {
             assert!(!said.replace("LEASEHOLD_", "").contains(wrong), "{url}: {wrong}: {said}");
         }
@@ -146,8 +144,11 @@ fn a_sentinels_password_is_told_apart_from_a_servers() {
     let _sentinel = Run::start(sentinel.arg(&config).arg("--sentinel").current_dir(server.dir.path()));
     eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     let url = format!("redis-sentinel://127.0.0.1:{port}/m");
-    let (code, said) = outcome(leasehold(&["run", "-n", "job", "true"]).env("LEASEHOLD_URL", &url));
-    assert!(code == 77 && said.contains("LEASEHOLD_SENTINEL_PASSWORD"), "{said}");
+    ends(
+        leasehold(&["run", "-n", "job", "true"]).env("LEASEHOLD_URL", &url),
+        77,
+        "LEASEHOLD_SENTINEL_PASSWORD",
+    );
     let guarded = Server::start();
     guarded.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
     let (code, said) = guarded.outcome(&["run", "-n", "job", "true"]);

@@ -1,7 +1,5 @@
 //! Data of other programs under a lock's name: a cart, a session. It is neither shown nor ended.
 
-use serde_json::Value;
-
 use crate::world::{Server, eventually};
 
 const SECRET: &str = "Bearer-S3CR3T";
@@ -19,8 +17,7 @@ fn what_is_no_lock_is_left_alone() {
             &["force", name],
             &["force", name, "--yes"],
         ] {
-            let (code, said) = server.outcome(arguments);
-            assert_eq!(code, 65, "{arguments:?}: {said}");
+            let said = server.ends(arguments, 65, "");
             assert!(!said.contains("held by") && !said.contains("S3CR3T"), "{arguments:?}: {said}");
         }
         let (_, said) = server.outcome(&["force", name, "--yes"]);
@@ -45,12 +42,10 @@ fn what_is_no_lock_is_left_alone() {
 fn javas_lock_and_a_foreign_token_are_ended_by_force() {
     let server = Server::start();
     server.ask(&["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:71", "1"]);
-    let (code, said) = server.outcome(&["force", "java", "--yes"]);
-    assert!(code == 0 && said.contains("java was released by force"), "{said}");
+    server.ends(&["force", "java", "--yes"], 0, "java was released by force");
     server.ask(&["SET", "article", "7d9f", "PX", "60000"]);
-    let (code, said) = server.outcome(&["show", "article", "--token", "--format", "json"]);
-    let shown: Value = serde_json::from_str(said.trim()).unwrap();
-    assert_eq!((code, &shown["held"], &shown["holders"][0]["owner"]), (0, &true.into(), &"7d9f".into()));
+    let shown = server.json(&["show", "article", "--token"]);
+    assert_eq!((&shown["held"], &shown["holders"][0]["owner"]), (&true.into(), &"7d9f".into()));
     assert_eq!(server.outcome(&["force", "article", "--token"]).0, 64);
     assert_eq!(server.outcome(&["force", "article", "--token", "--yes"]).0, 0);
     assert_eq!(server.keys(), Vec::<String>::new());
@@ -62,10 +57,8 @@ fn force_refuses_a_semaphore() {
     let permit = ["run", "-q", "--lease", "5s", "--permits", "2", "slots", "--", "sleep", "60"];
     let mut holder = server.begin(&permit);
     eventually("a permit is out", || server.outcome(&["permits", "slots"]).1.contains("1 of them out"));
-    let (code, said) = server.outcome(&["force", "slots", "--yes"]);
-    assert_eq!(code, 64, "{said}");
+    let said = server.ends(&["force", "slots", "--yes"], 64, "");
     assert!(!said.contains("by nobody") && said.contains("permits slots --remove"), "{said}");
     assert!(holder.0.try_wait().unwrap().is_none());
-    let (code, said) = server.outcome(&["force", "nothing", "--yes"]);
-    assert!(code == 0 && said.contains("nothing is held by nobody"), "{said}");
+    server.ends(&["force", "nothing", "--yes"], 0, "nothing is held by nobody");
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::basics::in_a_file;
 use crate::secured::{Certificates, Secured};
-use crate::world::{Run, Server, eventually, outcome, stamps};
+use crate::world::{Run, Server, ends, eventually, outcome, stamps};
 
 const NOTE: &str = "echo $$ >> \"$0\"; ";
 
@@ -49,11 +49,8 @@ fn a_job_runs_again_after_its_least_time() {
 fn a_job_that_fails_or_is_killed_counts_as_run() {
     for (script, code) in [("exit 3", 3), ("kill -9 $$", 137)] {
         let server = Server::start();
-        let (ended, said) = outcome(&mut once(&server, ["30s", "60s"], script));
-        assert!(
-            ended == code && said.contains(&format!("job failed with {code}, and counts as run")),
-            "{said}"
-        );
+        let words = format!("job failed with {code}, and counts as run");
+        ends(&mut once(&server, ["30s", "60s"], script), code, &words);
         assert_eq!(outcome(&mut once(&server, ["30s", "60s"], script)).0, 75);
         assert_eq!(runs(&server), 1);
     }
@@ -63,8 +60,7 @@ fn a_job_that_fails_or_is_killed_counts_as_run() {
 fn a_job_ends_with_its_most_time() {
     let server = Server::start();
     let script = "trap '' TERM; while :; do sleep 0.05; done";
-    let (code, said) = outcome(&mut once(&server, ["1s", "2s"], script));
-    assert_eq!(code, 124, "{said}");
+    ends(&mut once(&server, ["1s", "2s"], script), 124, "");
     // Dead before the lock ended, so before another could begin.
     assert!(runs(&server) == 1 && stamps(&server.path("ran")).len() == 1);
 }
@@ -79,8 +75,7 @@ fn impossible_times_are_refused_before_any_request() {
     ] {
         let arguments = ["once", "job", "--at-least", times[0], "--at-most", times[1], "--", "true"];
         let mut command = crate::world::leasehold(&arguments);
-        let (code, said) = outcome(command.env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
-        assert!(code == 64 && said.contains(words), "{code}: {said}");
+        ends(command.env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 64, words);
     }
     let (code, _) = outcome(&mut crate::world::leasehold(&["once", "job", "--", "true"]));
     assert_eq!(code, 64);
@@ -138,8 +133,7 @@ fn a_job_never_started_is_left_to_others() {
 
 fn shown(server: &Server, url: &str) -> Value {
     let mut show = server.leasehold(&["-q", "--format", "json", "show", "job"]);
-    let (code, said) = outcome(show.env("LEASEHOLD_URL", url));
-    assert_eq!(code, 0, "{said}");
+    let said = ends(show.env("LEASEHOLD_URL", url), 0, "");
     serde_json::from_str(said.trim()).unwrap()
 }
 
@@ -177,8 +171,7 @@ fn a_job_has_a_fence_and_a_last_run() {
         assert_eq!(outcome(server.leasehold(&["force", "job", "--yes"]).env("LEASEHOLD_URL", &url)).0, 0);
         let mut running = Run::start(&mut job("while [ -s $0 ]; do sleep 0.05; done", "30s"));
         eventually("it runs", || shown(&server, &url)["last_run"]["state"] == "runs");
-        let (code, said) = outcome(&mut job("exit 0", "30s"));
-        assert!(code == 75 && said.contains("job runs already: held by "), "{said}");
+        ends(&mut job("exit 0", "30s"), 75, "job runs already: held by ");
         let told = fs::read_to_string(&fences).unwrap();
         fs::write(&fences, "").unwrap();
         assert_eq!(running.wait().code(), Some(0));
@@ -285,9 +278,7 @@ fn a_name_with_a_dash_goes_behind_two_dashes() {
     );
     assert!(code == 0 || code == 79, "{said}");
     let once = ["once", "--at-least", "1ms", "--at-most", "9s", "--", "--job", "--", "true"];
-    let (code, said) = server.outcome(&once);
-    assert_eq!(code, 0, "{said}");
+    server.ends(&once, 0, "");
     assert_eq!(server.outcome(&["show", "--", "--job"]).0, 0);
-    let (code, said) = server.outcome(&["run", "--", "true"]);
-    assert!(code == 64 && said.contains("<COMMAND>"), "{said}");
+    server.ends(&["run", "--", "true"], 64, "<COMMAND>");
 }

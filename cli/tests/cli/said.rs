@@ -37,8 +37,7 @@ fn a_waiter_names_the_holder_and_the_wait() {
         "{line}"
     );
     drop(holder);
-    let (code, said) = server.outcome(&["-v", "run", "free", "--", "sh", "-c", "exit 3"]);
-    assert_eq!(code, 3);
+    let said = server.ends(&["-v", "run", "free", "--", "sh", "-c", "exit 3"], 3, "");
     assert!(said.contains("acquired free after 0.") && said.contains("free: waited 0."), "{said}");
     assert!(said.trim_end().ends_with(" s") && said.contains(", held 0."), "{said}");
 }

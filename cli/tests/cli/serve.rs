@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::site::{Site, answer};
-use crate::world::{Run, Server, eventually, leasehold, now, outcome, signal};
+use crate::world::{Run, Server, ends, eventually, leasehold, now, outcome, signal};
 
 const MAKE: &str = "for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do local name = ARGV[1] .. i; \
     redis.call('hset', name, '0a0a0a0a-0000-4000-8000-000000000000:' .. i, 1); redis.call('pexpire', name, 600000) end";
@@ -458,12 +458,10 @@ fn what_cannot_be_served_is_said_at_once() {
         assert_eq!(exit, code, "{arguments:?}: {said}");
         assert!(said.contains(words), "{said}");
     }
-    let (exit, said) = outcome(leasehold(&["serve"]).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
-    assert_eq!(exit, 69, "{said}");
+    ends(leasehold(&["serve"]).env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 69, "");
     server.ask(&["ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-scan"]);
     let url = server.url().replace("redis://", "redis://poor:pw@");
-    let (exit, said) = outcome(leasehold(&["serve", "--listen", "127.0.0.1:0"]).env("LEASEHOLD_URL", url));
-    assert_eq!(exit, 77, "{said}");
+    ends(leasehold(&["serve", "--listen", "127.0.0.1:0"]).env("LEASEHOLD_URL", url), 77, "");
 }
 
 #[test]

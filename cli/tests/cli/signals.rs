@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, children, container, eventually, is_dead, outcome, signal, stamps};
+use crate::world::{Run, Server, children, container, ends, eventually, is_dead, outcome, signal, stamps};
 
 const SIGNALS: [(Signal, i32); 6] = [
     (Signal::INT, 2),
@@ -93,20 +93,16 @@ fn a_command_gets_its_signal_when_others_wait() {
     // Without the option the command does not get the variable, even if `leasehold` itself inherited it.
     let inner = ["run", "inner", "--", "sh", "-c", "exit ${LEASEHOLD_CONTENDED_BY:-5}"];
     let mut inner = server.leasehold(&inner);
-    let (code, said) = outcome(inner.env("LEASEHOLD_CONTENDED_BY", "6"));
-    assert_eq!(code, 5, "{said}");
+    ends(inner.env("LEASEHOLD_CONTENDED_BY", "6"), 5, "");
 }
 
 #[test]
 fn an_unknown_signal_and_a_store_without_recalls_are_64() {
     let server = Server::start();
-    let (code, said) = server.outcome(&["run", "--on-contended", "NONE", "name", "--", "true"]);
-    assert_eq!(code, 64, "{said}");
+    server.ends(&["run", "--on-contended", "NONE", "name", "--", "true"], 64, "");
     let mut run = server.leasehold(&["run", "--on-contended", "USR1", "name", "--", "true"]);
     let url = format!("sqlite://{}", server.path("locks.db").display());
-    let (code, said) = outcome(run.env("LEASEHOLD_URL", url).env("LEASEHOLD_CREATE_SCHEMA", "yes"));
-    assert_eq!(code, 64, "{said}");
-    assert!(said.contains("--on-contended"), "{said}");
+    ends(run.env("LEASEHOLD_URL", url).env("LEASEHOLD_CREATE_SCHEMA", "yes"), 64, "--on-contended");
 }
 
 #[test]
@@ -159,8 +155,7 @@ fn a_command_in_a_container_may_stop_and_goes_on() {
     let Some(mut container) = container(&["--mount-proc"]) else { return };
     let script =
         format!("{} run contained -- sh -c 'kill -TSTP $$; exit 4'", env!("CARGO_BIN_EXE_leasehold"));
-    let (code, said) = outcome(container.args(["sh", "-c", &script]).env("LEASEHOLD_URL", server.url()));
-    assert_eq!(code, 4, "{said}");
+    ends(container.args(["sh", "-c", &script]).env("LEASEHOLD_URL", server.url()), 4, "");
 }
 
 #[test]

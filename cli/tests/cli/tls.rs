@@ -6,17 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::secured::{Certificates, Secured};
-use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome};
+use crate::world::{Run, ends, eventually, leasehold, leasehold_in_time, now, outcome};
 
 const STRANGERS: usize = 10;
 const TRUE: [&str; 4] = ["run", "job", "--", "true"];
-
-#[track_caller]
-fn ends(command: &mut Command, code: i32, words: &str) -> String {
-    let (ended, said) = outcome(command);
-    assert!(ended == code && said.contains(words), "{command:?}: {ended}: {said}");
-    said
-}
 
 #[track_caller]
 fn works(command: &mut Command) -> String {

@@ -253,9 +253,7 @@ fn top_outlives_a_store_that_goes_away() {
 fn top_is_for_terminals_and_for_stores_that_answer() {
     let server = Server::start();
     for arguments in [&["top"][..], &["--format", "json", "top"]] {
-        let (code, said) = server.outcome(arguments);
-        assert_eq!(code, 64, "{said}");
-        assert!(said.contains("ls, show and watch"), "{said}");
+        server.ends(arguments, 64, "ls, show and watch");
     }
     let mut away = Top::start("redis://127.0.0.1:1", &[]);
     assert_eq!(away.ends(), 69);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{Run, Server, eventually, leasehold, outcome, signal};
+use crate::world::{Run, Server, ends, eventually, leasehold, outcome, signal};
 
 struct Watch {
     run: Run,
@@ -117,8 +117,7 @@ fn a_signal_ends_it_and_so_does_its_time() {
     let code = watch.run.wait().code();
     signal(server.pid(), Signal::CONT);
     assert_eq!(code, Some(128 + 15));
-    let (code, said) = server.outcome(&["watch", "any", "--for", "300ms"]);
-    assert_eq!(code, 0);
+    let said = server.ends(&["watch", "any", "--for", "300ms"], 0, "");
     assert!(said.contains(" any: free\n") && said.lines().count() == 1, "{said}");
 }
 
@@ -140,8 +139,7 @@ fn a_closed_pipe_ends_it_quietly() {
 fn watch_refuses_what_it_cannot_do_in_words() {
     for wrong in [&["watch"][..], &["watch", "a", "--interval", "50ms"], &["watch", "a", "--for", "soon"]] {
         // The store is away: if the arguments were accepted, the code would be 69.
-        let (code, said) = outcome(leasehold(wrong).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
-        assert_eq!(code, 64, "{wrong:?}: {said}");
+        ends(leasehold(wrong).env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 64, "");
     }
     let mut away: Command = leasehold(&["watch", "a"]);
     let (code, said) = outcome(away.env("LEASEHOLD_URL", "redis://:S3CR3T@127.0.0.1:1"));

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// Longer than anything here takes, unless it fails.
@@ -115,6 +116,18 @@ impl Server {
 
     pub(crate) fn outcome(&self, arguments: &[&str]) -> (i32, String) {
         outcome(&mut self.leasehold(arguments))
+    }
+
+    #[track_caller]
+    pub(crate) fn ends(&self, arguments: &[&str], code: i32, words: &str) -> String {
+        ends(&mut self.leasehold(arguments), code, words)
+    }
+
+    /// The one object that the program prints.
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let said = self.ends(&[&["-q", "--format", "json"], arguments].concat(), 0, "");
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
 
     pub(crate) fn begin(&self, arguments: &[&str]) -> Run {
@@ -251,6 +264,14 @@ pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     (status.code().unwrap_or_else(|| panic!("ended by a signal: {said}")), said)
+}
+
+/// Runs it to its end, which has this code and says these words; all that it said.
+#[track_caller]
+pub(crate) fn ends(command: &mut Command, code: i32, words: &str) -> String {
+    let (ended, said) = outcome(command);
+    assert!(ended == code && said.contains(words), "{command:?}: {ended}: {said}");
+    said
 }
 
 pub(crate) struct Run(pub(crate) Child);

@@ -39,13 +39,8 @@ enum Event {
 pub(crate) fn keep(args: &KeepArgs) -> Exit {
     close_inherited();
     rustix::process::setsid().ok(); // it leads no group yet
-    match begin(args) {
-        Ok(exit) => exit,
-        Err(error) => {
-            // `hold` sees the socket's end.
-            Say::json().error(&format!("the lock cannot be kept: {error}"), Exit::Internal)
-        }
-    }
+    // `hold` sees the socket's end.
+    begin(args).unwrap_or_else(|error| Say::json().internal("the lock cannot be kept", &error))
 }
 
 /// A pipe of the shell would stay open as long as this process.
@@ -100,10 +95,9 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
                 before: times.grace + times.margin,
             };
             let keeper = Keeper { hold: &hold, lookout, guard, tick: times.tick, caught: &caught };
-            keeper.run(&caller, socket, &events).or_else(|error| {
-                let words = format!("the lock cannot be kept: {error}");
-                answer_refusal(&caller, say.error(&words, Exit::Internal))
-            })
+            keeper
+                .run(&caller, socket, &events)
+                .or_else(|error| answer_refusal(&caller, say.internal("the lock cannot be kept", &error)))
         }
         Err(exit) => answer_refusal(&caller, exit),
     };

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::args::{Common, Format, HoldArgs, OnLost, ReleaseArgs, RunArgs, Terms};
 use crate::run::hold::shell::Shell;
 use crate::run::parts::{KeepArgs, Part};
-use crate::run::{family, refused};
-use crate::say::{Exit, Say, json_text};
+use crate::run::{check, family};
+use crate::say::{Ended, Exit, Say, json_text};
 
 const LOST: u8 = 79;
 
@@ -30,6 +30,7 @@ impl HoldArgs {
             name: self.name.clone(),
             want: self.want.clone(),
             terms: Terms {
+                command: Vec::new(),
                 on_lost: OnLost::Signal(self.signal),
                 kill_grace: None,
                 lost_exit_code: LOST,
@@ -39,7 +40,6 @@ impl HoldArgs {
             strict: false,
             on_contended: None,
             leads: false,
-            command: Vec::new(),
         }
     }
 }
@@ -48,28 +48,16 @@ impl HoldArgs {
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// A signal ends this process as usual. The keeper sees the end, and gives up the wait or the lock.
-pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
+pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Ended {
     let say = Say::new(common);
-    if let Some(words) = family::why_unseen() {
-        return say.error(words, Exit::Internal);
-    }
-    if let Some(exit) = refused(args.want.lease.or_default(), "the lease", &args.as_run().terms, say) {
-        return exit;
-    }
+    family::is_seen(say)?;
+    check(args.want.lease.or_default(), "the lease", &args.as_run().terms, say)?;
     let shell = match args.pid {
         Some(pid) => Shell::of(pid).ok_or_else(|| format!("there is no process {pid}")),
         None => Shell::that_calls(),
     };
-    let shell = match shell {
-        Ok(shell) => shell,
-        Err(words) => {
-            return say.error(&words, Exit::Usage);
-        }
-    };
-    match begin(common, args, shell, say) {
-        Ok(exit) => exit,
-        Err(error) => say.error(&format!("the lock cannot be kept: {error}"), Exit::Internal),
-    }
+    let shell = shell.map_err(|words| say.error(&words, Exit::Usage))?;
+    begin(common, args, shell, say).map_err(|error| say.internal("the lock cannot be kept", &error))
 }
 
 fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::Result<Exit> {
@@ -115,10 +103,10 @@ fn code_of(answer: &Value) -> Option<Exit> {
     u8::try_from(code).ok().map(Exit::Command)
 }
 
-pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
+pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Ended {
     let say = Say::new(common);
     let Some(place) = place::of(&args.handle) else {
-        return say.error(&format!("{} is not what `leasehold hold` prints", args.handle), Exit::Usage);
+        return Err(say.error(&format!("{} is not what `leasehold hold` prints", args.handle), Exit::Usage));
     };
     let answer = match ask(place) {
         Ok(answer) => answer,
@@ -126,13 +114,13 @@ pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
             place::remove(place); // nobody will listen there again
             let words = "this hold has ended: it was released before, or the process that kept it was killed";
             say.notice("lost", words, &json!({}));
-            return Exit::Lost(LOST);
+            return Ok(Exit::Lost(LOST));
         }
         Err(error) => {
             let words =
                 format!("it is unknown whether the lock was released ({error}); it ends with its lease");
             say.notice("release_unknown", &words, &json!({}));
-            return Exit::ReleaseUnknown;
+            return Ok(Exit::ReleaseUnknown);
         }
     };
     let exit = code_of(&answer).unwrap_or(Exit::Internal);
@@ -143,7 +131,7 @@ pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
         LOST => say.notice("lost", words, &fields),
         _ => say.notice("release_unknown", words, &fields),
     }
-    exit
+    Ok(exit)
 }
 
 fn ask(place: &Path) -> std::io::Result<Value> {
