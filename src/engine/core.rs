@@ -1,12 +1,11 @@
 //! The parts that a client's threads work with, and the work that any thread leaves to them: claims in doubt,
 //! holds to renew, and moments to look by.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::calls::Call;
+use crate::engine::calls::{Call, Calls};
 use crate::engine::directory::Announcer;
 use crate::engine::hearers::Hearers;
 use crate::engine::hold::{Hold, LocalLock};
@@ -33,6 +32,7 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) store: StoreCell,
     pub(crate) registry: Registry,
+    pub(crate) calls: Arc<Calls>,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) announcer: Arc<Announcer>,
     pub(crate) published_waits: PublishedWaits,
@@ -66,6 +66,7 @@ impl Core {
             id,
             store,
             registry: Registry::default(),
+            calls: Arc::default(),
             reporter,
             announcer: Arc::new(Announcer::new(id, &options, &clock)),
             published_waits: PublishedWaits::new(options.detect_deadlocks_after),
@@ -221,21 +222,16 @@ pub(crate) struct CacheThread {
     /// `None` inside: it could not be started, so nothing is kept.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
     pub(crate) locks: Mutex<Vec<Arc<LocalLock>>>,
-    /// To be released, the oldest first, but for what a thread that ends waits for.
-    pub(crate) leaving: Mutex<VecDeque<Leaving>>,
     /// The threads that wait for what they keep to be released.
     pub(crate) ended: Mutex<Vec<Ended>>,
 }
 
-/// A lock whose cached hold is to be released, of which thread if not of any, and who waits for that.
-pub(crate) type Leaving = (Arc<LocalLock>, Option<u64>, Option<Call>);
-
-/// An ending thread that waits for the release of its cached holds.
+/// A thread that waits for what it keeps to be released, before it ends.
 pub(crate) struct Ended {
     /// `None`: those of all threads.
     pub(crate) thread: Option<u64>,
     /// Over with the last release.
-    pub(crate) call: Call,
+    pub(crate) call: Arc<Call>,
 }
 
 impl CacheThread {

@@ -81,7 +81,7 @@ impl Core {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();
         releases.close(); // no others follow: the last of these wakes who waits
-        self.cache_thread.ended.lock().push(Ended { thread, call: releases.begin().detached() });
+        self.cache_thread.ended.lock().push(Ended { thread, call: Arc::new(releases.begin().detached()) });
         // Pushed first, looked second. Pairs with `CacheThread::stop`.
         if service.is_stopped() {
             self.cache_thread.ended.lock().clear();

@@ -48,7 +48,6 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
-use crate::engine::calls::Calls;
 use crate::engine::core::Core;
 use crate::engine::hold::LocalLock;
 use crate::engine::hold::{Hold, Standing};
@@ -71,7 +70,6 @@ use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
-    pub(crate) calls: Arc<Calls>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
     /// How far the end of the client has come. Locked by the thread that works at it; others who end the
@@ -113,7 +111,6 @@ impl Engine {
         watchdog::start(&core, watchdogs_parker).inspect_err(|_| core.timer.stop())?;
         Ok(Engine {
             core,
-            calls: Arc::default(),
             ended: Interrupt::new(),
             stage: Mutex::default(),
             counted: CountedClient::new(),
@@ -400,7 +397,6 @@ impl Drop for Engine {
             // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's
             // connections.
             leak(&self.core);
-            leak(&self.calls);
             self.ended.leak();
             return;
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::Hold;
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{self, At, HoldState, Look, Machine, Reuse, TicketId, Wish, Withdrawn};
+use crate::engine::lock::{At, End, Found, HoldState, Look, Machine, Next, Reuse, TicketId, Wish, Withdrawn};
 use crate::engine::waiter::{LocalWaiter, Sleeper, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
@@ -75,12 +75,6 @@ pub(crate) struct LockState {
 /// A lock is remembered at least for this time after it was contended or cached.
 pub(crate) const REMEMBERED: Duration = RULES.contended;
 
-/// A promise of the lock: to whom, and under which claim.
-pub(crate) type Promise = (TicketId, Claim);
-pub(crate) type Next = lock::Next<Promise>;
-pub(crate) type End = lock::End<Promise>;
-pub(crate) type Found = lock::Found<Arc<Hold>, Promise, Option<QueuePlace>>;
-
 impl Deref for LockState {
     type Target = Machine<Arc<Hold>, LocalWaiter>;
 
@@ -109,29 +103,24 @@ impl LocalLock {
     }
 
     /// The state that a thread finds before it asks at `now`; `thread` is `None` where a guard is to be the
-    /// owner. `may_use`: whether the call can use a cached hold again.
+    /// owner. `may_use`: whether the call can use a cached hold again. With it the caller's place at the head of
+    /// the queue of an uncontended lock, if it waits.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
         wish: Wish,
         may_use: impl FnOnce(&Hold, Reuse) -> bool,
         now: Moment,
-    ) -> Found {
+    ) -> (Found<Arc<Hold>>, Option<QueuePlace>) {
         let mut state = self.state();
         let at = state.at(now);
-        match state.find(thread, wish, |hold, reuse| may_use(hold, reuse), at) {
-            lock::Found::Own(hold) => Found::Own(hold),
-            lock::Found::Cached(hold, level) => {
-                hold.begin_again(now);
-                Found::Cached(hold, level)
-            }
-            lock::Found::Stale(hold, next) => Found::Stale(hold, next.map(|next| state.promised(next))),
-            lock::Found::Leaving => Found::Leaving,
-            lock::Found::Uncontended(()) => {
-                Found::Uncontended(wish.waits.then(|| self.place(&mut state, false)))
-            }
-            lock::Found::Used => Found::Used,
+        let found = state.find(thread, wish, |hold, reuse| may_use(hold, reuse), at);
+        if let Found::Cached(hold, _) = &found {
+            hold.begin_again(now);
         }
+        let joins = wish.waits && matches!(found, Found::Uncontended);
+        let place = joins.then(|| self.place(&mut state, false));
+        (found, place)
     }
 
     /// Until when any hold of this process stands.
@@ -174,8 +163,7 @@ impl LocalLock {
     pub(crate) fn give_back(&self, thread: Option<u64>, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
         let mut state = self.state();
         let at = state.at(now);
-        let (hold, next) = state.machine.give_back(thread, at)?;
-        Some((hold, next.map(|next| state.promised(next))))
+        state.machine.give_back(thread, at)
     }
 
     /// The recalls so far, if all are heard. `listen` begins to listen if nobody does; then none is heard
@@ -201,8 +189,7 @@ impl LocalLock {
     pub(crate) fn note_wanted(&self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
         let mut state = self.state();
         let at = state.at(now);
-        let (hold, next) = state.machine.note_wanted(hold.serial(), at)?;
-        Some((hold, next.map(|next| state.promised(next))))
+        state.machine.note_wanted(hold.serial(), at)
     }
 
     /// Keeps the local lock until then without any value; returns whether it was not kept yet.
@@ -221,6 +208,11 @@ impl LocalLock {
         }
         state.remembered_until.take_if(|until| *until <= now);
         state.remembered_until.is_none()
+    }
+
+    /// The claim under which the lock can be handed to a waiter.
+    pub(crate) fn offer_of(&self, ticket: TicketId) -> Option<Claim> {
+        self.state().queue.get(ticket)?.waiter.offer.clone()
     }
 
     /// The hand-off of this hold is on its way. `Some`: its waiter has gone, by a panic.
@@ -282,20 +274,6 @@ impl LockState {
         At { now, recalls, rules: &RULES }
     }
 
-    /// A promise, with the claim under which the waiter can be handed the lock.
-    fn promised(&mut self, next: lock::Next<TicketId>) -> Next {
-        match next {
-            lock::Next::Nobody => Next::Nobody,
-            lock::Next::Others => Next::Others,
-            lock::Next::Local(to) => {
-                match self.queue.get(to).and_then(|ticket| ticket.waiter.offer.clone()) {
-                    Some(claim) => Next::Local((to, claim)),
-                    None => Next::Nobody,
-                }
-            }
-        }
-    }
-
     fn end_level(
         &mut self,
         hold: &Arc<Hold>,
@@ -304,18 +282,11 @@ impl LockState {
         now: Moment,
     ) -> Option<End> {
         let at = self.at(now);
-        let lock::End { left, then, is_guards, may_cache } =
-            self.machine.end(hold.serial(), level, |own| may_stay(hold, own), at)?;
-        if is_guards {
+        let end = self.machine.end(hold.serial(), level, |own| may_stay(hold, own), at)?;
+        if end.is_guards {
             hold.note_spent_guard();
         }
-        let then = match then {
-            lock::Then::StillHeld => lock::Then::StillHeld,
-            lock::Then::Cached(outcome) => lock::Then::Cached(outcome),
-            lock::Then::Leaves(next) => lock::Then::Leaves(self.promised(next)),
-            lock::Then::Over => lock::Then::Over,
-        };
-        Some(End { left, then, is_guards, may_cache })
+        Some(end)
     }
 
     pub(crate) fn forget_if_unused(&mut self) {
@@ -498,7 +469,7 @@ mod tests {
     }
 
     /// The end of the hold's last level, in a time slice in which its thread comes back at once.
-    fn end(local: &Arc<LocalLock>, hold: &Arc<Hold>) -> Then<Promise> {
+    fn end(local: &Arc<LocalLock>, hold: &Arc<Hold>) -> Then {
         let mut state = local.state();
         let at = state.at(at(0));
         state.caching.begin(2, at);

@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::engine::hold::contention::Contention;
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
-pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, LockState, Next, QueuePlace};
+pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace};
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
 use crate::engine::lock::{Handle, HoldState, Stage};

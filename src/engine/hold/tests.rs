@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::lock::{CacheTerms, Then, Wish};
+use crate::engine::lock::{CacheTerms, Found, Then, Wish};
 use crate::engine::registry::Registry;
 use crate::ident::{ClientId, ThreadMarker};
 use crate::task::TaskMarker;
@@ -69,9 +69,9 @@ fn begin_again(hold: &Arc<Hold>, since: Moment, caches: bool) {
     assert!(matches!(find(hold, since, caches), Found::Cached(..)));
 }
 
-fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found {
+fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found<Arc<Hold>> {
     let Holder::Thread { id, .. } = hold.holder else { panic!("it is a thread's") };
-    hold.local.find(Some(id), Wish { caches, asks: true, waits: false }, |_, _| true, since)
+    hold.local.find(Some(id), Wish { caches, asks: true, waits: false }, |_, _| true, since).0
 }
 
 fn can_be_cached(hold: &Hold, is_dropped: bool) -> Option<bool> {

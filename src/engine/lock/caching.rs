@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, TicketId, Waits};
+use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, Waits};
 use crate::time::{Lease, Moment};
 
 /// A hold that is cached for a time slice is released after this without a user.
@@ -310,7 +310,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         &mut self,
         thread: Option<u64>,
         at: At<'_>,
-    ) -> Option<(H, Option<Next<TicketId>>)> {
+    ) -> Option<(H, Option<Next>)> {
         let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
         let hold = self.holds.iter().find(is_meant)?.hold.clone();
         let next = self.begin_release(hold.serial(), at);
@@ -327,7 +327,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Others want this hold. If no thread uses it, its release begins.
-    pub(crate) fn note_wanted(&mut self, serial: u64, at: At<'_>) -> Option<(H, Option<Next<TicketId>>)> {
+    pub(crate) fn note_wanted(&mut self, serial: u64, at: At<'_>) -> Option<(H, Option<Next>)> {
         let own = self.state_of(serial)?;
         let is_idle = own.is_cached_until_recall();
         let is_news =
@@ -375,8 +375,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         match (is_cached, caching.ends) {
             (true, Some(ends)) if now < until.min(ends) => Watched::Until(until.min(ends).min(next)),
             (true, _) => {
-                caching.dropped = None;
-                caching.note_absence();
+                if caching.dropped.take().is_some() {
+                    caching.note_absence();
+                }
                 Watched::Idle
             }
             (_, Some(ends)) if now < ends => Watched::Until(now.plus(at.rules.idle).min(next)),

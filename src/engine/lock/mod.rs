@@ -89,21 +89,21 @@ pub(crate) struct LocalHandoffs {
 
 /// The next owner of a lock whose last level has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next<T> {
+pub(crate) enum Next {
     /// No thread here sleeps for it.
     Nobody,
     /// A thread does, but others' processes come first.
     Others,
     /// This waiter has been promised the lock.
-    Local(T),
+    Local(TicketId),
 }
 
 /// The end of a level.
 #[derive(Debug)]
-pub(crate) struct End<T> {
+pub(crate) struct End {
     /// How many levels are left.
     pub(crate) left: u32,
-    pub(crate) then: Then<T>,
+    pub(crate) then: Then,
     /// A guard would have ended the level.
     pub(crate) is_guards: bool,
     /// This client may cache holds of the lock.
@@ -111,12 +111,12 @@ pub(crate) struct End<T> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then<T> {
+pub(crate) enum Then {
     /// Other levels are left.
     StillHeld,
     Cached(CacheOutcome),
     /// The release has begun.
-    Leaves(Next<T>),
+    Leaves(Next),
     /// The hold is lost, or its time is over.
     Over,
 }
@@ -134,21 +134,21 @@ pub(crate) struct Wish {
 
 /// How a thread that wants the lock finds it here.
 #[derive(Debug)]
-pub(crate) enum Found<H, T, P> {
+pub(crate) enum Found<H> {
     /// This thread's hold, live or lost.
     Own(H),
     /// This thread's cached hold, in use again, with a level.
     Cached(H, u64),
     /// The same, but its release has begun: others want it, or this call asks for something else. `None`: it
     /// is lost.
-    Stale(H, Option<Next<T>>),
+    Stale(H, Option<Next>),
     /// Another thread is releasing that one. This thread's own request could arrive before the release, which
     /// would then free the new grant; and the lock could be handed from the owner to itself. So it asks under
     /// another number.
     Leaving,
     /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
     /// the head of the queue if it would wait.
-    Uncontended(P),
+    Uncontended,
     /// Anything else.
     Used,
 }
@@ -214,7 +214,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         wish: Wish,
         may_use: impl FnOnce(&H, Reuse) -> bool,
         at: At<'_>,
-    ) -> Found<H, TicketId, ()> {
+    ) -> Found<H> {
         if let Some(thread) = thread {
             self.caching.note_asked(thread, at);
             if let Some(hold) = self.of_thread(thread) {
@@ -235,7 +235,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
                 return Found::Leaving;
             }
         }
-        if wish.asks && self.is_uncontended(at) { Found::Uncontended(()) } else { Found::Used }
+        if wish.asks && self.is_uncontended(at) { Found::Uncontended } else { Found::Used }
     }
 
     /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
@@ -380,7 +380,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         level: Option<u64>,
         may_stay: impl FnOnce(&HoldState<H>) -> Option<bool>,
         at: At<'_>,
-    ) -> Option<End<TicketId>> {
+    ) -> Option<End> {
         let may_cache = self.caching.may_cache;
         let own = self.state_of(serial)?;
         let ended = own.levels.take(level)?;
@@ -398,7 +398,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Begins the release of a hold that nothing else has ended, and promises the lock to the next waiter.
-    pub(crate) fn begin_release(&mut self, serial: u64, at: At<'_>) -> Option<Next<TicketId>> {
+    pub(crate) fn begin_release(&mut self, serial: u64, at: At<'_>) -> Option<Next> {
         if self.state_of(serial)?.is_over(at.now) || !self.begin_return(serial) {
             return None;
         }
@@ -423,7 +423,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Promises the lock to the head of the queue, if it sleeps and other processes do not come first.
-    pub(crate) fn promise(&mut self, at: At<'_>) -> Next<TicketId> {
+    pub(crate) fn promise(&mut self, at: At<'_>) -> Next {
         let is_handing = self.handing().is_some();
         let Machine { queue, local_handoffs, caching, .. } = self;
         let Some(head) = queue.head() else { return Next::Nobody };

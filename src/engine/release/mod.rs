@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::local_lock::End;
-use crate::engine::hold::{Hold, LocalLock, Next, State};
-use crate::engine::lock::Then;
+use crate::engine::hold::{Hold, LocalLock, State};
+use crate::engine::lock::{End, Next, Then};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, Owner, ThreadMarker};
@@ -226,7 +225,9 @@ impl Engine {
         }
         let Some(next) = self.still_held(hold, then, begun) else { return };
         let started = match left {
-            0 => self.start_handoff(hold, next, begun, || self.core.settle_later(hold, call.another())),
+            0 => self.start_handoff(hold, next, begun, || {
+                self.core.settle_later(hold, self.calls.begin().detached())
+            }),
             _ => Some(next),
         };
         match started {

@@ -146,7 +146,7 @@ impl<'a> Step<'a> {
                 self.client.users[thread].at = At::Going;
                 self.go_on(thread);
             }
-            Found::Uncontended(()) => {
+            Found::Uncontended => {
                 self.client.users[thread].is_calm = !once;
                 if !once {
                     self.lock().queue.join(ticket(thread), TestWaiter::default(), false);
@@ -180,7 +180,7 @@ impl<'a> Step<'a> {
     }
 
     /// As `Core::give_back`.
-    fn give_back(&mut self, id: Id, next: Option<Next<TicketId>>) {
+    fn give_back(&mut self, id: Id, next: Option<Next>) {
         match next {
             None => self.forget_lost(id),
             Some(Next::Local(to)) => self.hand_off(id, to, false),
