@@ -15,11 +15,10 @@ use crate::time::{Clock, Moment};
 pub(crate) struct Calls {
     under_way: AtomicUsize,
     closed: AtomicBool,
-    /// The waker of the thread that waits until none is left.
     waker: Mutex<Option<Waker>>,
 }
 
-/// A call that is under way, until this is dropped.
+/// Under way until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
@@ -54,7 +53,6 @@ impl Calls {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Ends the client for calls to come.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::engine::calls::{Call, Calls};
 use crate::engine::directory::Announcer;
-use crate::engine::hearers::Hearers;
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
@@ -36,14 +35,10 @@ pub(crate) struct Core {
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) announcer: Arc<Announcer>,
     pub(crate) published_waits: PublishedWaits,
-    /// Renews and cleans up.
     pub(crate) watchdog: Service,
-    /// Notices what has ended or is due.
     pub(crate) timer: Service,
     /// Gives back what is cached for a time slice.
     pub(crate) cache_thread: CacheThread,
-    pub(super) hearers: Hearers,
-    /// The work that waits for the watchdog.
     pub(crate) inbox: Mutex<Inbox>,
     /// Until then, as `Moment::nanos`, one lost hold makes the watchdog renew all: a connection has ended,
     /// and only a sample was asked about.
@@ -73,7 +68,6 @@ impl Core {
             watchdog,
             timer,
             cache_thread: CacheThread::default(),
-            hearers: Hearers::default(),
             inbox: Mutex::default(),
             sampled_until: AtomicU64::new(0),
             options,
@@ -94,7 +88,6 @@ impl Core {
         self.watchdog.stop();
         self.timer.stop();
         self.cache_thread.stop();
-        self.end_hearers();
         let cleanups = std::mem::take(&mut self.inbox.lock().cleanups);
         let now = self.clock.now();
         cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()
@@ -102,9 +95,8 @@ impl Core {
 
     // ---- what is to be looked at
 
-    /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.timer.run_by(self.registry.put(hold, true, self.clock.now()));
+        self.timer.run_by(self.registry.look_in_time(hold, self.clock.now()));
     }
 
     /// Something is held or waited for: has the client's entry in the directory be written, if that is due.
@@ -122,7 +114,6 @@ impl Core {
         }
     }
 
-    /// A wait is over that the client's entry may tell of.
     pub(crate) fn note_published_wait_over(&self) {
         if self.published_waits.note_end() {
             self.watchdog.wake();
@@ -172,12 +163,11 @@ impl Core {
 
     // ---- holds to renew
 
-    /// The store has prolonged it.
     pub(crate) fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
         let in_time = if hold.is_renewed() {
             hold.confirm(sent, lease, &self.clock)
         } else {
-            hold.note_keepalive(sent);
+            hold.with(|own| own.kept_alive_at = sent);
             true
         };
         let now = self.clock.now();
@@ -193,8 +183,8 @@ impl Core {
     /// only their ends are looked for by the timer.
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
-            let is_new = hold.set_queued(true);
-            self.registry.put(hold, false, now);
+            let is_new = hold.is_first(|own| &mut own.is_queued);
+            self.registry.look_in_time(hold, now);
             is_new
         });
         if !holds.is_empty() {
@@ -207,7 +197,7 @@ impl Core {
     /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
     /// all there was.
     pub(crate) fn renew_some(&self, now: Moment) {
-        let (some, has_more) = sample(self.registry.timer_queue().renewed());
+        let (some, has_more) = sample(self.registry.renewed());
         if has_more {
             let until = now.plus(renewal_period(self.options.lease)).nanos();
             self.sampled_until.store(until, Ordering::SeqCst);
@@ -226,11 +216,9 @@ pub(crate) struct CacheThread {
     pub(crate) ended: Mutex<Vec<Ended>>,
 }
 
-/// A thread that waits for what it keeps to be released, before it ends.
 pub(crate) struct Ended {
     /// `None`: those of all threads.
     pub(crate) thread: Option<u64>,
-    /// Over with the last release.
     pub(crate) call: Arc<Call>,
 }
 
@@ -253,8 +241,7 @@ impl CacheThread {
     }
 }
 
-/// The pause after a failed clean-up: the least at first, then doubled up to a thirtieth of the lease, or the
-/// most.
+/// After a failed clean-up; at most a thirtieth of the lease.
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
@@ -275,11 +262,10 @@ pub(crate) struct Cleanup {
     /// Until then the owner may keep what it holds, even if the client ends sooner.
     pub(crate) from: Moment,
     pub(crate) next: Moment,
-    /// How long to pause after the next failure. Others may be waiting for just this, so at first not long:
-    /// what broke the request in doubt has often broken this connection too, and a new one does it.
+    /// After the next failure. At first not long, since others may wait for just this: what broke the request
+    /// in doubt has often broken this connection too.
     pub(crate) pause: Duration,
-    /// How often the owner was found to hold nothing. Each time the next look is after twice as long: the
-    /// longer a request has not come, the less likely it comes, and at worst what it sets ends with its
-    /// lease.
+    /// How often the owner was found to hold nothing: the longer a request has not come, the less likely it
+    /// comes.
     pub(crate) tries: u32,
 }

@@ -22,15 +22,12 @@ thread_local! {
     static END: End = End { is_main: &*thread_name() == "main", thread: Cell::new(None) };
 }
 
-/// Runs when its thread ends.
 struct End {
     /// The process ends with this thread.
     is_main: bool,
-    /// The mark's id of this thread, once it has kept something.
     thread: Cell<Option<u64>>,
 }
 
-/// This client has begun to keep holds.
 pub(crate) fn note_client(core: &Arc<Core>) {
     if cfg!(leasehold_shuttle) {
         return;

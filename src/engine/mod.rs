@@ -15,7 +15,6 @@ pub(crate) mod directory;
 mod ending;
 mod exit;
 pub(crate) mod handoff;
-mod hearers;
 pub(crate) mod hold;
 pub(crate) mod lock;
 mod pace;
@@ -27,7 +26,7 @@ mod runs;
 pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
-mod timer_queue;
+mod timer_table;
 pub(crate) mod waiter;
 mod watchdog;
 
@@ -72,16 +71,13 @@ pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
-    /// How far the end of the client has come. Locked by the thread that works at it; others who end the
-    /// client wait here.
+    /// Locked by the thread that works at the end of the client; others who end the client wait here.
     stage: Mutex<Stage>,
     pub(crate) counted: CountedClient,
 }
 
-/// How far the end of a client has come.
 #[derive(Debug, Default)]
 enum Stage {
-    /// Nobody has ended the client.
     #[default]
     NotBegun,
     /// Somebody has, but not all came to its end: the store did not forget these, or a call was still under
@@ -109,12 +105,7 @@ impl Engine {
         let (core, [watchdogs_parker, timers_parker]) = Core::new(options, clock, store.into(), reporter);
         timer::start(&core, timers_parker)?;
         watchdog::start(&core, watchdogs_parker).inspect_err(|_| core.timer.stop())?;
-        Ok(Engine {
-            core,
-            ended: Interrupt::new(),
-            stage: Mutex::default(),
-            counted: CountedClient::new(),
-        })
+        Ok(Engine { core, ended: Interrupt::new(), stage: Mutex::default(), counted: CountedClient::new() })
     }
 
     pub(crate) fn usable(&self, action: &'static str) -> Result<()> {
@@ -124,7 +115,6 @@ impl Engine {
         self.store.open(self.timer.waker()).map_err(|error| error.during(action))
     }
 
-    /// The same, for a request about this lock.
     pub(crate) fn usable_for(&self, action: &'static str, kind: Kind, name: &LockName) -> Result<()> {
         self.usable(action)?;
         self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
@@ -151,17 +141,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Until when one request to the store may take.
     pub(crate) fn one_command(&self) -> Moment {
         self.clock.after(self.options.command_timeout)
     }
 
-    /// How long a waiter for this kind may sleep without being woken: at least, at most.
     pub(crate) fn poll_every(&self, kind: Kind) -> (Duration, Duration) {
         (self.store.capabilities().poll_every)(kind)
     }
 
-    /// The lease to ask the store for.
     pub(crate) fn asked(&self, action: &'static str, lease: Lease) -> Result<Duration> {
         match lease {
             Lease::Renewed => Ok(self.options.lease),
@@ -199,7 +186,6 @@ impl Engine {
             let answer = self.store.count(claim, what, self.one_command());
             let answer = if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
             let error = match answer {
-                // An earlier request of this call released them.
                 Ok(Some(0))
                     if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
                 {
@@ -290,7 +276,6 @@ impl Engine {
         hold.filter(|hold| hold.holder.is_this_task())
     }
 
-    /// Describes the object under a name, of any kind.
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
         let seen = self.store.describe(name, self.one_command()).map_err(Failure::into_read_error);
@@ -313,7 +298,6 @@ impl Engine {
         self.announcer.locate(seen, known, (&*self.store, &self.registry), (now, self.one_command()))
     }
 
-    /// The client's numbers.
     pub(crate) fn stats(&self) -> Stats {
         if is_forked() {
             return Stats::default();
@@ -359,7 +343,6 @@ impl Engine {
         answer.map_err(|failure| failure.into_error().during(action).on(name.given()))
     }
 
-    /// Asks the store to change something, and tells the observers how long that took.
     pub(crate) fn ask<T>(&self, op: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         if !self.reporter.is_observed() {
             return ask();
@@ -370,7 +353,6 @@ impl Engine {
         answer
     }
 
-    /// Has the store forget what has been free for longer than `age`; returns how much it was.
     pub(crate) fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
         self.usable("vacuum_blockers")?;
         let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(Vec::new()) };
@@ -421,7 +403,6 @@ pub(crate) const MANY_CLIENTS: usize = 32;
 static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
 static IS_REPORTED: atomic::AtomicBool = atomic::AtomicBool::new(false);
 
-/// A client and its clones, as long as one of them is there.
 pub(crate) struct CountedClient {
     at_a_time: usize,
 }
@@ -431,7 +412,6 @@ impl CountedClient {
         CountedClient { at_a_time: CLIENTS.fetch_add(1, atomic::Ordering::Relaxed) + 1 }
     }
 
-    /// Whether this is the first with which there are many.
     pub(crate) fn is_one_too_many(&self) -> bool {
         self.at_a_time >= MANY_CLIENTS && !IS_REPORTED.swap(true, atomic::Ordering::Relaxed)
     }

@@ -13,7 +13,6 @@ use crate::seam::{Bound, Claim};
 use crate::task::TaskMarker;
 use crate::time::{Lease, Moment};
 
-/// When a hold's lease began, and what ends it besides its lease.
 type BoundedStart = (Moment, Option<Arc<dyn Bound>>);
 
 impl Engine {

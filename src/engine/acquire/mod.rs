@@ -94,7 +94,6 @@ impl Engine {
         Ok(granted)
     }
 
-    /// Why the caller would wait for its own thread, if it would.
     fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> Option<&'static str> {
         let live = |kind| self.live_hold(kind, call.name, thread);
         let holds = |kind| live(kind).is_some();

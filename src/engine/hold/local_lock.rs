@@ -11,11 +11,15 @@ use std::time::Duration;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::Hold;
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{At, End, Found, HoldState, Look, Machine, Next, Reuse, TicketId, Wish, Withdrawn};
+use crate::engine::lock::{
+    At, End, Found, HoldState, Look, Machine, Next, Reuse, TicketId, Watched, Wish, Withdrawn,
+};
+use crate::engine::timer_table::TimerTable;
 use crate::engine::waiter::{LocalWaiter, Sleeper, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Family, Kind};
 use crate::shrink::CrowdMap;
@@ -49,18 +53,22 @@ impl Hash for LockKey {
     }
 }
 
-/// By lock, found by the hash that each name has.
-pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LocalLock>, BuildHasherDefault<OwnHash>>>;
+/// The locks of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    /// Found by the hash that each name has.
+    pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>, BuildHasherDefault<OwnHash>>>,
+    pub(crate) timer_table: Mutex<TimerTable>,
+}
 
 #[derive(Debug)]
 pub(crate) struct LocalLock {
     pub(crate) key: LockKey,
     state: Mutex<LockState>,
-    /// The registry's map, which this local lock leaves when it is dropped.
+    /// The registry's, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
 
-/// All that changes about a lock in this process.
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
     machine: Machine<Arc<Hold>, LocalWaiter>,
@@ -70,6 +78,7 @@ pub(crate) struct LockState {
     failure: Option<(Moment, Error)>,
     /// The registry keeps the local lock until then, even if no value refers to it.
     remembered_until: Option<Moment>,
+    look_at: Option<Moment>,
 }
 
 /// A lock is remembered at least for this time after it was contended or cached.
@@ -98,13 +107,25 @@ impl LocalLock {
         self.state.lock()
     }
 
+    pub(crate) fn look_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
+        if state.look_at.is_none_or(|at| moment < at) {
+            self.locks.timer_table.lock().put(self, &mut state.look_at, Some(moment));
+        }
+    }
+
+    /// Has the timer look at the lock when the first of its holds needs that.
+    pub(crate) fn look_in_time(self: &Arc<LocalLock>) {
+        let mut state = self.state();
+        let next = state.holds.iter().map(|own| own.look_at).min();
+        self.locks.timer_table.lock().put(self, &mut state.look_at, next);
+    }
+
     pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
         self.state().machine.of_thread(thread).cloned()
     }
 
-    /// The state that a thread finds before it asks at `now`; `thread` is `None` where a guard is to be the
-    /// owner. `may_use`: whether the call can use a cached hold again. With it the caller's place at the head of
-    /// the queue of an uncontended lock, if it waits.
+    /// See [`Machine::find`]. With the result comes the caller's place at the head of the queue of an
+    /// uncontended lock, if it waits.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
@@ -123,12 +144,10 @@ impl LocalLock {
         (found, place)
     }
 
-    /// Until when any hold of this process stands.
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
         self.state().held_here(now)
     }
 
-    /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
     pub(crate) fn is_uncontended(&self, now: Moment) -> bool {
         let state = self.state();
         state.is_uncontended(state.at(now))
@@ -148,7 +167,6 @@ impl LocalLock {
         Some((hold, ended))
     }
 
-    /// The same of a hold.
     pub(crate) fn end(
         &self,
         hold: &Arc<Hold>,
@@ -159,7 +177,7 @@ impl LocalLock {
         self.state().end_level(hold, level, may_stay, now)
     }
 
-    /// Begins the release of the cached hold, of this thread or of any. Pairs with `find`.
+    /// Pairs with `find`.
     pub(crate) fn give_back(&self, thread: Option<u64>, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
         let mut state = self.state();
         let at = state.at(now);
@@ -173,8 +191,16 @@ impl LocalLock {
         if state.recalls.is_some() {
             return state.caching.heard(state.at(now));
         }
-        drop(state); // a store has locks of its own
-        let recalls = listen();
+        drop(state);
+        self.listen(listen);
+        None
+    }
+
+    pub(crate) fn listen(&self, listen: impl FnOnce() -> Option<Subscription>) {
+        if self.state().recalls.is_some() {
+            return;
+        }
+        let recalls = listen(); // without the mutex: a store has locks of its own
         let mut state = self.state();
         let not_needed = match &state.recalls {
             None => std::mem::replace(&mut state.recalls, recalls),
@@ -182,14 +208,33 @@ impl LocalLock {
         };
         drop(state);
         drop(not_needed);
-        None
     }
 
-    /// Others want this hold. If no thread uses it, its release begins.
-    pub(crate) fn note_wanted(&self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
+    pub(crate) fn hears(&self) -> bool {
+        self.state().holds.iter().any(|own| own.hears.is_some())
+    }
+
+    pub(crate) fn watch(&self, is_waited_for: bool, now: Moment) -> Watched<Arc<Hold>> {
+        let mut state = self.state();
+        let is_deaf = state.recalls.as_ref().is_none_or(Subscription::is_refused);
+        let at = state.at(now);
+        let watched = state.machine.watch(at, is_deaf, is_waited_for);
+        let listens_on = state.caching.may_cache || !matches!(watched, Watched::Over);
+        let not_needed = if listens_on { None } else { state.recalls.take() };
+        drop(state);
+        drop(not_needed);
+        watched
+    }
+
+    pub(crate) fn note_checked(
+        &self,
+        hold: &Hold,
+        answer: CachedCheck,
+        now: Moment,
+    ) -> Option<(Arc<Hold>, Option<Next>)> {
         let mut state = self.state();
         let at = state.at(now);
-        state.machine.note_wanted(hold.serial(), at)
+        state.machine.note_checked(hold.serial(), answer, at)
     }
 
     /// Keeps the local lock until then without any value; returns whether it was not kept yet.
@@ -200,7 +245,6 @@ impl LocalLock {
         before.is_none()
     }
 
-    /// Whether it need not be kept any more.
     pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
         let mut state = self.state();
         if !state.is_contended(state.at(now)) {
@@ -210,7 +254,6 @@ impl LocalLock {
         state.remembered_until.is_none()
     }
 
-    /// The claim under which the lock can be handed to a waiter.
     pub(crate) fn offer_of(&self, ticket: TicketId) -> Option<Claim> {
         self.state().queue.get(ticket)?.waiter.offer.clone()
     }
@@ -226,7 +269,6 @@ impl LocalLock {
         }
     }
 
-    /// The lock may be free.
     pub(crate) fn nudge(&self) {
         self.state().queue.nudge();
     }
@@ -307,7 +349,9 @@ impl Drop for LocalLock {
         if is_forked() {
             return; // another thread of the parent may have had the mutex
         }
-        let mut locks = self.locks.lock();
+        let look_at = self.state().look_at;
+        self.locks.timer_table.lock().remove(self, look_at);
+        let mut locks = self.locks.by_key.lock();
         // Another entry may have been made for the lock meanwhile.
         if locks.get(&self.key).is_some_and(|local| local.strong_count() == 0) {
             locks.remove(&self.key);
@@ -324,7 +368,6 @@ pub(crate) struct QueuePlace {
     has_left: bool,
 }
 
-/// The finding of a waiter that was about to sleep.
 pub(crate) struct Asleep {
     pub(crate) is_head: bool,
     /// Nothing has changed since the waiter looked, so it sleeps.
@@ -340,13 +383,11 @@ impl QueuePlace {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
     }
 
-    /// See [`LocalWaiter::note_sleeper`].
     pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
         let mut state = self.local.state();
         state.queue.get_mut(self.ticket).is_some_and(|ticket| ticket.waiter.note_sleeper(sleeper))
     }
 
-    /// See [`Machine::look`].
     pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
         let mut state = self.local.state();
         // Also if the releaser no longer waits for the outcome.
@@ -381,7 +422,6 @@ impl QueuePlace {
         (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| ticket.waiter.handed.take()))
     }
 
-    /// See [`Machine::received`].
     pub(crate) fn received(&self, is_refused: bool) -> Option<HoldState<Arc<Hold>>> {
         self.local.state().received(self.ticket, is_refused)
     }
@@ -393,7 +433,6 @@ impl QueuePlace {
         self.has_left = true;
     }
 
-    /// See [`Machine::takes_queue_place`].
     pub(crate) fn takes_queue_place(&self) -> bool {
         self.local.state().takes_queue_place()
     }
@@ -535,6 +574,32 @@ mod tests {
         assert!(!place.takes_queue_place(), "others here wait in it");
         drop((place, other));
         assert!(!local.join(false).takes_queue_place(), "it was left with the last of them");
+    }
+
+    #[test]
+    fn the_timer_looks_when_the_first_hold_needs_that() {
+        let local = local();
+        let locks = Arc::clone(&local.locks);
+        let first = || locks.timer_table.lock().first().map(|(at, _)| at);
+        for (look, by) in [(9, 9), (5, 5), (7, 5)] {
+            local.look_by(&mut local.state(), at(look));
+            assert_eq!(first(), Some(at(by)));
+        }
+        assert!(local.locks.timer_table.lock().take_due(at(4), 1).is_empty());
+        assert_eq!(local.locks.timer_table.lock().take_due(at(5), 1).len(), 1);
+        let holds = [entered(&local), entered(&local)];
+        for (hold, look) in holds.iter().zip([8, 6]) {
+            hold.with(|own| own.look_at = at(look));
+        }
+        local.look_in_time();
+        assert_eq!(first(), Some(at(6)));
+        holds.iter().for_each(|hold| drop(local.state().take_out(hold.serial())));
+        assert_eq!(first(), Some(at(6)), "a hold that ends touches nothing");
+        local.look_in_time();
+        assert_eq!(first(), None);
+        local.look_by(&mut local.state(), at(1));
+        drop((holds, local));
+        assert!(locks.timer_table.lock().first().is_none(), "it has left with its last value");
     }
 
     #[test]

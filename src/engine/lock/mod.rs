@@ -19,6 +19,7 @@
 //! machines and a store.
 
 pub(crate) mod caching;
+mod hearing;
 mod hold;
 mod queue;
 mod retired;
@@ -28,7 +29,7 @@ mod tests;
 use std::fmt::Debug;
 
 pub(crate) use crate::engine::lock::caching::{CacheOutcome, Caching, Reuse, Rules, Watched};
-pub(crate) use crate::engine::lock::hold::{CacheTerms, CachedFor, HoldState, Stage, TimerSlot};
+pub(crate) use crate::engine::lock::hold::{CacheTerms, CachedFor, HoldState, Stage};
 pub(crate) use crate::engine::lock::queue::{Queue, Ticket, TicketId};
 pub(crate) use crate::engine::lock::retired::Retired;
 use crate::observe::LossReason;
@@ -37,7 +38,6 @@ use crate::time::Moment;
 
 /// A hold, as its threads have it: the machine publishes there what they look at without the mutex.
 pub(crate) trait Handle: Clone + Debug {
-    /// The order of the holds of a lock.
     fn serial(&self) -> u64;
 
     /// Has the thread use another owner number for its next hold. `false`: no thread would use this one.
@@ -51,12 +51,10 @@ pub(crate) trait Handle: Clone + Debug {
     fn session_ends(&self) -> Moment;
 }
 
-/// A waiter, as the machine knows it.
 pub(crate) trait Waits {
     fn wake(&mut self);
 }
 
-/// The facts that are read under the mutex, for an event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At<'a> {
     pub(crate) now: Moment,
@@ -98,37 +96,27 @@ pub(crate) enum Next {
     Local(TicketId),
 }
 
-/// The end of a level.
 #[derive(Debug)]
 pub(crate) struct End {
-    /// How many levels are left.
     pub(crate) left: u32,
     pub(crate) then: Then,
-    /// A guard would have ended the level.
     pub(crate) is_guards: bool,
-    /// This client may cache holds of the lock.
     pub(crate) may_cache: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// Other levels are left.
     StillHeld,
     Cached(CacheOutcome),
-    /// The release has begun.
     Leaves(Next),
     /// The hold is lost, or its time is over.
     Over,
 }
 
-/// The wishes of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
-    /// It would cache the hold until a recall.
     pub(crate) caches: bool,
-    /// It asks at once if the lock is uncontended.
     pub(crate) asks: bool,
-    /// It waits if the lock is busy.
     pub(crate) waits: bool,
 }
 
@@ -153,12 +141,9 @@ pub(crate) enum Found<H> {
     Used,
 }
 
-/// The next step of a waiter that looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The lock is on its way to the waiter.
     Receive,
-    /// Another waiter asks.
     Behind,
     /// A hand-off to another waiter is to be settled first.
     OnItsWay,
@@ -173,7 +158,6 @@ pub(crate) enum Withdrawn {
     Free,
     /// A releaser has promised the lock and is sending the request: look again when woken.
     Promised,
-    /// The lock is on its way.
     Given,
 }
 
@@ -197,7 +181,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.get_mut(at)
     }
 
-    /// The hold of a thread, live or lost.
+    /// Live or lost.
     pub(crate) fn of_thread(&self, thread: u64) -> Option<&H> {
         let is_own =
             |own: &&HoldState<H>| own.is_of(thread) && matches!(own.stage, Stage::Held | Stage::Lost);
@@ -238,7 +222,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if wish.asks && self.is_uncontended(at) { Found::Uncontended } else { Found::Used }
     }
 
-    /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
     pub(crate) fn is_uncontended(&self, at: At<'_>) -> bool {
         self.holds.is_empty() && self.queue.is_empty() && !self.is_contended(at)
     }
@@ -247,7 +230,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended)
     }
 
-    /// The waiter to which the lock is handed, and whether the request was sent.
+    /// To whom, and whether the request was sent.
     fn handing(&self) -> Option<(TicketId, bool)> {
         self.holds.iter().find_map(|own| match own.stage {
             Stage::HandingOff { to, sent } => Some((to, sent)),
@@ -255,7 +238,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         })
     }
 
-    /// Until when any hold of this process stands.
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
         // A lock on its way to a waiter here counts as held here. Until the hand-off is settled nothing
         // may be requested under the releaser's number.
@@ -361,7 +343,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         over
     }
 
-    /// The waiter leaves. Returns it, and a hold on its way to it that it has not received.
+    /// Returns also a hold on its way to the waiter that it has not received.
     pub(crate) fn leave(&mut self, id: TicketId) -> (Option<Ticket<W>>, Option<HoldState<H>>) {
         let over = if self.handing() == Some((id, true)) { self.received(id, false) } else { None };
         let left = self.queue.leave(id);
@@ -397,7 +379,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         end(self.begin_release(serial, at).map_or(Then::Over, Then::Leaves))
     }
 
-    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next waiter.
     pub(crate) fn begin_release(&mut self, serial: u64, at: At<'_>) -> Option<Next> {
         if self.state_of(serial)?.is_over(at.now) || !self.begin_return(serial) {
             return None;
@@ -454,7 +435,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(&mut ticket.waiter)
     }
 
-    /// The hand-off could not be sent: the hold is released instead.
     pub(crate) fn not_sent(&mut self, serial: u64) {
         let Some(own) = self.state_of(serial) else { return };
         if let Stage::HandingOff { to, .. } = own.stage {
@@ -484,13 +464,11 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(self.holds.remove(at))
     }
 
-    /// A hold ended by a true release that notified `others`.
     pub(crate) fn note_released(&mut self, others: Others, now: Moment) {
         self.local_handoffs = LocalHandoffs::default();
         self.contended = (others != Others::Nobody).then_some((now, others));
     }
 
-    /// Forgets what concerns only holders and waiters, if there are none.
     pub(crate) fn forget_if_unused(&mut self) {
         if self.queue.is_empty() && self.holds.is_empty() {
             self.caching.end();
@@ -543,7 +521,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// No hold follows under the number of this one.
     pub(crate) fn retire(&mut self, serial: u64) {
         if let Some(own) = self.state_of(serial)
             && own.hold.retire()

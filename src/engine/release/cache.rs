@@ -39,7 +39,6 @@ impl Engine {
         can_give_back.then_some(by_time_slice)
     }
 
-    /// The hold has been cached at `now`; others may release it.
     pub(super) fn cached(&self, hold: &Arc<Hold>, outcome: CacheOutcome, now: Moment) {
         // A hold cached until a recall has been watched since its grant.
         if let (CacheOutcome::ForTimeSlice { is_new }, Some((cache_thread, _))) =
@@ -69,7 +68,6 @@ impl Engine {
         cache_thread.service.get_or_init(start).as_ref()
     }
 
-    /// Whether this call can cache holds until a recall; if not, why.
     pub(crate) fn can_cache(&self, call: &AcquireCall<'_>) -> Result<()> {
         let hold_caching = self.store.capabilities().hold_caching;
         if matches!(call.kind, Kind::Mutex | Kind::Fenced) && hold_caching.is_some_and(HoldCaching::caches) {
@@ -80,7 +78,6 @@ impl Engine {
         Err(Error::new(ErrorKind::Unsupported, call.action, words))
     }
 
-    /// The recalls so far, if all are heard.
     pub(crate) fn heard(&self, local: &Arc<LocalLock>, claim: &Claim) -> Option<u64> {
         let hold_caching = self.store.capabilities().hold_caching?;
         let (_, waker) = self.cache_thread()?;
@@ -89,7 +86,6 @@ impl Engine {
         local.heard(now, || hold_caching.hear(claim, waker))
     }
 
-    /// Has the keeper check a hold that was just granted, and that may stay until a recall.
     pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, is_new: bool) {
         if let Some((cache_thread, _)) = self.cache_thread() {
             let check = self.clock.now().plus(RULES.first_check);
@@ -97,7 +93,6 @@ impl Engine {
         }
     }
 
-    /// The thread has its cached hold again, without a request.
     pub(crate) fn reuse_cached(
         &self,
         call: &AcquireCall<'_>,
@@ -138,7 +133,6 @@ impl Core {
         let calls = || (self.calls.begin().detached(), waiting.clone());
         if self.start_handoff(hold, next, now, || self.settle_later(hold, calls())).is_some() {
             self.release_later(hold, now, calls());
-            // As in `drop_level`.
             self.registry.remove(hold);
         }
         drop(until_out);
@@ -149,32 +143,27 @@ impl Core {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
-        let (mut watched, mut checks, mut idle, mut awaited) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut watched, mut checks, mut idle, mut awaited) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for local in locks {
-            let mut state = local.state();
-            let by: Vec<&Ended> = ended.iter().filter(|ended| state.caches(ended.thread)).collect();
+            let caches = |ended: &&Ended| local.state().caches(ended.thread);
+            let by: Vec<&Ended> = ended.iter().filter(caches).collect();
             if let Some(Ended { thread, .. }) = by.first() {
                 let calls: Vec<Arc<Call>> = by.iter().map(|ended| Arc::clone(&ended.call)).collect();
-                drop(state);
                 awaited.push((local, *thread, calls));
                 continue;
             }
-            let at = state.at(self.clock.now());
-            let step = state.watch(at);
-            drop(state);
-            match step {
-                Watched::Over => continue,
-                Watched::Until(moment) => next = next.min(moment),
-                Watched::Idle => {
-                    idle.push((local, None, Vec::new()));
-                    continue;
-                }
-                Watched::Check(hold) => {
-                    next = next.min(at.now); // it says when by the next round, a check later
-                    checks.push(hold);
+            let is_waited_for = local.hears() && self.is_waited_for_here(&local);
+            match local.watch(is_waited_for, self.clock.now()) {
+                Watched::Over => {}
+                Watched::Idle => idle.push((local, None, Vec::new())),
+                Watched::Until { next: look, checks: mut due, calls } => {
+                    next = next.min(look);
+                    checks.append(&mut due);
+                    calls.iter().for_each(|hold| hold.call_back(&self.reporter, &self.clock));
+                    watched.push(local);
                 }
             }
-            watched.push(local);
         }
         // In slices: where each release waits for its answer, many of them would delay the checks of holds in
         // use. What is not reached stays cached, and is found again: its thread may have it meanwhile. First
@@ -200,12 +189,13 @@ impl Core {
         }
         for checks in checks.chunks(CHUNK) {
             self.check_holds(checks);
+            next = self.clock.now(); // a hold that hears may have to be called back
         }
-        next.min(self.watch_hearers())
+        next
     }
 
-    /// Asks the store whether others want these cached holds. An answer about a hold that is released
-    /// meanwhile changes nothing: see `is_releasing` and `note_wanted`.
+    /// Asks the store whether others want these holds. An answer about a hold that is released meanwhile
+    /// changes nothing: see `is_releasing` and `note_checked`.
     fn check_holds(self: &Arc<Core>, holds: &[Arc<Hold>]) {
         let Some(hold_caching) = self.store.capabilities().hold_caching else { return };
         let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(LONGEST_CHECK_GAP));
@@ -213,22 +203,16 @@ impl Core {
         for (hold, answer) in holds.iter().zip(hold_caching.check_holds(&claims, sent.plus(limit))) {
             let now = self.clock.now();
             let idle = match answer {
-                Ok(CachedCheck::Wanted | CachedCheck::Unmarked) => hold.local().note_wanted(hold, now),
                 Ok(CachedCheck::Lost) => {
-                    // Treated like a renewal answered "not yours".
                     if !hold.is_releasing() {
                         self.lose_at(hold, LossReason::Gone, sent);
                     }
                     None
                 }
-                Ok(CachedCheck::Stays) | Err(_) => None, // what nobody uses goes all the same
+                Ok(answer) => hold.local().note_checked(hold, answer, now),
+                Err(_) => None, // the next check asks again, and what nobody uses goes all the same
             };
             idle.into_iter().for_each(|(hold, next)| self.give_back(&hold, next, now, Vec::new()));
         }
-    }
-
-    /// The hold is released with its last level, as any other.
-    pub(crate) fn end_until_recall(&self, hold: &Arc<Hold>) {
-        hold.end_until_recall();
     }
 }

@@ -25,7 +25,6 @@ impl Core {
         }
     }
 
-    /// The same of a hold whose last level has ended, and whose release has begun if `next` says so.
     pub(crate) fn leaves(&self, hold: &Arc<Hold>, next: Option<Next>, now: Moment) -> Option<Next> {
         if next.is_none() {
             hold.is_live(now, &self.reporter); // records the loss
@@ -95,7 +94,6 @@ impl Core {
         }
     }
 
-    /// On the calling thread.
     pub(crate) fn report_released(&self, hold: &Hold, held: Duration) {
         let (name, kind, owner) = (hold.name().given(), hold.kind().label(), hold.owner());
         let span = hold.span.end("released");
@@ -141,7 +139,6 @@ impl Core {
         self.clean_up_from(ends, hold.claim(), hold.until());
     }
 
-    /// Returns how long the hold lasted.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
         let now = self.clock.now();
         self.registry.note_released(hold, others, now);

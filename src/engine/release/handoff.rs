@@ -21,7 +21,6 @@ impl Engine {
         is_sent.then(|| self.wait_for_handoff(&result))
     }
 
-    /// Waits for the outcome of a hand-off, which the next owner reads.
     pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
         // The thread that reads the answer gives up after a command time-out. After twice that it has lost
         // its processor.
@@ -53,7 +52,6 @@ impl Engine {
                 return Ok(());
             }
             ReleaseOutcome::Lost => Ok(None),
-            // The store still has the old owner as the holder, so the lock is released instead.
             ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
             ReleaseOutcome::Unknown(error) => {
                 self.send_release(hold, 0, give_up, Some(Err(Failure::Unknown(error))))

@@ -23,7 +23,6 @@ use crate::park::Parker;
 use crate::seam::{Answer, Failure, Kind, Others, Release};
 use crate::time::{Moment, random_between};
 
-/// Pauses between failed releases are a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
 
 impl Engine {
@@ -167,7 +166,6 @@ impl Engine {
             })
         };
         let (is_held, in_doubt) = self.repeat(hold, give_up, ask)?;
-        // An earlier request of this call set the expiry, which has passed.
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 

@@ -29,7 +29,6 @@ impl Waiting<'_> {
         }
     }
 
-    /// When what an attempt may have left in the store has ended by itself.
     fn left_until(&self, claim: &Claim, sent: Moment) -> Moment {
         let lasts = match claim.kind.is_leased() {
             // A place in the store's queue may last longer than a short lease.
@@ -112,7 +111,6 @@ impl Waiting<'_> {
         Ok(Step::Sleep(until))
     }
 
-    /// The store answers (again).
     pub(super) fn reset_retry_budget(&mut self) {
         if self.retry_budget.since.is_some() || self.parker.is_some() {
             self.retry_budget = RetryBudget::default();

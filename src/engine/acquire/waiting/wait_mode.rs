@@ -18,18 +18,18 @@ use crate::seam::QueueMode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitMode {
     /// Makes one attempt by this turn; `keeps_place`: it has one in the store's queue, under its number.
-    AsksOnce { queue_mode: QueueMode, keeps_place: bool },
+    AsksOnce {
+        queue_mode: QueueMode,
+        keeps_place: bool,
+    },
     /// Sleeps for its back-off between attempts, and listens to nothing.
     Spins,
     /// Stands in the store's queue, which grants in its own order.
     StandsInQueue,
     /// Queues in this process. The store has no wait queue, or its client is not in it.
     QueuesHere,
-    /// The same, but its client may be in the wait queue.
     MaybeInWaitQueue,
-    /// Its client stands in the store's wait queue.
     InWaitQueue,
-    /// Its client was notified that it is next.
     IsNext,
     /// The waiter may not listen for its turn: it joins no wait queue, and wakes with each release and by
     /// polls.
