@@ -272,7 +272,7 @@ impl LevelRelease {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let Some(ended) = hold.local().end(hold, *level, |_, _| None, begun) else {
+        let Some(ended) = hold.local().end(hold, *level, |_| None, begun) else {
             return Err(engine.no_level(action, hold));
         };
         let left = ended.left;

@@ -51,8 +51,8 @@ impl Engine {
             hold.end_until_recall();
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             let now = self.clock.now();
-            let is_new = hold.local().state().hear(hold.serial(), now);
-            self.core.cache_thread.watch(service, hold.local(), is_new, now);
+            hold.local().state().hear(hold.serial(), now);
+            self.core.cache_thread.watch(service, hold.local(), now);
         }
         waker.wake();
         Ok(())

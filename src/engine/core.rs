@@ -223,10 +223,10 @@ pub(crate) struct Ended {
 }
 
 impl CacheThread {
-    /// Has the thread look at the lock by `moment`; `is_new`: it does not look at it yet.
-    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, is_new: bool, moment: Moment) {
-        if is_new {
-            // Listed first, woken second: the thread reads the list when it wakes.
+    /// Has the thread look at the lock by `moment`.
+    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
+        if lock.begin_watch() {
+            // Listed first, woken second: it looks at what is listed.
             self.locks.lock().push(Arc::clone(lock));
         }
         service.run_by(moment);

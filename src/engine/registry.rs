@@ -100,8 +100,7 @@ impl Registry {
         self.tidy_at.store(next, Ordering::Release);
     }
 
-    /// Enters a hold, and returns when to look at it, and whether the keeper is to watch its lock from now
-    /// on. `place`: that of the waiter that was granted the lock; it is left. `None`: the grant does not
+    /// Enters a hold, and returns when to look at it. `place`: that of the waiter that was granted the lock; it is left. `None`: the grant does not
     /// count, see [`Machine::counts`](crate::engine::lock::Machine::counts).
     pub(crate) fn insert(
         &self,
@@ -109,7 +108,7 @@ impl Registry {
         terms: Option<CacheTerms>,
         place: &mut Option<QueuePlace>,
         clock: &Clock,
-    ) -> Option<(Moment, bool)> {
+    ) -> Option<Moment> {
         own.look_at = next_look(hold, &own, hold.since());
         let look = own.look_at;
         let mut state = hold.local().state();
@@ -118,12 +117,12 @@ impl Registry {
             return None;
         }
         self.grants.fetch_add(1, Ordering::Relaxed);
-        let (lost, is_new) = state.enter(own, terms, at);
+        let lost = state.enter(own, terms, at);
         hold.local().look_by(&mut state, look);
         place.take().into_iter().for_each(|place| place.leave_granted(&mut state));
         drop(state);
         drop(lost);
-        Some((look, is_new))
+        Some(look)
     }
 
     pub(crate) fn note_grant(&self) {

@@ -9,11 +9,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::handoff::PendingHandoff;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, State};
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{
-    At, End, Found, HoldState, Look, Machine, Next, Reuse, TicketId, Watched, Wish, Withdrawn,
-};
+use crate::engine::lock::{At, End, Found, Look, Machine, Next, Reuse, TicketId, Watched, Wish, Withdrawn};
 use crate::engine::timer_table::TimerTable;
 use crate::engine::waiter::{LocalWaiter, Sleeper, Wait};
 use crate::error::Error;
@@ -23,6 +21,7 @@ use crate::seam::capabilities::CachedCheck;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Family, Kind};
 use crate::shrink::CrowdMap;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
@@ -65,6 +64,8 @@ pub(crate) struct Locks {
 pub(crate) struct LocalLock {
     pub(crate) key: LockKey,
     state: Mutex<LockState>,
+    /// The keeper watches the lock. Cleared under the mutex.
+    is_watched: AtomicBool,
     /// The registry's, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
@@ -100,7 +101,8 @@ impl DerefMut for LockState {
 
 impl LocalLock {
     pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LocalLock> {
-        Arc::new(LocalLock { key, state: Mutex::default(), locks: Arc::clone(locks) })
+        let (state, is_watched) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(LocalLock { key, state, is_watched, locks: Arc::clone(locks) })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
@@ -158,7 +160,7 @@ impl LocalLock {
     pub(crate) fn end_of_thread(
         &self,
         thread: u64,
-        may_stay: impl FnOnce(&Arc<Hold>, &HoldState<Arc<Hold>>) -> Option<bool>,
+        may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<(Arc<Hold>, Option<End>)> {
         let mut state = self.state();
@@ -171,7 +173,7 @@ impl LocalLock {
         &self,
         hold: &Arc<Hold>,
         level: Option<u64>,
-        may_stay: impl FnOnce(&Arc<Hold>, &HoldState<Arc<Hold>>) -> Option<bool>,
+        may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<End> {
         self.state().end_level(hold, level, may_stay, now)
@@ -214,13 +216,21 @@ impl LocalLock {
         self.state().holds.iter().any(|own| own.hears.is_some())
     }
 
+    /// Whether the keeper does not watch the lock yet, which has something to be watched.
+    pub(crate) fn begin_watch(&self) -> bool {
+        !self.is_watched.swap(true, Ordering::SeqCst)
+    }
+
     pub(crate) fn watch(&self, is_waited_for: bool, now: Moment) -> Watched<Arc<Hold>> {
         let mut state = self.state();
         let is_deaf = state.recalls.as_ref().is_none_or(Subscription::is_refused);
         let at = state.at(now);
         let watched = state.machine.watch(at, is_deaf, is_waited_for);
-        let listens_on = state.caching.may_cache || !matches!(watched, Watched::Over);
-        let not_needed = if listens_on { None } else { state.recalls.take() };
+        let is_over = matches!(watched, Watched::Over);
+        if is_over {
+            self.is_watched.store(false, Ordering::SeqCst);
+        }
+        let not_needed = if is_over && !state.caching.may_cache { state.recalls.take() } else { None };
         drop(state);
         drop(not_needed);
         watched
@@ -320,11 +330,11 @@ impl LockState {
         &mut self,
         hold: &Arc<Hold>,
         level: Option<u64>,
-        may_stay: impl FnOnce(&Arc<Hold>, &HoldState<Arc<Hold>>) -> Option<bool>,
+        may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<End> {
         let at = self.at(now);
-        let end = self.machine.end(hold.serial(), level, |own| may_stay(hold, own), at)?;
+        let end = self.machine.end(hold.serial(), level, may_stay, at)?;
         if end.is_guards {
             hold.note_spent_guard();
         }
@@ -368,12 +378,6 @@ pub(crate) struct QueuePlace {
     has_left: bool,
 }
 
-pub(crate) struct Asleep {
-    pub(crate) is_head: bool,
-    /// Nothing has changed since the waiter looked, so it sleeps.
-    pub(crate) sleeps: bool,
-}
-
 impl QueuePlace {
     pub(crate) fn wait(&self) -> &Arc<Wait> {
         &self.wait
@@ -395,18 +399,16 @@ impl QueuePlace {
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }
 
-    /// See [`Machine::sleep`]. `offer`: the claim under which the lock can be handed to it.
-    pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Asleep {
+    /// See [`Machine::sleep`]. `offer`: the claim under which the lock can be handed to it. Returns whether it is
+    /// the head; `None`: something has changed since it looked.
+    pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
         let mut state = self.local.state();
-        let is_open = offer.is_some();
-        let sleeps = state.sleep(self.ticket, is_open, for_head);
-        let Some(ticket) = state.queue.get_mut(self.ticket) else {
-            return Asleep { is_head: false, sleeps };
-        };
-        if sleeps {
-            ticket.waiter.offer = offer;
+        if !state.sleep(self.ticket, offer.is_some(), for_head) {
+            return None;
         }
-        Asleep { is_head: ticket.is_head, sleeps }
+        let ticket = state.queue.get_mut(self.ticket)?;
+        ticket.waiter.offer = offer;
+        Some(ticket.is_head)
     }
 
     /// Whether something has changed since it looked.
@@ -422,7 +424,7 @@ impl QueuePlace {
         (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| ticket.waiter.handed.take()))
     }
 
-    pub(crate) fn received(&self, is_refused: bool) -> Option<HoldState<Arc<Hold>>> {
+    pub(crate) fn received(&self, is_refused: bool) -> Option<State> {
         self.local.state().received(self.ticket, is_refused)
     }
 
@@ -514,7 +516,7 @@ mod tests {
         state.caching.begin(2, at);
         state.caching.count_on_return();
         drop(state);
-        local.end(hold, None, |_, _| Some(true), at.now).unwrap().then
+        local.end(hold, None, |_| Some(true), at.now).unwrap().then
     }
 
     fn at(ms: u64) -> Moment {
@@ -527,7 +529,7 @@ mod tests {
         let hold = entered(&local);
         assert!(matches!(end(&local, &hold), Then::Cached(_)));
         local.state().take_out(hold.serial());
-        assert!(local.end(&hold, None, |_, _| Some(true), at(0)).is_none());
+        assert!(local.end(&hold, None, |_| Some(true), at(0)).is_none());
         assert!(local.give_back(None, at(0)).is_none());
     }
 

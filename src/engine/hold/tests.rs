@@ -60,7 +60,7 @@ fn cache(hold: &Arc<Hold>) {
     state.caching.begin(1, at);
     state.caching.count_on_return();
     drop(state);
-    assert!(matches!(hold.local.end(hold, None, |_, _| Some(true), at.now).unwrap().then, Then::Cached(_)));
+    assert!(matches!(hold.local.end(hold, None, |_| Some(true), at.now).unwrap().then, Then::Cached(_)));
     assert!(hold.is_cached());
 }
 

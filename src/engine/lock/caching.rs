@@ -91,17 +91,13 @@ pub(crate) struct Caching {
     missed: Duration,
     pub(super) recalled: Option<Moment>,
     pub(super) paused_until: Option<Moment>,
-    is_watched: bool,
     /// This client has, or had, a time slice or a hold that may stay until a recall.
     pub(crate) may_cache: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheOutcome {
-    /// Cached for the time slice. `is_new`: the keeper does not watch this lock yet.
-    ForTimeSlice {
-        is_new: bool,
-    },
+    ForTimeSlice,
     UntilRecall,
 }
 
@@ -140,7 +136,6 @@ impl Default for Caching {
             missed: Duration::ZERO,
             recalled: None,
             paused_until: None,
-            is_watched: false,
             may_cache: false,
         }
     }
@@ -203,11 +198,6 @@ impl Caching {
         at.recalls.filter(|_| !is_paused)
     }
 
-    pub(super) fn grant(&mut self) -> bool {
-        self.may_cache = true;
-        self.begin_watch()
-    }
-
     fn is_wanted<H>(&mut self, own: &mut HoldState<H>, at: At<'_>) -> bool {
         match &mut own.recallable {
             None => false,
@@ -229,10 +219,6 @@ impl Caching {
         if last.is_some_and(|last| at.now.since(last) < at.rules.soon) {
             self.paused_until = Some(at.now.plus(at.rules.pause));
         }
-    }
-
-    fn begin_watch(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_watched, true)
     }
 }
 
@@ -264,7 +250,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             return None;
         }
         own.set(Stage::Cached(CachedFor::TimeSlice));
-        Some(CacheOutcome::ForTimeSlice { is_new: caching.begin_watch() })
+        Some(CacheOutcome::ForTimeSlice)
     }
 
     /// For a call that would cache the hold until a recall (`caches`) or not. In its time slice the hold is
@@ -317,11 +303,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().any(HoldState::is_cached_until_recall)
     }
 
-    /// From now on the hold hears of others. Returns whether the keeper does not watch this lock yet.
-    pub(crate) fn hear(&mut self, serial: u64, now: Moment) -> bool {
-        let Some(own) = self.state_of(serial) else { return false };
-        own.hears = Some(Hears::new(now));
-        self.caching.begin_watch()
+    /// From now on the hold hears of others.
+    pub(crate) fn hear(&mut self, serial: u64, now: Moment) {
+        self.state_of(serial).into_iter().for_each(|own| own.hears = Some(Hears::new(now)));
     }
 
     /// The store's answer to a check. If others want a hold that no thread uses, its release begins.
@@ -395,10 +379,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             }
             (_, Some(ends)) if now < ends => next = next.min(now.plus(at.rules.idle)),
             _ if next < Moment::NEVER => {}
-            _ => {
-                caching.is_watched = false;
-                return Watched::Over;
-            }
+            _ => return Watched::Over,
         }
         Watched::Until { next, checks, calls }
     }

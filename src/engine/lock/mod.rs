@@ -303,27 +303,27 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread: they make
-    /// room, and their guards still know them. `true`: the keeper is to watch the lock from now on.
+    /// room, and their guards still know them.
     pub(crate) fn enter(
         &mut self,
         mut own: HoldState<H>,
         terms: Option<CacheTerms>,
         at: At<'_>,
-    ) -> (Vec<HoldState<H>>, bool) {
+    ) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {
             thread.is_some_and(|thread| other.is_of(thread))
                 && matches!(other.stage, Stage::Held | Stage::Lost)
         };
         let lost = self.holds.extract_if(.., makes_room).collect();
-        let is_new = terms.is_some_and(|terms| {
+        if let Some(terms) = terms {
             own.until_recall(terms, at);
-            self.caching.grant()
-        });
+            self.caching.may_cache = true;
+        }
         let serial = own.hold.serial();
         let place = self.holds.partition_point(|other| other.hold.serial() < serial);
         self.holds.insert(place, own);
-        (lost, is_new)
+        lost
     }
 
     /// The waiter has read the answer of the hand-off to it, and acted on it. Returns the hold that is over

@@ -12,7 +12,7 @@ use crate::engine::calls::Call;
 use crate::engine::core::{Core, Ended};
 use crate::engine::exit;
 use crate::engine::hold::{Hold, LocalLock, State};
-use crate::engine::lock::caching::{IDLE, LONGEST_CHECK_GAP, RULES};
+use crate::engine::lock::caching::{IDLE, LONGEST_CHECK_GAP};
 use crate::engine::lock::{CacheOutcome, Next, Watched};
 use crate::engine::renewals::CHUNK;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,8 +31,8 @@ const SLICE: Duration = Duration::from_millis(100);
 impl Engine {
     /// Whether this client may cache a hold whose last level ends now, and then whether for a time slice too;
     /// for a dropped guard, or by `unlock`.
-    pub(super) fn may_stay(&self, hold: &Arc<Hold>, own: &State, is_dropped: bool) -> Option<bool> {
-        let by_time_slice = hold.can_be_cached(own, is_dropped)?;
+    pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
+        let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
         let can_give_back = !self.calls.is_closed()
             && self.cache_thread().is_some()
             && exit::note_cached(ThreadMarker::current().id());
@@ -40,11 +40,9 @@ impl Engine {
     }
 
     pub(super) fn cached(&self, hold: &Arc<Hold>, outcome: CacheOutcome, now: Moment) {
-        // A hold cached until a recall has been watched since its grant.
-        if let (CacheOutcome::ForTimeSlice { is_new }, Some((cache_thread, _))) =
-            (outcome, self.cache_thread())
-        {
-            self.core.cache_thread.watch(cache_thread, hold.local(), is_new, now.plus(IDLE));
+        // Until a recall, its lock has been watched since it was granted.
+        if outcome == CacheOutcome::ForTimeSlice {
+            self.watch_cached_hold(hold, now.plus(IDLE));
         }
         self.report_released(hold, now.since(hold.since()));
     }
@@ -86,10 +84,10 @@ impl Engine {
         local.heard(now, || hold_caching.hear(claim, waker))
     }
 
-    pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, is_new: bool) {
+    /// Has the keeper look at the hold's lock by `moment`.
+    pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, moment: Moment) {
         if let Some((cache_thread, _)) = self.cache_thread() {
-            let check = self.clock.now().plus(RULES.first_check);
-            self.core.cache_thread.watch(cache_thread, hold.local(), is_new, check);
+            self.core.cache_thread.watch(cache_thread, hold.local(), moment);
         }
     }
 

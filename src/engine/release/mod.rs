@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::{Hold, LocalLock, State};
+use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::lock::{End, Next, Then};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
@@ -35,8 +35,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action)?;
         let begun = self.clock.now();
-        let may_stay = |hold: &Arc<Hold>, own: &State| self.may_stay(hold, own, false);
-        match local.end_of_thread(ThreadMarker::current().id(), may_stay, begun) {
+        match local.end_of_thread(ThreadMarker::current().id(), |own| self.may_stay(own, false), begun) {
             Some((hold, Some(ended))) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
             _ => Err(self.not_holding(action, kind, name)),
         }
@@ -49,7 +48,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
         let begun = self.clock.now();
-        let ended = hold.local().end(hold, level, |hold, own| self.may_stay(hold, own, false), begun);
+        let ended = hold.local().end(hold, level, |own| self.may_stay(own, false), begun);
         let ended = ended.ok_or_else(|| self.no_level(action, hold));
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
@@ -69,7 +68,7 @@ impl Engine {
         let _call = self.calls.begin();
         let begun = self.clock.now();
         let ended = loop {
-            match hold.local().end(hold, None, |_, _| None, begun) {
+            match hold.local().end(hold, None, |_| None, begun) {
                 Some(ended) if ended.left > 0 => {}
                 Some(ended) => break ended,
                 None => return Err(self.no_level(action, hold).after_work()),
@@ -210,8 +209,7 @@ impl Engine {
         }
         let call = self.calls.begin();
         let begun = self.clock.now();
-        let may_stay = |hold: &Arc<Hold>, own: &State| self.may_stay(hold, own, true);
-        let Some(ended) = hold.local().end(hold, Some(level), may_stay, begun) else {
+        let Some(ended) = hold.local().end(hold, Some(level), |own| self.may_stay(own, true), begun) else {
             if hold.loss_at(begun).is_some() {
                 self.forget_lost(hold, begun);
             }

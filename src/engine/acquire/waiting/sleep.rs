@@ -37,15 +37,12 @@ impl Waiting<'_> {
         engine.usable(call.action)?;
         // Whoever is handed the lock caches it for a time slice at most: others here want it.
         let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
-        let asleep = place.sleep(offer, wake_at == Moment::NEVER);
-        if !asleep.sleeps {
-            return Ok(());
-        }
+        let Some(is_head) = place.sleep(offer, wake_at == Moment::NEVER) else { return Ok(()) };
         self.count_waiter();
         let is_held_here = || !self.asks_for_itself() && call.local.held_here(engine.clock.now()).is_some();
         let uses_messages =
             call.config.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
-        if uses_messages && (self.all_ask || asleep.is_head && !is_held_here()) {
+        if uses_messages && (self.all_ask || is_head && !is_held_here()) {
             self.listen();
             if self.listening.is_refused() {
                 self.go_by_releases();

@@ -203,12 +203,12 @@ fn a_descheduled_process_gets_a_longer_slice() {
 #[test]
 fn an_unused_cached_hold_is_released() {
     let mut one = in_time_slice(64, 8);
-    assert_eq!(one.end_use(true, 0, at(10)), Some(CacheOutcome::ForTimeSlice { is_new: true }));
+    assert_eq!(one.end_use(true, 0, at(10)), Some(CacheOutcome::ForTimeSlice));
     assert!(one.is_watched_until(at(309), at(310)));
     assert!(one.reuse(false, at(309)).is_some());
     assert!(one.is_watched_until(at(320), at(620)), "it is held");
     one.own().levels.take(None);
-    assert_eq!(one.end_use(true, 0, at(400)), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+    assert_eq!(one.end_use(true, 0, at(400)), Some(CacheOutcome::ForTimeSlice));
     assert!(matches!(one.watch(at(700)), Watched::Idle));
     assert_eq!(*one.score(), MOST - LATE, "it stayed away");
     assert!(one.give_back(at(700)) && !one.give_back(at(700)), "once");
@@ -232,7 +232,7 @@ fn an_unused_cached_hold_is_released() {
 fn an_idle_hold_is_released_with_its_slice() {
     let mut one = in_time_slice(64, 8);
     one.lock.caching.last = at(900);
-    assert_eq!(one.end_use(true, 0, at(950)), Some(CacheOutcome::ForTimeSlice { is_new: true }));
+    assert_eq!(one.end_use(true, 0, at(950)), Some(CacheOutcome::ForTimeSlice));
     assert!(one.is_watched_until(at(960), at(1000)));
     assert!(matches!(one.watch(at(1000)), Watched::Idle));
 }
@@ -258,9 +258,9 @@ fn a_recalled_hold_ends_with_its_slice() {
     let mut one = in_time_slice(2, 8);
     let now = one.at(at(0));
     one.own().until_recall(CacheTerms { heard: 0, is_wanted: true }, now);
-    assert!(one.lock.caching.grant());
+    one.lock.caching.may_cache = true;
     assert!(one.is_watched_until(at(10), at(310)), "it is in use");
-    assert_eq!(one.end_use(true, 0, at(20)), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+    assert_eq!(one.end_use(true, 0, at(20)), Some(CacheOutcome::ForTimeSlice));
     assert!(one.is_watched_until(at(30), at(320)));
     assert!(matches!(one.watch(at(320)), Watched::Idle));
     assert!(one.give_back(at(320)));
@@ -340,7 +340,7 @@ fn a_slice_reuses_its_hold_despite_waiters() {
     recall(&mut one);
     let in_time_slice = |one: &mut One, now| {
         one.lock.caching.pass_on(now);
-        assert_eq!(one.end_use(true, 0, now), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+        assert_eq!(one.end_use(true, 0, now), Some(CacheOutcome::ForTimeSlice));
     };
     in_time_slice(&mut one, ms(1));
     assert_eq!(one.reuse(true, ms(1)), Some(Reuse::ForTimeSlice));

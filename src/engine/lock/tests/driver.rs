@@ -343,7 +343,7 @@ impl<'a> Step<'a> {
                 let (mut own, is_calm) = (own, user.is_calm);
                 own.asks_to_cache = user.caches;
                 own.levels.add(Lease::Renewed);
-                let (_lost, _) = self.lock().enter(own, terms, at);
+                let _lost = self.lock().enter(own, terms, at);
                 if terms.is_some() {
                     self.client.watch_by(NOW.plus(at.rules.first_check));
                 }
