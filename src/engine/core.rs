@@ -114,12 +114,6 @@ impl Core {
         }
     }
 
-    pub(crate) fn note_published_wait_over(&self) {
-        if self.published_waits.note_end() {
-            self.watchdog.wake();
-        }
-    }
-
     /// The waits of this client that have lasted for long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
         self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)

@@ -201,7 +201,7 @@ impl Registry {
 
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
         if let Some(local) = self.found(kind, name) {
-            local.nudge();
+            local.state().queue.nudge();
         }
     }
 

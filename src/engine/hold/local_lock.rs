@@ -146,10 +146,6 @@ impl LocalLock {
         (found, place)
     }
 
-    pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        self.state().held_here(now)
-    }
-
     pub(crate) fn is_uncontended(&self, now: Moment) -> bool {
         let state = self.state();
         state.is_uncontended(state.at(now))
@@ -277,10 +273,6 @@ impl LocalLock {
             }
             None => Some(handoff),
         }
-    }
-
-    pub(crate) fn nudge(&self) {
-        self.state().queue.nudge();
     }
 
     pub(crate) fn join(self: &Arc<LocalLock>, spins: bool) -> QueuePlace {
@@ -609,8 +601,8 @@ mod tests {
         let local = local();
         let holds = [entered(&local), entered(&local)];
         local.state().take_out(holds[0].serial());
-        assert!(local.held_here(at(0)).is_some());
+        assert!(local.state().held_here(at(0)).is_some());
         local.state().take_out(holds[1].serial());
-        assert!(local.held_here(at(0)).is_none());
+        assert!(local.state().held_here(at(0)).is_none());
     }
 }

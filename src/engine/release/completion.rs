@@ -140,10 +140,8 @@ impl Core {
     }
 
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
-        let now = self.clock.now();
-        self.registry.note_released(hold, others, now);
-        hold.forget_listeners(&self.reporter);
-        now.since(hold.since())
+        self.registry.note_released(hold, others, self.clock.now());
+        self.note_ended(hold)
     }
 
     /// Returns how long the hold lasted.

@@ -582,7 +582,7 @@ fn each_outage_has_the_whole_retry_time() {
         loop {
             match is_told.recv_timeout(Duration::from_millis(1)) {
                 Ok(waited) => break waited,
-                Err(_none) => local.nudge(), // it asks at once
+                Err(_none) => local.state().queue.nudge(), // it asks at once
             }
         }
     });

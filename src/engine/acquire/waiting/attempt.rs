@@ -138,11 +138,11 @@ impl Waiting<'_> {
                 Err(Error::new(ErrorKind::Protocol, call.action, words))
             }
             Ok(Attempt::Lost) => Ok(Step::Again),
-            Err(Failure::Refused(error)) => self.pause_after(error),
+            Err(Failure::Refused(error)) => self.pause_after(error, false),
             Err(Failure::Unknown(error)) => {
                 self.report_unknown(&error);
                 self.leave_behind(claim, sent);
-                self.pause_after(error)
+                self.pause_after(error, false)
             }
         }
     }
@@ -153,7 +153,7 @@ impl Waiting<'_> {
         if !is_late(self.lease, took) {
             return Ok(Step::Again); // its session has ended, or its number was given up
         }
-        self.pause_alone(granted_too_late(self.call.action, self.lease, took))
+        self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
     pub(super) fn pause(&self) -> Duration {

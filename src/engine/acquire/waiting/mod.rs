@@ -191,8 +191,8 @@ impl<'a> Waiting<'a> {
         drop(place);
         // The queue is left first, and `is_published` looked at second: a wait is named while it stands in
         // the queue. Pairs with `Wait::publish`.
-        if wait.is_published() {
-            self.engine.note_published_wait_over();
+        if wait.is_published() && self.engine.published_waits.note_end() {
+            self.engine.watchdog.wake();
         }
         self.unless_shut_down(ended)
     }
@@ -346,7 +346,7 @@ impl<'a> Waiting<'a> {
 
     fn once(&mut self) -> Result<Option<Granted>> {
         let Waiting { engine, call, is_uncontended, .. } = *self;
-        let is_held_here = || call.local.held_here(engine.clock.now()).is_some();
+        let is_held_here = || call.local.state().held_here(engine.clock.now()).is_some();
         if !is_uncontended && !call.kind.is_shared() && is_held_here() {
             return Ok(None);
         }

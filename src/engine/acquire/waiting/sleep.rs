@@ -39,7 +39,8 @@ impl Waiting<'_> {
         let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
         let Some(is_head) = place.sleep(offer, wake_at == Moment::NEVER) else { return Ok(()) };
         self.count_waiter();
-        let is_held_here = || !self.asks_for_itself() && call.local.held_here(engine.clock.now()).is_some();
+        let is_held_here =
+            || !self.asks_for_itself() && call.local.state().held_here(engine.clock.now()).is_some();
         let uses_messages =
             call.config.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
         if uses_messages && (self.all_ask || is_head && !is_held_here()) {
