@@ -76,7 +76,7 @@ impl Calls {
 }
 
 impl Call {
-    /// The same, no more among the thread's: it may end on another.
+    /// The same call, no longer listed among the thread's: another thread may end it.
     pub(crate) fn detached(mut self) -> Call {
         self.leave_thread();
         self

@@ -220,7 +220,7 @@ impl CacheThread {
     /// Has the thread look at the lock by `moment`.
     pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
         if lock.begin_watch() {
-            // Listed first, woken second: it looks at what is listed.
+            // Listed first, woken second: the thread reads the list when it wakes.
             self.locks.lock().push(Arc::clone(lock));
         }
         service.run_by(moment);

@@ -152,7 +152,7 @@ impl Timer {
             return false;
         }
         let orphaned = hold.is_orphaned();
-        // One that is kept for a time slice is released by itself.
+        // The hold of a time slice is released without this.
         if orphaned && !hold.is_cached() && hold.is_first(|own| &mut own.is_abandoned) {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {

@@ -40,7 +40,7 @@ impl Engine {
     }
 
     pub(super) fn cached(&self, hold: &Arc<Hold>, outcome: CacheOutcome, now: Moment) {
-        // Until a recall, its lock has been watched since it was granted.
+        // A hold cached until a recall has been watched since its grant.
         if outcome == CacheOutcome::ForTimeSlice {
             self.watch_cached_hold(hold, now.plus(IDLE));
         }

@@ -88,9 +88,8 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let (noted, is_over) = (error.copy(), call.limit.is_over(now));
         let outcome = self.retry_budget.note(engine.options.retry_timeout, error, now, is_over);
-        // Those behind in the queue have waited through the same: their retry budget ends when this one's
-        // does. A caller whose time is over, or who never waited, has been through nothing that concerns
-        // them.
+        // Waiters behind this one shared its outage: their retry budget ends with this one's. A caller
+        // that only ran out of time, or never waited, shares nothing with them.
         if !is_own && !is_over {
             call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {
