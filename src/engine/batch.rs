@@ -55,7 +55,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came.into_iter().map(|(_, came)| came).collect()
 }
 
-/// Locks that are seen to by one request, if this is the same for them.
+/// The same for locks that one request can see to.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {

@@ -93,8 +93,6 @@ impl Core {
         cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()
     }
 
-    // ---- what is to be looked at
-
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         self.timer.run_by(self.registry.look_in_time(hold, self.clock.now()));
     }
@@ -118,8 +116,6 @@ impl Core {
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
         self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)
     }
-
-    // ---- claims in doubt
 
     /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner
     /// holds nothing, or until `until`, when the lease has run out and with it what was left (see
@@ -154,8 +150,6 @@ impl Core {
             majority.ended_meanwhile(claim);
         }
     }
-
-    // ---- holds to renew
 
     pub(crate) fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
         let in_time = if hold.is_renewed() {

@@ -15,7 +15,6 @@ use crate::ident::thread_name;
 use crate::sync::{Mutex, thread_local};
 use crate::time::Clock;
 
-/// The clients of this process that have kept something.
 static CORES: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
 
 thread_local! {

@@ -89,7 +89,6 @@ impl Drop for Releaser {
     }
 }
 
-/// The place where a releaser waits for the outcome of its hand-off.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandoffResult {
     outcome: Arc<Mutex<Option<ReleaseOutcome>>>,

@@ -172,8 +172,6 @@ impl Engine {
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
-    // ---- what is counted
-
     /// Asks about, or changes, what is counted, again after failures for as long as the client's retry
     /// budget: under one claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
@@ -232,8 +230,6 @@ impl Engine {
         }
         thread.number()
     }
-
-    // ---- questions, which the server answers
 
     /// The state of a lock in the store, with the count of the calling thread and task. A live local hold
     /// that the server does not know is lost by this.

@@ -59,7 +59,6 @@ impl CleanupPace {
 /// server that lost its last writes has lost first, and others from all.
 const SAMPLE: usize = 32;
 
-/// The holds that are asked about when a connection has ended, and whether there are more.
 pub(super) fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {
     let mut homes: HashMap<u32, Vec<Arc<Hold>>> = HashMap::new();
     for hold in holds {

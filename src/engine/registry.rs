@@ -32,7 +32,6 @@ pub(crate) struct Registry {
     remembered: Mutex<Vec<Arc<LocalLock>>>,
     /// When to go through them next, as `Moment::nanos`; zero: there are none.
     tidy_at: AtomicU64,
-    /// Held by a thread that locks several local locks.
     several: Mutex<()>,
 }
 
@@ -223,23 +222,16 @@ impl Registry {
                 unlisted += 1;
                 continue;
             }
-            let used = |owner: u64, thread: &str, since: Moment, waits: bool| LockUse {
-                is_waiting: waits,
-                ..LockUse::new(local.key.name.key(), owner, thread, now.since(since))
-            };
             let is_live = |own: &&State| !own.hold.is_cached() && own.hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
-            uses.extend(held.map(|state| {
-                let hold = &state.hold;
-                let thread = hold.holder.thread();
-                let name = thread.as_ref().map_or("", |thread| thread.name());
-                let used = used(hold.owner().number(), name, hold.since(), false);
-                LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
-            }));
+            uses.extend(held.map(|state| shown(&local.key, state, now)));
             let room = most.saturating_sub(uses.len());
             let mut waiting = state.queue.iter().filter_map(|ticket| ticket.waiter.sleeper());
             let (named, before) = (waiting.by_ref().take(room), uses.len());
-            uses.extend(named.map(|one| used(one.number, one.thread.name(), one.since, true)));
+            uses.extend(named.map(|one| LockUse {
+                is_waiting: true,
+                ..LockUse::new(local.key.name.key(), one.number, one.thread.name(), now.since(one.since))
+            }));
             if let Some(last) = uses.get_mut(before..).and_then(<[LockUse]>::last_mut) {
                 last.more_waiters = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
             }
@@ -268,4 +260,13 @@ impl Registry {
         drop(recalls); // where no local lock is locked: a store has locks of its own
         holds
     }
+}
+
+/// A hold, as an entry shows it.
+fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
+    let hold = &state.hold;
+    let thread = hold.holder.thread();
+    let name = thread.as_ref().map_or("", |thread| thread.name());
+    let used = LockUse::new(key.name.key(), hold.owner().number(), name, now.since(hold.since()));
+    LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
 }

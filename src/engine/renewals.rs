@@ -31,12 +31,10 @@ const FIRST_GAP: Duration = Duration::from_millis(10);
 pub(crate) struct Item {
     pub(crate) hold: Arc<Hold>,
     has_failed: bool,
-    /// When the next failure is reported: each time after twice as long.
     report_at: Moment,
     report_gap: Duration,
 }
 
-/// The renewals of one request, and what came of them by homes.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) items: Vec<Item>,

@@ -45,7 +45,6 @@ impl Stuck {
         ids
     }
 
-    /// This client's entry, as it would name all of these.
     pub(crate) fn within(&self, here: &ClientInfo) -> ClientInfo {
         let waits = self.waits.iter().map(|wait| &wait.shown);
         let uses = waits.chain(self.holds.iter().map(|hold| &hold.shown)).cloned().collect();

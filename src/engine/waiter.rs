@@ -14,7 +14,6 @@ use crate::time::Moment;
 pub(crate) struct LocalWaiter {
     pub(crate) wait: Arc<Wait>,
     sleeper: Option<Sleeper>,
-    /// The claim under which the lock can be handed to it.
     pub(crate) offer: Option<Claim>,
     pub(crate) handed: Option<PendingHandoff>,
 }
@@ -38,14 +37,12 @@ pub(crate) struct PublishedWait {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Sleeper {
-    /// The number under which it would own the lock.
     pub(crate) number: u64,
     pub(crate) thread: Arc<ThreadMarker>,
     pub(crate) since: Moment,
     pub(crate) kind: Kind,
     /// The wait reacquires a lock that was released for a condition.
     pub(crate) takes_again: bool,
-    /// For a reader: waiting writers go first.
     pub(crate) writers_first: bool,
 }
 

@@ -41,7 +41,6 @@ impl Default for LockConfig {
 }
 
 impl LockConfig {
-    /// Refuses impossible options before any I/O.
     pub(crate) fn checked(mut self, action: &'static str) -> Result<LockConfig> {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);

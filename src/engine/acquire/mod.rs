@@ -122,7 +122,6 @@ impl Engine {
         Err(Error::new(ErrorKind::WouldDeadlock, call.action, words).on(call.name.given()))
     }
 
-    /// The thread's hold of this kind, if it is live; whichever task of the thread took it.
     pub(super) fn live_hold(
         &self,
         kind: Kind,

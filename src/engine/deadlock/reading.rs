@@ -137,7 +137,6 @@ impl<'a> Reading<'a> {
         self.under.get(&holder).copied().flatten()
     }
 
-    /// A hold, as its client's entry names it.
     fn hold_of(&mut self, holder: Holder, key: &str) -> Option<&LockUse> {
         let is_it = |one: &&LockUse| !one.is_waiting && one.owner == holder.number && one.name == key;
         self.client(holder.client)?.uses.iter().find(is_it)

@@ -52,7 +52,7 @@ impl Listeners {
     }
 }
 
-/// Drops callbacks where they would have run: they may own the client.
+/// Callbacks may own the client, so they are dropped where they would have run.
 fn forget(contended: Vec<OnContended>, reporter: &Reporter) {
     if !contended.is_empty() {
         reporter.run_later(move || drop(contended));

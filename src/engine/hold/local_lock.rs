@@ -52,7 +52,6 @@ impl Hash for LockKey {
     }
 }
 
-/// The locks of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     /// Found by the hash that each name has.

@@ -200,7 +200,6 @@ impl Hold {
         self.bound.is_some()
     }
 
-    /// Whether the hold is a thread's, not that of a guard that may change threads.
     pub(crate) fn is_of_any_thread(&self) -> bool {
         matches!(self.holder, Holder::Thread { .. })
     }
@@ -270,7 +269,7 @@ impl Hold {
         self.with(|state| state.recallable = None);
     }
 
-    /// From now on the hold hears of others who want its lock; whether it did not before.
+    /// Whether the hold did not hear of others before.
     pub(crate) fn begin_hearing(&self) -> bool {
         !self.hears.swap(true, Ordering::SeqCst)
     }

@@ -70,12 +70,10 @@ pub(crate) struct HoldState<H> {
     pub(crate) is_abandoned: bool,
     /// The steps after a loss have been done; see `timer.rs`.
     pub(crate) has_lapsed: bool,
-    /// The call of the present use asked for caching.
     pub(crate) asks_to_cache: bool,
     /// Cached until a recall, and renewed meanwhile without a level.
     pub(crate) recallable: Option<Recallable>,
     pub(crate) hears: Option<Hears>,
-    /// The thread that acquires more locks together with this one.
     pub(crate) acquires_more: Option<u64>,
     pub(crate) look_at: Moment,
 }
@@ -106,7 +104,6 @@ impl<H: Handle> HoldState<H> {
         }
     }
 
-    /// Whether a request about the hold may still arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.is_spent || self.is_under_way
     }

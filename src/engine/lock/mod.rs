@@ -85,14 +85,11 @@ pub(crate) struct LocalHandoffs {
     pub(super) began: Option<Moment>,
 }
 
-/// The next owner of a lock whose last level has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// No thread here sleeps for it.
     Nobody,
     /// A thread does, but others' processes come first.
     Others,
-    /// This waiter has been promised the lock.
     Local(TicketId),
 }
 
@@ -120,12 +117,9 @@ pub(crate) struct Wish {
     pub(crate) waits: bool,
 }
 
-/// How a thread that wants the lock finds it here.
 #[derive(Debug)]
 pub(crate) enum Found<H> {
-    /// This thread's hold, live or lost.
     Own(H),
-    /// This thread's cached hold, in use again, with a level.
     Cached(H, u64),
     /// The same, but its release has begun: others want it, or this call asks for something else. `None`: it
     /// is lost.
@@ -137,7 +131,6 @@ pub(crate) enum Found<H> {
     /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
     /// the head of the queue if it would wait.
     Uncontended,
-    /// Anything else.
     Used,
 }
 
@@ -145,14 +138,11 @@ pub(crate) enum Found<H> {
 pub(crate) enum Look {
     Receive,
     Behind,
-    /// A hand-off to another waiter is to be settled first.
     OnItsWay,
-    /// A hold of this process stands until then.
     HeldHere(Moment),
     Free,
 }
 
-/// The state that a waiter finds when it goes on for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Withdrawn {
     Free,
@@ -187,8 +177,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             |own: &&HoldState<H>| own.is_of(thread) && matches!(own.stage, Stage::Held | Stage::Lost);
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
-
-    // ---- acquiring
 
     /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
     /// `may_use`: whether the call can use a cached hold again.
@@ -351,8 +339,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         (left, over)
     }
 
-    // ---- releasing
-
     /// Ends a level; by default the innermost that no guard ends, or else the innermost. With the last level
     /// the hold is cached if it `may_stay`, or its release begins. `None`: no such level. `may_stay` is
     /// whether the hold can be cached, and then whether for a time slice too.
@@ -475,8 +461,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             (self.local_handoffs, self.queued) = (LocalHandoffs::default(), false);
         }
     }
-
-    // ---- losing
 
     /// The client ends: all holds, under whose numbers none follows if they are in doubt, of whichever client. A
     /// lock on its way to a waiter here stays until the waiter has received it, and gives it back.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::Registry;
+use super::{Registry, shown};
 use crate::directory::LockUse;
 use crate::engine::deadlock::graph::{Thread, Wait};
 use crate::engine::hold::Hold;
@@ -80,15 +80,7 @@ impl Registry {
                     continue;
                 }
                 holding.extend(waiter);
-                let name = hold.holder.thread();
-                let name = name.as_ref().map_or("", |thread| thread.name());
-                let shown = LockUse {
-                    is_leader: hold.leads,
-                    ends: !hold.is_renewed_in(state),
-                    by: thread,
-                    taker,
-                    ..LockUse::new(key.name.key(), hold.owner().number(), name, now.since(hold.since()))
-                };
+                let shown = LockUse { by: thread, taker, ..shown(key, state, now) };
                 holds.push(OwnHold { family: key.family, shown });
             }
         }

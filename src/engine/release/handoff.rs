@@ -12,8 +12,7 @@ use crate::seam::{Claim, Failure};
 use crate::time::Moment;
 
 impl Engine {
-    /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is
-    /// next, or it could not be sent.
+    /// `None`: nobody is next, or the hand-off could not be sent.
     pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
         let Next::Local(_) = next else { return None };
         let result = HandoffResult::default();

@@ -94,7 +94,6 @@ impl WaitMode {
         }
     }
 
-    /// Whether a store that queues is to give the caller a place.
     pub(super) fn waits(self) -> bool {
         !matches!(self, WaitMode::AsksOnce { keeps_place: false, .. })
     }
@@ -103,7 +102,6 @@ impl WaitMode {
         matches!(self, WaitMode::InWaitQueue | WaitMode::IsNext)
     }
 
-    /// Whether its client may be in the wait queue by what this waiter knows.
     pub(super) fn may_stand(self) -> bool {
         self == WaitMode::MaybeInWaitQueue || self.stands()
     }
