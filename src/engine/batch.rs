@@ -74,12 +74,15 @@ fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
+/// Waits for answers.
+type Answers<T> = Box<dyn FnOnce() -> T>;
+
 /// A request that was sent, and for which places among all.
 struct BatchRequest<'a> {
     sent: Moment,
     members: Vec<(usize, Waiting<'a>, Claim)>,
     /// Waits for the answer to each. `None`: nothing could be carried out.
-    answers: Box<dyn FnOnce() -> Option<Vec<Answer<Attempt>>>>,
+    answers: Answers<Option<Vec<Answer<Attempt>>>>,
 }
 
 impl<'a> BatchRequest<'a> {
@@ -120,7 +123,7 @@ impl<'a> BatchRequest<'a> {
         }
         let sent = engine.map_or(Moment::NEVER, |engine| engine.clock.now());
         let batches = engine.and_then(|engine| engine.store.capabilities().batches);
-        let answers: Box<dyn FnOnce() -> Option<Vec<Answer<Attempt>>>> = match (engine, batches, &*claims) {
+        let answers: Answers<Option<Vec<Answer<Attempt>>>> = match (engine, batches, &*claims) {
             (Some(engine), Some(batches), [_, ..]) if number.is_some() => {
                 let pending = batches.begin_attempts(&claims, or_none, engine.one_command());
                 let count = claims.len();
@@ -288,9 +291,7 @@ impl LevelRelease {
 }
 
 /// Sends the request that gives these back, or one for each. Returns what waits for the answers.
-fn release(
-    group: Vec<(LevelRelease, u32)>,
-) -> (Vec<(LevelRelease, u32)>, Box<dyn FnOnce() -> Vec<Answer<Release>>>) {
+fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Answers<Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()
         && let Some(batches) = engine.store.capabilities().batches
