@@ -16,17 +16,15 @@ use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMarker, unbound_number};
 use crate::observe::LossReason;
 use crate::seam::capabilities::{begin_attempt, begin_release};
-use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, Release};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release};
 use crate::time::Moment;
 
-/// One of several locks that are wanted, and of which client.
 #[derive(Debug)]
 pub(crate) struct BatchItem<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) want: AcquireCall<'a>,
 }
 
-/// The answer for one of several locks.
 #[derive(Debug)]
 pub(crate) enum BatchAnswer {
     Granted(Granted),
@@ -57,14 +55,13 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came.into_iter().map(|(_, came)| came).collect()
 }
 
-/// Locks that are seen to by one request, if this is the same for them.
+/// The same for locks that one request can see to.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
     engine.store.capabilities().batches?.group(kind, name).map(|number| (Arc::as_ptr(engine), number))
 }
 
-/// Splits what is to be asked into what goes by one request each.
 fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together) -> Vec<Vec<T>> {
     let mut groups: Vec<(Together, Vec<T>)> = Vec::new();
     for one in all {
@@ -77,17 +74,15 @@ fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// A request that was sent: whose, and for which places among all.
+/// Waits for answers.
+type Answers<T> = Box<dyn FnOnce() -> T>;
+
+/// A request that was sent, and for which places among all.
 struct BatchRequest<'a> {
     sent: Moment,
     members: Vec<(usize, Waiting<'a>, Claim)>,
-    answer: Sent,
-}
-
-enum Sent {
-    One(Box<dyn Pending<Attempt>>),
-    Several(Box<dyn Pending<Vec<Option<FencingToken>>>>),
-    Nothing,
+    /// Waits for the answer to each. `None`: nothing could be carried out.
+    answers: Answers<Option<Vec<Answer<Attempt>>>>,
 }
 
 impl<'a> BatchRequest<'a> {
@@ -128,57 +123,50 @@ impl<'a> BatchRequest<'a> {
         }
         let sent = engine.map_or(Moment::NEVER, |engine| engine.clock.now());
         let batches = engine.and_then(|engine| engine.store.capabilities().batches);
-        let answer = match (engine, batches, claims.as_slice()) {
+        let answers: Answers<Option<Vec<Answer<Attempt>>>> = match (engine, batches, &*claims) {
             (Some(engine), Some(batches), [_, ..]) if number.is_some() => {
-                Sent::Several(batches.begin_attempts(&claims, or_none, engine.one_command()))
+                let pending = batches.begin_attempts(&claims, or_none, engine.one_command());
+                let count = claims.len();
+                Box::new(move || for_each(pending.wait(), count))
             }
             (Some(engine), _, [claim]) => {
-                Sent::One(begin_attempt(&*engine.store, claim, 1, engine.one_command()))
+                let pending = begin_attempt(&*engine.store, claim, 1, engine.one_command());
+                Box::new(move || Some(vec![pending.wait()]))
             }
-            _ => Sent::Nothing,
+            _ => Box::new(|| None),
         };
-        BatchRequest { sent, members, answer }
+        BatchRequest { sent, members, answers }
     }
 
     fn read(self, came: &mut Vec<(usize, BatchAnswer)>) {
-        let BatchRequest { sent, members, answer } = self;
-        let mut come = |place: usize, mut waiting: Waiting<'_>, claim: Claim, answer: Answer<Attempt>| {
+        let BatchRequest { sent, members, answers } = self;
+        let Some(answers) = answers() else {
+            came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)));
+            return;
+        };
+        for ((place, mut waiting, claim), answer) in members.into_iter().zip(answers) {
             let outcome = match waiting.came(claim, sent, answer) {
                 Ok(Some(entered)) => BatchAnswer::Granted(entered),
                 Ok(None) => BatchAnswer::Busy,
                 Err(error) => BatchAnswer::Failed(error),
             };
             came.push((place, outcome));
-        };
-        match answer {
-            Sent::Nothing => {
-                came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)))
-            }
-            Sent::One(pending) => {
-                if let Some((place, waiting, claim)) = members.into_iter().next() {
-                    come(place, waiting, claim, pending.wait());
-                }
-            }
-            Sent::Several(pending) => match pending.wait() {
-                Ok(fences) => {
-                    for (index, (place, waiting, claim)) in members.into_iter().enumerate() {
-                        let attempt = match fences.get(index) {
-                            Some(fence) => Attempt::granted(*fence),
-                            None => Attempt::Busy { retry_after: None },
-                        };
-                        come(place, waiting, claim, Ok(attempt));
-                    }
-                }
-                // Which lock was refused shows only when each is asked for by itself.
-                Err(Failure::Refused(_)) => {
-                    came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)));
-                }
-                Err(Failure::Unknown(error)) => {
-                    for (place, waiting, claim) in members {
-                        come(place, waiting, claim, Err(Failure::Unknown(error.copy())));
-                    }
-                }
-            },
+        }
+    }
+}
+
+/// The answer for each of so many locks of one request, which grants all before the first that is busy.
+fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<Vec<Answer<Attempt>>> {
+    match answer {
+        Ok(fences) => {
+            let busy = Attempt::Busy { retry_after: None };
+            let attempt = |at| fences.get(at).map_or_else(|| busy.clone(), |fence| Attempt::granted(*fence));
+            Some((0..count).map(|at| Ok(attempt(at))).collect())
+        }
+        // Only a request for each shows which of them it was about.
+        Err(Failure::Refused(_)) => None,
+        Err(Failure::Unknown(error)) => {
+            Some((0..count).map(|_| Err(Failure::Unknown(error.copy()))).collect())
         }
     }
 }
@@ -215,7 +203,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
     }
 }
 
-/// A level that is released; the innermost one, if none is named.
+/// By default the innermost level.
 #[derive(Debug)]
 pub(crate) struct LevelRelease {
     pub(crate) engine: Arc<Engine>,
@@ -223,11 +211,9 @@ pub(crate) struct LevelRelease {
     pub(crate) level: Option<u64>,
 }
 
-/// How one of several levels ends.
 enum Ending {
     /// The lock is on its way to another thread here, since then.
     Handoff(HandoffResult, Moment),
-    /// The store is to leave this number of levels.
     Left(u32),
 }
 
@@ -258,7 +244,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
     // waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
-        let (answers, is_alone) = (answers.wait(group.len()), group.len() == 1);
+        let (answers, is_alone) = (answers(), group.len() == 1);
         for ((one, left), answer) in group.into_iter().zip(answers) {
             match answer {
                 answer @ Ok(_) => {
@@ -272,7 +258,6 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
             }
         }
     }
-    // One retry budget for all of them.
     let give_up = |one: &LevelRelease| one.engine.clock.after(one.engine.options.retry_timeout);
     let give_up: Vec<Moment> = undecided.iter().map(|(one, ..)| give_up(one)).collect();
     for ((LevelRelease { engine, hold, .. }, left, first), give_up) in undecided.into_iter().zip(give_up) {
@@ -290,7 +275,7 @@ impl LevelRelease {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let Some(ended) = hold.local().end(hold, *level, |_, _| None, begun) else {
+        let Some(ended) = hold.local().end(hold, *level, |_| None, begun) else {
             return Err(engine.no_level(action, hold));
         };
         let left = ended.left;
@@ -305,48 +290,23 @@ impl LevelRelease {
     }
 }
 
-/// The unread answer of a release.
-enum Released {
-    One(Box<dyn Pending<Release>>),
-    Several(Box<dyn Pending<Vec<Release>>>),
-}
-
-/// Sends the request that gives these back.
-fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Released) {
+/// Sends the request that gives these back, or one for each. Returns what waits for the answers.
+fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Answers<Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
-    let batches = group.first().and_then(|(one, _)| one.engine.store.capabilities().batches);
-    let released = match (group.as_slice(), claims.as_slice(), batches) {
-        ([(LevelRelease { engine, .. }, left)], [claim], _) => {
-            Released::One(begin_release(&*engine.store, claim, *left, engine.one_command()))
-        }
-        ([(LevelRelease { engine, .. }, _), ..], claims, Some(batches)) => {
-            Released::Several(batches.begin_releases(claims, engine.one_command()))
-        }
-        _ => {
-            let words = "this store has a request for each lock";
-            let error = Error::new(ErrorKind::Unsupported, "unlock", words);
-            Released::Several(Box::new(Answered(Err(Failure::Refused(error)))))
-        }
-    };
-    (group, released)
-}
-
-impl Released {
-    /// The answer for each.
-    fn wait(self, count: usize) -> Vec<Answer<Release>> {
-        let all = match self {
-            Released::One(pending) => return vec![pending.wait()],
-            Released::Several(pending) => pending.wait(),
+    if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()
+        && let Some(batches) = engine.store.capabilities().batches
+    {
+        let pending = batches.begin_releases(&claims, engine.one_command());
+        let unread = || Failure::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read"));
+        let answers = move || match pending.wait() {
+            Ok(all) => (0..claims.len()).map(|at| all.get(at).cloned().ok_or_else(unread)).collect(),
+            Err(failure) => claims.iter().map(|_| Err(failure.copy())).collect(),
         };
-        let each = |index: usize| match &all {
-            Ok(releases) => match releases.get(index) {
-                Some(release) => Ok(release.clone()),
-                None => {
-                    Err(Failure::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read")))
-                }
-            },
-            Err(failure) => Err(failure.copy()),
-        };
-        (0..count).map(each).collect()
+        return (group, Box::new(answers));
     }
+    let begin = |((LevelRelease { engine, .. }, left), claim): (&(LevelRelease, u32), &Claim)| {
+        begin_release(&*engine.store, claim, *left, engine.one_command())
+    };
+    let pending: Vec<_> = group.iter().zip(&claims).map(begin).collect();
+    (group, Box::new(|| pending.into_iter().map(|pending| pending.wait()).collect()))
 }

@@ -15,18 +15,15 @@ use crate::time::{Clock, Moment};
 pub(crate) struct Calls {
     under_way: AtomicUsize,
     closed: AtomicBool,
-    /// The waker of the thread that waits until none is left.
     waker: Mutex<Option<Waker>>,
 }
 
-/// A call that is under way, until this is dropped.
+/// Under way until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
     /// The call is listed among those of its thread, and is dropped on that thread.
     is_of_thread: bool,
-    /// Over with this one.
-    also: Option<Box<Call>>,
 }
 
 thread_local! {
@@ -42,7 +39,7 @@ impl Calls {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let address = Arc::as_ptr(self).addr();
         let is_of_thread = OF_THREAD.try_with(|calls| calls.borrow_mut().push(address)).is_ok();
-        Call { calls: Arc::clone(self), is_of_thread, also: None }
+        Call { calls: Arc::clone(self), is_of_thread }
     }
 
     /// Whether the calling thread is in a call of this client: an observer runs there, and a wait for all
@@ -56,7 +53,6 @@ impl Calls {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Ends the client for calls to come.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -80,19 +76,6 @@ impl Calls {
 }
 
 impl Call {
-    /// One more for the same client, which is none of the thread's.
-    pub(crate) fn another(&self) -> Call {
-        self.calls.under_way.fetch_add(1, Ordering::SeqCst);
-        let also = self.also.as_ref().map(|also| Box::new(also.another()));
-        Call { calls: Arc::clone(&self.calls), is_of_thread: false, also }
-    }
-
-    /// The same, with which another is over too.
-    pub(crate) fn and(mut self, also: Call) -> Call {
-        self.also = Some(Box::new(also));
-        self
-    }
-
     /// The same call, no longer listed among the thread's: another thread may end it.
     pub(crate) fn detached(mut self) -> Call {
         self.leave_thread();

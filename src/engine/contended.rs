@@ -2,7 +2,8 @@
 //!
 //! Waiters of other clients send such a hold a recall, as they do where the hold is cached; a check once a second
 //! finds those that send none, and has the next one send a recall. Waiters of this client are seen in the local
-//! queue. The thread that releases cached holds looks, and the callback thread calls back.
+//! queue. The thread that releases cached holds looks (`lock/hearing.rs` has the rules), and the callback thread
+//! calls back.
 //!
 //! The mark by which a store sends recalls is about one owner. A request that sets the mark may be late, so the
 //! hold's owner number is given up with the hold: a late request finds nobody.
@@ -11,16 +12,12 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::core::Core;
-use crate::engine::hearers::{EVERY, Hearer};
-use crate::engine::hold::contention::OnContended;
+use crate::engine::hold::listeners::{List, OnContended};
 use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::renewals::CHUNK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-use crate::observe::LossReason;
-use crate::seam::capabilities::{CachedCheck, HoldCaching};
-use crate::seam::{Claim, Kind};
-use crate::time::Moment;
+use crate::seam::capabilities::HoldCaching;
+use crate::seam::{Family, Kind};
 
 impl Engine {
     pub(crate) fn can_hear(
@@ -37,7 +34,6 @@ impl Engine {
         })
     }
 
-    /// Has this hold hear of others, from now on.
     pub(crate) fn hear_contenders(
         &self,
         action: &'static str,
@@ -45,23 +41,29 @@ impl Engine {
         callback: Option<OnContended>,
     ) -> Result<()> {
         let recalls = self.can_hear(action, hold.kind(), hold.name())?;
-        let Some((_, waker)) = self.cache_thread() else {
+        let Some((service, waker)) = self.cache_thread() else {
             let words = "the system could not start a thread";
             return Err(Error::new(ErrorKind::Resource, action, words));
         };
-        if !hold.contention.begin(callback) {
+        callback.into_iter().for_each(|callback| hold.on_contended(callback, &self.reporter));
+        if hold.begin_hearing() {
             hold.retire_owner_on_end();
-            self.end_until_recall(hold);
-            let recalls = recalls.hear(&hold.claim(), waker);
-            self.hearers.add(Hearer::new(hold, recalls, self.clock.now()));
+            hold.end_until_recall();
+            hold.local().listen(|| recalls.hear(&hold.claim(), waker));
+            let now = self.clock.now();
+            hold.local().state().hear(hold.serial(), now);
+            self.core.cache_thread.watch(service, hold.local(), now);
         }
         waker.wake();
         Ok(())
     }
 
-    /// A hold ended by release, and another follows it for its guard.
-    pub(crate) fn hand_contenders(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
-        for callback in ended.contention.take() {
+    /// A hold ended by release: the next one of its guard has its listeners.
+    pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
+        let List { callbacks, senders, contended, .. } = ended.take_listeners();
+        callbacks.into_iter().for_each(|callback| next.on_lost(callback, &self.reporter));
+        senders.into_iter().for_each(|sender| next.send_loss(sender));
+        for callback in contended {
             // The store has had such a hold, so the next one is not refused but for want of memory.
             drop(self.hear_contenders(action, next, Some(callback)));
         }
@@ -69,77 +71,35 @@ impl Engine {
 
     /// Whether others wait for the lock of this hold, as far as is known without asking the store.
     pub(crate) fn is_contended(&self, action: &'static str, hold: &Arc<Hold>) -> Result<bool> {
-        if !hold.contention.hears() {
+        if !hold.hears() {
             self.hear_contenders(action, hold, None)?;
         }
-        Ok(hold.contention.is_wanted(self.clock.now()) || self.is_waited_for_here(hold))
+        Ok(hold.is_wanted(self.clock.now()) || self.is_waited_for_here(hold.local()))
     }
 }
 
 impl Core {
-    /// A thread of this client begins to wait for a lock of this kind.
-    pub(crate) fn note_waiter(&self, kind: Kind, local: &LocalLock) {
-        if !self.hearers.is_any() {
-            return;
-        }
-        let hears = |local: &LocalLock| local.state().holds.iter().any(|one| one.hold.contention.hears());
-        let other = kind.other_half().and_then(|half| self.registry.found(half, &local.key.name));
-        if (hears(local) || other.is_some_and(|other| hears(&other)))
-            && let Some(Some((_, waker))) = self.cache_thread.service.get()
+    pub(crate) fn note_waiter(&self, local: &LocalLock) {
+        if let Some(Some((_, waker))) = self.cache_thread.service.get()
+            && (local.hears() || self.other_half(local).is_some_and(|other| other.hears()))
         {
             waker.wake();
         }
     }
 
-    /// The client ends.
-    pub(super) fn end_hearers(&self) {
-        let all = std::mem::take(&mut *self.hearers.list.lock());
-        self.hearers.let_go(all, &self.reporter);
-    }
-
-    /// Whether a thread of this client waits for the lock of this hold. Readers do not wait for readers.
-    fn is_waited_for_here(&self, hold: &Hold) -> bool {
-        let is_waited_for = |local: &LocalLock| !local.state().queue.is_empty();
-        let other = hold.kind().other_half().and_then(|half| self.registry.found(half, hold.name()));
-        other.is_some_and(|other| is_waited_for(&other))
-            || hold.kind() != Kind::Read && is_waited_for(hold.local())
-    }
-
-    /// On the thread of cached holds: checks what is due, calls back, and returns when to look next.
-    pub(super) fn watch_hearers(&self) -> Moment {
-        if !self.hearers.is_any() {
-            return Moment::NEVER;
-        }
-        let (mut hearers, now) = (std::mem::take(&mut *self.hearers.list.lock()), self.clock.now());
-        let ended = hearers.extract_if(.., |hearer| !hearer.hold.stands(now)).collect();
-        self.hearers.let_go(ended, &self.reporter);
-        let mut due: Vec<&mut Hearer> = hearers.iter_mut().filter(|hearer| hearer.due() <= now).collect();
-        due.chunks_mut(CHUNK).for_each(|due| self.check_hearers(due));
-        let tell = |hearer: &mut Hearer| {
-            let is_waited_for_here = self.is_waited_for_here(&hearer.hold);
-            hearer.tell(is_waited_for_here, &self.reporter, &self.clock)
+    fn other_half(&self, local: &LocalLock) -> Option<Arc<LocalLock>> {
+        let half = match local.key.family {
+            Family::Read => Kind::Write,
+            Family::Write => Kind::Read,
+            Family::Lock | Family::Token | Family::Counted => return None,
         };
-        let next = hearers.iter_mut().map(tell).min().unwrap_or(Moment::NEVER);
-        self.hearers.list.lock().append(&mut hearers);
-        next
+        self.registry.found(half, &local.key.name)
     }
 
-    fn check_hearers(&self, hearers: &mut [&mut Hearer]) {
-        let Some(recalls) = self.store.capabilities().hold_caching else { return };
-        let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(EVERY));
-        hearers.iter_mut().for_each(|hearer| hearer.begin_check(sent));
-        let claims: Vec<Claim> = hearers.iter().map(|hearer| hearer.hold.claim()).collect();
-        for (hearer, answer) in hearers.iter_mut().zip(recalls.check_holds(&claims, sent.plus(limit))) {
-            match answer {
-                Ok(CachedCheck::Lost) => {
-                    let hold = &hearer.hold;
-                    if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
-                        hold.local().nudge();
-                    }
-                }
-                Ok(answer) => hearer.note(answer, self.clock.now()),
-                Err(_) => {} // the next check asks again
-            }
-        }
+    /// Whether a thread of this client waits for the lock. Readers do not wait for readers.
+    pub(super) fn is_waited_for_here(&self, local: &LocalLock) -> bool {
+        let is_waited_for = |local: &LocalLock| !local.state().queue.is_empty();
+        self.other_half(local).is_some_and(|other| is_waited_for(&other))
+            || local.key.family != Family::Read && is_waited_for(local)
     }
 }

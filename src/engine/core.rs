@@ -1,14 +1,12 @@
 //! The parts that a client's threads work with, and the work that any thread leaves to them: claims in doubt,
 //! holds to renew, and moments to look by.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::calls::Call;
+use crate::engine::calls::{Call, Calls};
 use crate::engine::directory::Announcer;
-use crate::engine::hearers::Hearers;
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
@@ -33,17 +31,14 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) store: StoreCell,
     pub(crate) registry: Registry,
+    pub(crate) calls: Arc<Calls>,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) announcer: Arc<Announcer>,
     pub(crate) published_waits: PublishedWaits,
-    /// Renews and cleans up.
     pub(crate) watchdog: Service,
-    /// Notices what has ended or is due.
     pub(crate) timer: Service,
     /// Gives back what is cached for a time slice.
     pub(crate) cache_thread: CacheThread,
-    pub(super) hearers: Hearers,
-    /// The work that waits for the watchdog.
     pub(crate) inbox: Mutex<Inbox>,
     /// Until then, as `Moment::nanos`, one lost hold makes the watchdog renew all: a connection has ended,
     /// and only a sample was asked about.
@@ -66,13 +61,13 @@ impl Core {
             id,
             store,
             registry: Registry::default(),
+            calls: Arc::default(),
             reporter,
             announcer: Arc::new(Announcer::new(id, &options, &clock)),
             published_waits: PublishedWaits::new(options.detect_deadlocks_after),
             watchdog,
             timer,
             cache_thread: CacheThread::default(),
-            hearers: Hearers::default(),
             inbox: Mutex::default(),
             sampled_until: AtomicU64::new(0),
             options,
@@ -93,17 +88,13 @@ impl Core {
         self.watchdog.stop();
         self.timer.stop();
         self.cache_thread.stop();
-        self.end_hearers();
         let cleanups = std::mem::take(&mut self.inbox.lock().cleanups);
         let now = self.clock.now();
         cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()
     }
 
-    // ---- what is to be looked at
-
-    /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.timer.run_by(self.registry.put(hold, true, self.clock.now()));
+        self.timer.run_by(self.registry.look_in_time(hold, self.clock.now()));
     }
 
     /// Something is held or waited for: has the client's entry in the directory be written, if that is due.
@@ -121,19 +112,10 @@ impl Core {
         }
     }
 
-    /// A wait is over that the client's entry may tell of.
-    pub(crate) fn note_published_wait_over(&self) {
-        if self.published_waits.note_end() {
-            self.watchdog.wake();
-        }
-    }
-
     /// The waits of this client that have lasted for long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
         self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)
     }
-
-    // ---- claims in doubt
 
     /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner
     /// holds nothing, or until `until`, when the lease has run out and with it what was left (see
@@ -169,14 +151,11 @@ impl Core {
         }
     }
 
-    // ---- holds to renew
-
-    /// The store has prolonged it.
     pub(crate) fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
         let in_time = if hold.is_renewed() {
             hold.confirm(sent, lease, &self.clock)
         } else {
-            hold.note_keepalive(sent);
+            hold.with(|own| own.kept_alive_at = sent);
             true
         };
         let now = self.clock.now();
@@ -192,8 +171,8 @@ impl Core {
     /// only their ends are looked for by the timer.
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
-            let is_new = hold.set_queued(true);
-            self.registry.put(hold, false, now);
+            let is_new = hold.is_first(|own| &mut own.is_queued);
+            self.registry.look_in_time(hold, now);
             is_new
         });
         if !holds.is_empty() {
@@ -206,7 +185,7 @@ impl Core {
     /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
     /// all there was.
     pub(crate) fn renew_some(&self, now: Moment) {
-        let (some, has_more) = sample(self.registry.timer_queue().renewed());
+        let (some, has_more) = sample(self.registry.renewed());
         if has_more {
             let until = now.plus(renewal_period(self.options.lease)).nanos();
             self.sampled_until.store(until, Ordering::SeqCst);
@@ -221,27 +200,20 @@ pub(crate) struct CacheThread {
     /// `None` inside: it could not be started, so nothing is kept.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
     pub(crate) locks: Mutex<Vec<Arc<LocalLock>>>,
-    /// To be released, the oldest first, but for what a thread that ends waits for.
-    pub(crate) leaving: Mutex<VecDeque<Leaving>>,
     /// The threads that wait for what they keep to be released.
     pub(crate) ended: Mutex<Vec<Ended>>,
 }
 
-/// A lock whose cached hold is to be released, of which thread if not of any, and who waits for that.
-pub(crate) type Leaving = (Arc<LocalLock>, Option<u64>, Option<Call>);
-
-/// An ending thread that waits for the release of its cached holds.
 pub(crate) struct Ended {
     /// `None`: those of all threads.
     pub(crate) thread: Option<u64>,
-    /// Over with the last release.
-    pub(crate) call: Call,
+    pub(crate) call: Arc<Call>,
 }
 
 impl CacheThread {
-    /// Has the thread look at the lock by `moment`; `is_new`: it does not look at it yet.
-    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, is_new: bool, moment: Moment) {
-        if is_new {
+    /// Has the thread look at the lock by `moment`.
+    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
+        if lock.begin_watch() {
             // Listed first, woken second: the thread reads the list when it wakes.
             self.locks.lock().push(Arc::clone(lock));
         }
@@ -257,8 +229,7 @@ impl CacheThread {
     }
 }
 
-/// The pause after a failed clean-up: the least at first, then doubled up to a thirtieth of the lease, or the
-/// most.
+/// After a failed clean-up; at most a thirtieth of the lease.
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
@@ -279,11 +250,10 @@ pub(crate) struct Cleanup {
     /// Until then the owner may keep what it holds, even if the client ends sooner.
     pub(crate) from: Moment,
     pub(crate) next: Moment,
-    /// How long to pause after the next failure. Others may be waiting for just this, so at first not long:
-    /// what broke the request in doubt has often broken this connection too, and a new one does it.
+    /// After the next failure. At first not long, since others may wait for just this: what broke the request
+    /// in doubt has often broken this connection too.
     pub(crate) pause: Duration,
-    /// How often the owner was found to hold nothing. Each time the next look is after twice as long: the
-    /// longer a request has not come, the less likely it comes, and at worst what it sets ends with its
-    /// lease.
+    /// How often the owner was found to hold nothing: the longer a request has not come, the less likely it
+    /// comes.
     pub(crate) tries: u32,
 }

@@ -29,7 +29,6 @@ const CLIENTS_TOGETHER: usize = 128;
 /// are of all keys, and this number takes the server some 50 ms in all, between which it serves others.
 const MOST_PAGES: usize = 400;
 
-/// The most of those who wait for a lock that are shown, as by the stores that know them.
 const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {
@@ -40,13 +39,9 @@ pub(crate) struct Announcer {
     began: Moment,
     /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off.
     due: AtomicU64,
-    /// The store refuses it.
     refused: Refused,
-    /// The watchdog is to write it.
     is_wanted: AtomicBool,
-    /// It may be there.
     is_written: AtomicBool,
-    /// One was sent, and its answer has not come.
     is_under_way: AtomicBool,
 }
 
@@ -54,7 +49,6 @@ pub(crate) struct Announcer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posting {
     Done,
-    /// It is off, or the store has none, or refuses it.
     Never,
     Failed,
 }
@@ -82,12 +76,10 @@ impl Announcer {
         now.nanos() >= self.due.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::SeqCst)
     }
 
-    /// Whether there may be something to write, now or later.
     pub(crate) fn is_on(&self) -> bool {
         self.due.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Whether others can see the entry: it is on, and was not refused lately.
     pub(crate) fn is_seen(&self, now: Moment) -> bool {
         self.is_on() && !self.refused.stands(|| now)
     }
@@ -106,7 +98,6 @@ impl Announcer {
             return;
         }
         self.postpone(now);
-        // A store that connects later may have a directory.
         let Some(directory) = store.capabilities().directory else { return };
         let text = self.own(registry, now).written(self.lease);
         self.is_written.store(true, Ordering::SeqCst);
@@ -133,7 +124,6 @@ impl Announcer {
         }
     }
 
-    /// Whether the entry is to be written, or one that was sent may yet overtake the next.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::SeqCst)
     }
@@ -180,14 +170,13 @@ impl Announcer {
     /// Says under each hold for which this process works which of its threads waits, the first of them. Those
     /// entries end by themselves: the reader asks this client's own entry whether that thread still waits.
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
-        let Some(first) = stuck.waits.iter().min_by_key(|wait| wait.since) else { return };
+        let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {
             let text = written_under(*owner, self.id, first.wait.thread.id);
             directory.write(id_under(*owner), &text, self.lease, deadline, Box::new(drop));
         }
     }
 
-    /// This client, for people.
     pub(crate) fn here(&self, now: Moment) -> ClientInfo {
         self.identity.using(Vec::new(), 0, now.since(self.began))
     }
@@ -200,7 +189,6 @@ impl Announcer {
             && now >= Moment::from_nanos(due).plus(self.lease)
             && let Some(directory) = store.capabilities().directory
             && !directory.ends_entries()
-            // The next hold or wait writes a new entry.
             && let Ok(()) = directory.remove(self.id, deadline)
         {
             self.is_written.store(false, Ordering::SeqCst);
@@ -215,17 +203,14 @@ impl Announcer {
         self.is_wanted.store(false, Ordering::SeqCst);
     }
 
-    /// The client has ended.
     pub(crate) fn remove(&self, store: &dyn Store, deadline: Moment) {
         if self.is_written.swap(false, Ordering::SeqCst)
             && let Some(directory) = store.capabilities().directory
         {
-            // An entry that could not be removed expires with its lease.
             drop(directory.remove(self.id, deadline));
         }
     }
 
-    /// This client's entry, as it would be written now.
     pub(crate) fn own(&self, registry: &Registry, now: Moment) -> ClientInfo {
         let (uses, unlisted) = registry.uses(MOST_USES, now);
         self.identity.using(uses, unlisted, now.since(self.began))
@@ -243,7 +228,6 @@ impl Announcer {
         let mut asked: Vec<ClientId> = Vec::new();
         for client in seen.iter().flat_map(|(_, one)| clients_of(one)) {
             if client == self.id {
-                // This client's entry as it would be written now, not as it was last written.
                 known.entry(client).or_insert_with(|| Some(self.own(registry, now)));
             } else if !known.contains_key(&client) && !asked.contains(&client) {
                 asked.push(client);

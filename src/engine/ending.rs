@@ -60,7 +60,6 @@ impl Engine {
         self.reporter.close();
     }
 
-    /// Returns what the store did not forget.
     fn end(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         self.calls.close();
         // A request already sent is answered within one time-out. Its call releases the grant, or leaves

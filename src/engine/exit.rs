@@ -15,22 +15,18 @@ use crate::ident::thread_name;
 use crate::sync::{Mutex, thread_local};
 use crate::time::Clock;
 
-/// The clients of this process that have kept something.
 static CORES: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
 
 thread_local! {
     static END: End = End { is_main: &*thread_name() == "main", thread: Cell::new(None) };
 }
 
-/// Runs when its thread ends.
 struct End {
     /// The process ends with this thread.
     is_main: bool,
-    /// The mark's id of this thread, once it has kept something.
     thread: Cell<Option<u64>>,
 }
 
-/// This client has begun to keep holds.
 pub(crate) fn note_client(core: &Arc<Core>) {
     if cfg!(leasehold_shuttle) {
         return;
@@ -81,7 +77,7 @@ impl Core {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();
         releases.close(); // no others follow: the last of these wakes who waits
-        self.cache_thread.ended.lock().push(Ended { thread, call: releases.begin().detached() });
+        self.cache_thread.ended.lock().push(Ended { thread, call: Arc::new(releases.begin().detached()) });
         // Pushed first, looked second. Pairs with `CacheThread::stop`.
         if service.is_stopped() {
             self.cache_thread.ended.lock().clear();

@@ -12,12 +12,10 @@ use crate::seam::{Answer, Claim, Failure, Handoff, Others, Pending, Release};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
-/// A lock on its way from one thread's hold to a waiter.
 pub(crate) struct PendingHandoff {
     pub(crate) pending: Box<dyn Pending>,
     /// The moment before the request left, when the new hold's window opens.
     pub(crate) sent: Moment,
-    /// The claim of the waiter.
     pub(crate) to: Claim,
     pub(crate) releaser: Releaser,
 }
@@ -29,19 +27,16 @@ pub(crate) struct Releaser {
     pub(crate) waits: bool,
 }
 
-/// How a releaser's hold ended.
 #[derive(Debug)]
 pub(crate) enum ReleaseOutcome {
-    /// By a true release; `others`: which other clients were notified.
-    Freed { others: Others },
+    Freed {
+        others: Others,
+    },
     /// The next thread here has the lock. To other processes it was never free, so the run of local hand-offs
     /// goes on.
     HandedOff,
-    /// The store did not know the hold.
     Lost,
-    /// Nothing changed: the owner still holds it there.
     Refused(Error),
-    /// It may have ended, or may yet.
     Unknown(Error),
 }
 
@@ -57,7 +52,6 @@ impl ReleaseOutcome {
 }
 
 impl PendingHandoff {
-    /// Reads the answer, passes the outcome to the releaser, and returns the answer for the waiter.
     pub(crate) fn receive(self) -> Answer<Handoff> {
         let PendingHandoff { pending, mut releaser, .. } = self;
         let answer = pending.wait();
@@ -95,7 +89,6 @@ impl Drop for Releaser {
     }
 }
 
-/// The place where a releaser waits for the outcome of its hand-off.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandoffResult {
     outcome: Arc<Mutex<Option<ReleaseOutcome>>>,
@@ -113,7 +106,6 @@ impl HandoffResult {
         })
     }
 
-    /// `None`: no outcome came within `limit`.
     pub(crate) fn wait(&self, limit: Duration) -> Option<ReleaseOutcome> {
         let until = Clock::System.after(limit);
         loop {

@@ -15,7 +15,6 @@ pub(crate) mod directory;
 mod ending;
 mod exit;
 pub(crate) mod handoff;
-mod hearers;
 pub(crate) mod hold;
 pub(crate) mod lock;
 mod pace;
@@ -27,7 +26,7 @@ mod runs;
 pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
-mod timer_queue;
+mod timer_table;
 pub(crate) mod waiter;
 mod watchdog;
 
@@ -48,7 +47,6 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
-use crate::engine::calls::Calls;
 use crate::engine::core::Core;
 use crate::engine::hold::LocalLock;
 use crate::engine::hold::{Hold, Standing};
@@ -71,19 +69,15 @@ use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
-    pub(crate) calls: Arc<Calls>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
-    /// How far the end of the client has come. Locked by the thread that works at it; others who end the
-    /// client wait here.
+    /// Locked by the thread that works at the end of the client; others who end the client wait here.
     stage: Mutex<Stage>,
     pub(crate) counted: CountedClient,
 }
 
-/// How far the end of a client has come.
 #[derive(Debug, Default)]
 enum Stage {
-    /// Nobody has ended the client.
     #[default]
     NotBegun,
     /// Somebody has, but not all came to its end: the store did not forget these, or a call was still under
@@ -111,13 +105,7 @@ impl Engine {
         let (core, [watchdogs_parker, timers_parker]) = Core::new(options, clock, store.into(), reporter);
         timer::start(&core, timers_parker)?;
         watchdog::start(&core, watchdogs_parker).inspect_err(|_| core.timer.stop())?;
-        Ok(Engine {
-            core,
-            calls: Arc::default(),
-            ended: Interrupt::new(),
-            stage: Mutex::default(),
-            counted: CountedClient::new(),
-        })
+        Ok(Engine { core, ended: Interrupt::new(), stage: Mutex::default(), counted: CountedClient::new() })
     }
 
     pub(crate) fn usable(&self, action: &'static str) -> Result<()> {
@@ -127,7 +115,6 @@ impl Engine {
         self.store.open(self.timer.waker()).map_err(|error| error.during(action))
     }
 
-    /// The same, for a request about this lock.
     pub(crate) fn usable_for(&self, action: &'static str, kind: Kind, name: &LockName) -> Result<()> {
         self.usable(action)?;
         self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
@@ -154,17 +141,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Until when one request to the store may take.
     pub(crate) fn one_command(&self) -> Moment {
         self.clock.after(self.options.command_timeout)
     }
 
-    /// How long a waiter for this kind may sleep without being woken: at least, at most.
     pub(crate) fn poll_every(&self, kind: Kind) -> (Duration, Duration) {
         (self.store.capabilities().poll_every)(kind)
     }
 
-    /// The lease to ask the store for.
     pub(crate) fn asked(&self, action: &'static str, lease: Lease) -> Result<Duration> {
         match lease {
             Lease::Renewed => Ok(self.options.lease),
@@ -188,8 +172,6 @@ impl Engine {
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
-    // ---- what is counted
-
     /// Asks about, or changes, what is counted, again after failures for as long as the client's retry
     /// budget: under one claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
@@ -202,7 +184,6 @@ impl Engine {
             let answer = self.store.count(claim, what, self.one_command());
             let answer = if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
             let error = match answer {
-                // An earlier request of this call released them.
                 Ok(Some(0))
                     if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
                 {
@@ -250,8 +231,6 @@ impl Engine {
         thread.number()
     }
 
-    // ---- questions, which the server answers
-
     /// The state of a lock in the store, with the count of the calling thread and task. A live local hold
     /// that the server does not know is lost by this.
     pub(crate) fn inspect(
@@ -293,7 +272,6 @@ impl Engine {
         hold.filter(|hold| hold.holder.is_this_task())
     }
 
-    /// Describes the object under a name, of any kind.
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
         let seen = self.store.describe(name, self.one_command()).map_err(Failure::into_read_error);
@@ -316,7 +294,6 @@ impl Engine {
         self.announcer.locate(seen, known, (&*self.store, &self.registry), (now, self.one_command()))
     }
 
-    /// The client's numbers.
     pub(crate) fn stats(&self) -> Stats {
         if is_forked() {
             return Stats::default();
@@ -362,7 +339,6 @@ impl Engine {
         answer.map_err(|failure| failure.into_error().during(action).on(name.given()))
     }
 
-    /// Asks the store to change something, and tells the observers how long that took.
     pub(crate) fn ask<T>(&self, op: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         if !self.reporter.is_observed() {
             return ask();
@@ -373,7 +349,6 @@ impl Engine {
         answer
     }
 
-    /// Has the store forget what has been free for longer than `age`; returns how much it was.
     pub(crate) fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
         self.usable("vacuum_blockers")?;
         let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(Vec::new()) };
@@ -400,7 +375,6 @@ impl Drop for Engine {
             // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's
             // connections.
             leak(&self.core);
-            leak(&self.calls);
             self.ended.leak();
             return;
         }
@@ -425,7 +399,6 @@ pub(crate) const MANY_CLIENTS: usize = 32;
 static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
 static IS_REPORTED: atomic::AtomicBool = atomic::AtomicBool::new(false);
 
-/// A client and its clones, as long as one of them is there.
 pub(crate) struct CountedClient {
     at_a_time: usize,
 }
@@ -435,7 +408,6 @@ impl CountedClient {
         CountedClient { at_a_time: CLIENTS.fetch_add(1, atomic::Ordering::Relaxed) + 1 }
     }
 
-    /// Whether this is the first with which there are many.
     pub(crate) fn is_one_too_many(&self) -> bool {
         self.at_a_time >= MANY_CLIENTS && !IS_REPORTED.swap(true, atomic::Ordering::Relaxed)
     }

@@ -14,7 +14,6 @@ const COMMANDS: u64 = 25;
 /// The price of one command, in thousandths: a claim in a batch costs a part of a command.
 const COMMAND: u64 = 1_000;
 
-/// The longest pause of a clean-up that finds nothing.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The pause of a clean-up that found nothing: it doubles each time.
@@ -22,7 +21,6 @@ pub(super) fn longer(first: Duration, times: u32) -> Duration {
     first.saturating_mul(1 << times.min(20)).min(LONGEST_PAUSE.max(first))
 }
 
-/// The commands that may go out.
 #[derive(Debug)]
 pub(super) struct CleanupPace {
     left: u64,
@@ -34,7 +32,6 @@ impl CleanupPace {
         CleanupPace { left: COMMANDS * COMMAND, counted_at: now }
     }
 
-    /// Counts what time has added.
     pub(super) fn count(&mut self, now: Moment) {
         let millis = u64::try_from(now.since(self.counted_at).as_millis()).unwrap_or(u64::MAX);
         if millis > 0 {
@@ -53,7 +50,6 @@ impl CleanupPace {
         is_there
     }
 
-    /// When there is a command more, from now.
     pub(super) fn next(now: Moment) -> Moment {
         now.plus(Duration::from_millis(1_000 / COMMANDS))
     }
@@ -63,7 +59,6 @@ impl CleanupPace {
 /// server that lost its last writes has lost first, and others from all.
 const SAMPLE: usize = 32;
 
-/// The holds that are asked about when a connection has ended, and whether there are more.
 pub(super) fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {
     let mut homes: HashMap<u32, Vec<Arc<Hold>>> = HashMap::new();
     for hold in holds {

@@ -1,5 +1,3 @@
-//! The numbers that the parts of the engine share.
-
 use std::time::Duration;
 
 /// How often the answers of releases that nobody waits for are read, at least.
@@ -10,7 +8,6 @@ pub(crate) fn renewal_period(lease: Duration) -> Duration {
     lease / 3
 }
 
-/// Renewals that fall due within this go out together, so that many holds make few rounds.
 pub(crate) fn renewal_slack(lease: Duration) -> Duration {
     lease / 30
 }

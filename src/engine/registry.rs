@@ -12,20 +12,18 @@ use crate::directory::LockUse;
 use crate::engine::hold::local_lock::{LockKey, Locks, REMEMBERED};
 use crate::engine::hold::{Hold, LocalLock, QueuePlace, State};
 use crate::engine::lock::CacheTerms;
-use crate::engine::timer_queue::{TimerQueue, slot_of};
+use crate::engine::timer_table::next_look;
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::time::{Clock, Moment};
 
-/// Order of mutexes: a local lock's, the timer queue's, `remembered`. Only [`stuck`](Registry::stuck) locks
+/// Order of mutexes: a local lock's, the timer table's, `remembered`. Only [`stuck`](Registry::stuck) locks
 /// two entries.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    timer_queue: Mutex<TimerQueue>,
-    /// How many holds were ever entered.
     grants: AtomicU64,
     /// Holds of threads that ran out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
@@ -34,7 +32,6 @@ pub(crate) struct Registry {
     remembered: Mutex<Vec<Arc<LocalLock>>>,
     /// When to go through them next, as `Moment::nanos`; zero: there are none.
     tidy_at: AtomicU64,
-    /// Held by a thread that locks several local locks.
     several: Mutex<()>,
 }
 
@@ -47,7 +44,7 @@ impl Registry {
         if is_forked() {
             return LocalLock::new(key, &Arc::default()); // all that is done with it is refused
         }
-        let mut locks = self.locks.lock();
+        let mut locks = self.locks.by_key.lock();
         if let Some(local) = locks.get(&key).and_then(Weak::upgrade) {
             return local;
         }
@@ -58,7 +55,7 @@ impl Registry {
 
     /// `None`: no value or hold here has one.
     pub(crate) fn found(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<LocalLock>> {
-        self.locks.lock().get(&LockKey::new(kind, name))?.upgrade()
+        self.locks.by_key.lock().get(&LockKey::new(kind, name))?.upgrade()
     }
 
     pub(crate) fn of_thread(&self, kind: Kind, name: &Arc<LockName>, thread: u64) -> Option<Arc<Hold>> {
@@ -67,7 +64,7 @@ impl Registry {
 
     /// Looked at outside of the mutex, which all who make a value wait for.
     fn all(&self) -> Vec<Arc<LocalLock>> {
-        self.locks.lock().values().filter_map(Weak::upgrade).collect()
+        self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
@@ -77,7 +74,7 @@ impl Registry {
         }
     }
 
-    /// Remembers what is known of a lock for a while: a program may make a value for each use.
+    /// A program may make a value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
         if local.remember(now.plus(REMEMBERED)) {
             let mut remembered = self.remembered.lock();
@@ -102,8 +99,7 @@ impl Registry {
         self.tidy_at.store(next, Ordering::Release);
     }
 
-    /// Enters a hold, and returns when to look at it, and whether the keeper is to watch its lock from now
-    /// on. `place`: that of the waiter that was granted the lock; it is left. `None`: the grant does not
+    /// Enters a hold, and returns when to look at it. `place`: that of the waiter that was granted the lock; it is left. `None`: the grant does not
     /// count, see [`Machine::counts`](crate::engine::lock::Machine::counts).
     pub(crate) fn insert(
         &self,
@@ -111,48 +107,58 @@ impl Registry {
         terms: Option<CacheTerms>,
         place: &mut Option<QueuePlace>,
         clock: &Clock,
-    ) -> Option<(Moment, bool)> {
-        let slot = slot_of(hold, &own, hold.since());
+    ) -> Option<Moment> {
+        own.look_at = next_look(hold, &own, hold.since());
+        let look = own.look_at;
         let mut state = hold.local().state();
         let at = state.at(clock.now());
         if !state.counts(&own, at.now) {
             return None;
         }
         self.grants.fetch_add(1, Ordering::Relaxed);
-        let mut timer_queue = self.timer_queue.lock();
-        timer_queue.put(hold, &mut own, slot);
-        let (lost, is_new) = state.enter(own, terms, at);
-        lost.into_iter().for_each(|lost| timer_queue.remove(lost));
-        drop(timer_queue);
+        let lost = state.enter(own, terms, at);
+        hold.local().look_by(&mut state, look);
         place.take().into_iter().for_each(|place| place.leave_granted(&mut state));
-        Some((slot.moment(), is_new))
+        drop(state);
+        drop(lost);
+        Some(look)
     }
 
     pub(crate) fn note_grant(&self) {
         self.grants.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn timer_queue(&self) -> MutexGuard<'_, TimerQueue> {
-        self.timer_queue.lock()
+    /// Returns when the timer looks.
+    pub(crate) fn look_in_time(&self, hold: &Arc<Hold>, now: Moment) -> Moment {
+        let mut state = hold.local().state();
+        let Some(own) = state.state_of(hold.serial()) else { return Moment::NEVER };
+        let look = next_look(hold, own, now);
+        own.look_at = look;
+        hold.local().look_by(&mut state, look);
+        look
     }
 
-    /// Makes the timer look at a hold in time, whatever has changed about it; returns when. `earlier`: unless
-    /// it looks sooner anyway.
-    pub(crate) fn put(&self, hold: &Arc<Hold>, earlier: bool, now: Moment) -> Moment {
-        let put = |state: &mut State| {
-            let slot = slot_of(hold, state, now);
-            if !earlier || slot.moment() < state.slot.moment() {
-                self.timer_queue.lock().put(hold, state, slot);
+    pub(crate) fn take_due(&self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
+        self.locks.timer_table.lock().take_due(by, most)
+    }
+
+    /// When the timer looks at the first lock that is held. Others are taken out of its table.
+    pub(crate) fn first_look(&self) -> Moment {
+        loop {
+            let first = self.locks.timer_table.lock().first();
+            let Some((at, local)) = first else { return Moment::NEVER };
+            match local.upgrade() {
+                Some(local) if !local.state().holds.is_empty() => return at,
+                Some(local) => local.look_in_time(),
+                None => self.locks.timer_table.lock().remove(local.as_ptr(), Some(at)), // it is being dropped
             }
-            slot.moment()
-        };
-        hold.with(put).unwrap_or_else(|| {
-            self.timer_queue.lock().forget(hold);
-            Moment::NEVER
-        })
+        }
     }
 
-    /// Holds that end with something of the store's own.
+    pub(crate) fn renewed(&self) -> Vec<Arc<Hold>> {
+        self.all_holds().into_iter().filter(|hold| hold.is_renewable()).collect()
+    }
+
     pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {
         self.all_holds().into_iter().filter(|hold| hold.is_bound()).collect()
     }
@@ -165,7 +171,6 @@ impl Registry {
         holds
     }
 
-    /// Keeps a thread's hold that ran out, until `LAPSED` more have.
     pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
         let mut lapsed = self.lapsed.lock();
         lapsed.push_back(Arc::downgrade(hold));
@@ -174,11 +179,6 @@ impl Registry {
         if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
             self.remove(&oldest);
         }
-    }
-
-    /// The hand-off to this waiter is settled: see [`Machine::received`](crate::engine::lock::Machine::received).
-    pub(crate) fn received(&self, place: &QueuePlace, is_refused: bool) {
-        place.received(is_refused).into_iter().for_each(|own| self.timer_queue.lock().remove(own));
     }
 
     /// Notifies the head of the queue that the lock may be free.
@@ -190,18 +190,17 @@ impl Registry {
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
         let taken = state.remove(hold.serial(), released);
-        taken.into_iter().for_each(|own| self.timer_queue.lock().remove(own));
         state.forget_if_unused();
         drop(state);
+        drop(taken);
         if let Some((_, now)) = released.filter(|(others, _)| *others != Others::Nobody) {
             self.remember(hold.local(), now);
         }
     }
 
-    /// The lock may be free.
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
         if let Some(local) = self.found(kind, name) {
-            local.nudge();
+            local.state().queue.nudge();
         }
     }
 
@@ -223,23 +222,16 @@ impl Registry {
                 unlisted += 1;
                 continue;
             }
-            let used = |owner: u64, thread: &str, since: Moment, waits: bool| LockUse {
-                is_waiting: waits,
-                ..LockUse::new(local.key.name.key(), owner, thread, now.since(since))
-            };
             let is_live = |own: &&State| !own.hold.is_cached() && own.hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
-            uses.extend(held.map(|state| {
-                let hold = &state.hold;
-                let thread = hold.holder.thread();
-                let name = thread.as_ref().map_or("", |thread| thread.name());
-                let used = used(hold.owner().number(), name, hold.since(), false);
-                LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
-            }));
+            uses.extend(held.map(|state| shown(&local.key, state, now)));
             let room = most.saturating_sub(uses.len());
             let mut waiting = state.queue.iter().filter_map(|ticket| ticket.waiter.sleeper());
             let (named, before) = (waiting.by_ref().take(room), uses.len());
-            uses.extend(named.map(|one| used(one.number, one.thread.name(), one.since, true)));
+            uses.extend(named.map(|one| LockUse {
+                is_waiting: true,
+                ..LockUse::new(local.key.name.key(), one.number, one.thread.name(), now.since(one.since))
+            }));
             if let Some(last) = uses.get_mut(before..).and_then(<[LockUse]>::last_mut) {
                 last.more_waiters = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
             }
@@ -247,7 +239,6 @@ impl Registry {
         (uses, unlisted)
     }
 
-    /// All holds now, and how many there ever were.
     pub(crate) fn counted(&self) -> (Vec<Arc<Hold>>, u64) {
         (self.all_holds(), self.grants.load(Ordering::Relaxed))
     }
@@ -258,20 +249,24 @@ impl Registry {
         self.found(kind, name).map(holds).unwrap_or_default()
     }
 
-    /// Takes all holds out and wakes all waiters.
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
         let (mut holds, mut recalls) = (Vec::new(), Vec::new());
         for local in self.all() {
             let mut state = local.state();
-            // No hold of the thread, of whichever client, may follow under a number in doubt.
-            for own in state.clear() {
-                holds.push(Arc::clone(&own.hold));
-                self.timer_queue.lock().remove(own);
-            }
+            holds.extend(state.clear().into_iter().map(|own| own.hold));
             recalls.extend(state.end_caching());
             state.queue.wake_all();
         }
         drop(recalls); // where no local lock is locked: a store has locks of its own
         holds
     }
+}
+
+/// A hold, as an entry shows it.
+fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
+    let hold = &state.hold;
+    let thread = hold.holder.thread();
+    let name = thread.as_ref().map_or("", |thread| thread.name());
+    let used = LockUse::new(key.name.key(), hold.owner().number(), name, now.since(hold.since()));
+    LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
 }

@@ -27,18 +27,14 @@ const QUICK_TRIES: u32 = 12;
 /// The first failure may be that of a connection alone: so soon another is tried.
 const FIRST_GAP: Duration = Duration::from_millis(10);
 
-/// A renewal that is due.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) hold: Arc<Hold>,
-    /// The last try failed.
     has_failed: bool,
-    /// When the next failure is reported: each time after twice as long.
     report_at: Moment,
     report_gap: Duration,
 }
 
-/// The renewals of one request, and what came of them by homes.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) items: Vec<Item>,
@@ -49,17 +45,14 @@ pub(crate) struct Batch {
     left: Duration,
 }
 
-/// How many of a home's renewals were answered, and how many failed.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Tally {
     pub(crate) answered: usize,
     pub(crate) failed: usize,
 }
 
-/// The failures of one home.
 #[derive(Debug)]
 struct NodeFailure {
-    /// All of the last batch did.
     is_down: bool,
     tries: u32,
     again_at: Moment,
@@ -72,7 +65,6 @@ pub(crate) struct Due {
     items: Vec<Item>,
     is_sorted: bool,
     failures: HashMap<u32, NodeFailure>,
-    /// How long an answer took of late.
     pace: Duration,
 }
 
@@ -98,13 +90,11 @@ impl Due {
         }));
     }
 
-    /// Takes back what failed.
     pub(crate) fn put_back(&mut self, item: Item) {
         self.items.push(Item { has_failed: true, ..item });
         self.is_sorted = false;
     }
 
-    /// Gives back what is not to be renewed any more, or is lost.
     pub(crate) fn let_go(&mut self, now: Moment) -> Vec<Arc<Hold>> {
         let gone = |item: &mut Item| {
             let hold = &item.hold;
@@ -120,12 +110,10 @@ impl Due {
         gone
     }
 
-    /// Whether no renewal has failed since the last that was answered.
     pub(crate) fn is_well(&self) -> bool {
         self.failures.is_empty()
     }
 
-    /// Whether a home does not answer renewals.
     pub(crate) fn is_down(&self, home: u32) -> bool {
         self.failures.get(&home).is_some_and(|failure| failure.is_down)
     }
@@ -217,7 +205,6 @@ impl Item {
     }
 }
 
-/// The first `most` of those that are wanted.
 fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> Vec<Item> {
     let mut taken = 0;
     let is_taken = |item: &mut Item| {

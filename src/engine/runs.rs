@@ -35,7 +35,6 @@ impl Engine {
         written.map_err(|error| error.during(ACTION).on(name.given()))
     }
 
-    /// How the last run of a job ended.
     pub(crate) fn last_run(&self, name: &LockName) -> Result<Option<LastRun>> {
         const ACTION: &str = "last_run";
         let on_this = |error: Error| error.during(ACTION).on(name.given());

@@ -15,18 +15,14 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Waker};
 use crate::time::Moment;
 
-/// Connects.
 pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// The place of the store. [`open`](Self::open), which comes before each use, connects to one that is not
-/// there yet. Until then [`Unopened`] stands for it: nothing is held, so there is nothing to renew or to
-/// release.
+/// [`open`](Self::open), which comes before each use, connects. Until then [`Unopened`] stands for the store.
 pub(crate) struct StoreCell {
     store: OnceLock<Arc<dyn Store>>,
     later: Option<StoreOpener>,
     /// Held by the one thread that connects; has the last failure.
     opening: Mutex<Option<Error>>,
-    /// How many attempts to connect have failed.
     failures: AtomicU64,
     closed: AtomicBool,
 }
@@ -37,7 +33,6 @@ impl StoreCell {
         StoreCell { store, later, opening: Mutex::new(None), failures, closed }
     }
 
-    /// The place of a store that `open` connects to when it is first used.
     pub(crate) fn later(open: StoreOpener) -> StoreCell {
         StoreCell::new(OnceLock::new(), Some(open))
     }

@@ -1,10 +1,11 @@
 //! The threads of this client that have waited for a while and hold something meanwhile, as of one moment.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::{LockUse, MAX_REPORTED, MAX_REPORTED_BYTES, WaitRecord};
+use crate::directory::{ClientInfo, LockUse, MAX_REPORTED, MAX_REPORTED_BYTES, WaitRecord};
 use crate::engine::deadlock::graph::Wait;
 use crate::engine::waiter::Wait as KnownWait;
 use crate::ident::Owner;
@@ -12,33 +13,21 @@ use crate::seam::Family;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::Moment;
 
-/// A wait of a thread that holds something.
+/// A wait of a thread that holds something, and as the client's entry shows it.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnWait {
     pub(crate) wait: Wait,
-    pub(crate) thread_name: Box<str>,
-    pub(crate) since: Moment,
+    pub(crate) shown: LockUse,
     pub(crate) known: Arc<KnownWait>,
 }
 
 /// A hold that such a thread has, or that one waits for.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnHold {
-    pub(crate) key: String,
     pub(crate) family: Family,
-    pub(crate) number: u64,
-    /// The thread that cannot release it while it waits; `None`: any thread may.
-    pub(crate) thread: Option<u64>,
-    /// The thread that took the hold and runs no task, where any thread may release it.
-    pub(crate) taker: Option<u64>,
-    pub(crate) thread_name: Box<str>,
-    pub(crate) since: Moment,
-    pub(crate) leads: bool,
-    /// Nobody renews it.
-    pub(crate) ends: bool,
+    pub(crate) shown: LockUse,
 }
 
-/// All of it as of one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
@@ -56,18 +45,21 @@ impl Stuck {
         ids
     }
 
-    pub(crate) fn wait_of(&self, thread: u64) -> Option<&OwnWait> {
-        self.waits.iter().find(|wait| wait.wait.thread.id == thread)
+    pub(crate) fn within(&self, here: &ClientInfo) -> ClientInfo {
+        let waits = self.waits.iter().map(|wait| &wait.shown);
+        let uses = waits.chain(self.holds.iter().map(|hold| &hold.shown)).cloned().collect();
+        ClientInfo { uses, ..here.clone() }
     }
 
     /// The part that an entry has room for: the waits in `first`, then the oldest, each before what its
     /// thread holds. Of a thread with very many locks the one that `first` says is named before the others.
-    pub(crate) fn named(&self, first: &HashMap<u64, String>, now: Moment) -> Named {
+    pub(crate) fn named(&self, first: &HashMap<u64, String>) -> Named {
         let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
-        waits.sort_unstable_by_key(|wait| (!first.contains_key(&wait.wait.id), wait.since));
+        let order = |wait: &&OwnWait| (!first.contains_key(&wait.wait.id), Reverse(wait.shown.lasted));
+        waits.sort_unstable_by_key(order);
         let mut holds_of: HashMap<u64, Vec<&OwnHold>> = HashMap::new();
         for hold in &self.holds {
-            if let Some(thread) = hold.thread.or(hold.taker) {
+            if let Some(thread) = hold.shown.by.or(hold.shown.taker) {
                 holds_of.entry(thread).or_default().push(hold);
             }
         }
@@ -76,9 +68,9 @@ impl Stuck {
         for wait in waits {
             let mut holds = holds_of.remove(&wait.wait.thread.id).unwrap_or_default();
             let wanted = first.get(&wait.wait.id);
-            holds.sort_by_key(|hold| Some(&hold.key) != wanted);
-            let holds = holds.into_iter().map(|hold| hold.shown(now));
-            let mut block: Vec<LockUse> = std::iter::once(wait.shown(now)).chain(holds).collect();
+            holds.sort_by_key(|hold| Some(&hold.shown.name) != wanted);
+            let holds = holds.into_iter().map(|hold| hold.shown.clone());
+            let mut block: Vec<LockUse> = std::iter::once(wait.shown.clone()).chain(holds).collect();
             let mut left = bytes;
             let fits = |one: &&LockUse| {
                 let rest = left.checked_sub(one.name.len());
@@ -102,9 +94,8 @@ impl Stuck {
 }
 
 impl OwnWait {
-    fn shown(&self, now: Moment) -> LockUse {
-        let OwnWait { wait, thread_name, since, .. } = self;
-        LockUse {
+    pub(crate) fn new(wait: Wait, thread: &str, lasted: Duration, known: &Arc<KnownWait>) -> OwnWait {
+        let shown = LockUse {
             is_waiting: true,
             by: Some(wait.thread.id),
             published: Some(WaitRecord {
@@ -114,20 +105,9 @@ impl OwnWait {
                 takes_again: wait.takes_again,
                 writers_first: wait.writers_first,
             }),
-            ..LockUse::new(&wait.key, wait.number, thread_name, now.since(*since))
-        }
-    }
-}
-
-impl OwnHold {
-    fn shown(&self, now: Moment) -> LockUse {
-        LockUse {
-            is_leader: self.leads,
-            ends: self.ends,
-            by: self.thread,
-            taker: self.taker,
-            ..LockUse::new(&self.key, self.number, &self.thread_name, now.since(self.since))
-        }
+            ..LockUse::new(&wait.key, wait.number, thread, lasted)
+        };
+        OwnWait { wait, shown, known: Arc::clone(known) }
     }
 }
 
@@ -135,7 +115,6 @@ impl OwnHold {
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     pub(crate) uses: Vec<LockUse>,
-    /// The ids of its waits, in order.
     pub(crate) ids: Vec<u64>,
     /// Some waits, or holds of their threads, did not fit into the entry.
     pub(crate) is_cut: bool,
@@ -143,11 +122,9 @@ pub(crate) struct Named {
 
 /// The waits that the client's entry may tell of, as those who wait have to do with them.
 pub(crate) struct PublishedWaits {
-    /// How long a wait lasts before it is looked at.
     pub(crate) after: Duration,
     /// When there is something to look at, as `Moment::nanos`: the maximum while there is nothing.
     pub(crate) due: AtomicU64,
-    /// The entry may tell of waits.
     pub(crate) publishes: AtomicBool,
 }
 
@@ -176,7 +153,6 @@ impl PublishedWaits {
         self.due.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Whether the entry publishes waits, so that the finder writes it.
     pub(crate) fn publishes(&self) -> bool {
         self.publishes.load(Ordering::SeqCst)
     }
@@ -201,22 +177,12 @@ mod tests {
             takes_again: false,
             writers_first: false,
         };
-        let since = Moment::from_nanos(since);
-        OwnWait { wait, thread_name: "".into(), since, known: Arc::default() }
+        OwnWait::new(wait, "", Duration::from_nanos(1_000 - since), &Arc::default())
     }
 
     fn hold(thread: u64, key: String) -> OwnHold {
-        OwnHold {
-            key,
-            family: Family::Lock,
-            number: thread,
-            thread: Some(thread),
-            taker: None,
-            thread_name: "".into(),
-            since: Moment::from_nanos(0),
-            leads: false,
-            ends: false,
-        }
+        let shown = LockUse { by: Some(thread), ..LockUse::new(&key, thread, "", Duration::ZERO) };
+        OwnHold { family: Family::Lock, shown }
     }
 
     /// Waits of that many threads, the first of which is the oldest, with `each` locks.
@@ -232,7 +198,7 @@ mod tests {
 
     fn named(stuck: &Stuck, first: &[(u64, &str)]) -> Named {
         let first = first.iter().map(|(id, key)| (*id, (*key).to_owned())).collect();
-        stuck.named(&first, Moment::from_nanos(0))
+        stuck.named(&first)
     }
 
     #[test]
@@ -257,7 +223,7 @@ mod tests {
     #[test]
     fn long_names_take_the_room_of_others() {
         let mut stuck = stuck(3, 1);
-        stuck.holds.iter_mut().for_each(|hold| hold.key = "x".repeat(MAX_REPORTED_BYTES / 2 - 100));
+        stuck.holds.iter_mut().for_each(|hold| hold.shown.name = "x".repeat(MAX_REPORTED_BYTES / 2 - 100));
         let cut = named(&stuck, &[(3, "")]);
         assert_eq!((cut.ids, cut.is_cut), (vec![1, 3], true));
     }

@@ -1,15 +1,11 @@
-//! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for,
-//! nobody else's code.
-//!
-//! It sees to it that the end of a window, or of a holding thread, is reported when it comes, and that
-//! renewals go to the watchdog when they are due. A request that hangs there, or a callback, delays nothing
-//! here.
+//! The one thread per client that notices ends of windows and threads, and hands renewals that are due to the
+//! watchdog. It waits for no I/O and runs nobody else's code, so nothing delays that.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::core::Core;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::error::Result;
 use crate::observe::LossReason;
@@ -18,26 +14,22 @@ use crate::park::Parker;
 use crate::seam::capabilities::ConnectionWatch;
 use crate::time::{Clock, Moment};
 
-/// The state of the thread.
 struct Timer {
     core: Arc<Core>,
-    /// When connections are checked next.
     next_hung_up: Moment,
     /// Until then connections are checked, even if nothing is held.
     held_until: Moment,
 }
 
-/// The most holds that are taken from the registry under its mutex at a time.
+/// The most locks that are taken from the table under its mutex at a time.
 const AT_A_TIME: usize = 256;
 
-/// Looks that lie closer together than this are one.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much
 /// later at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// The time between two checks of connections while anything is held.
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
 /// The time for which connections are checked still after something was held: locks that come and go wake
@@ -48,7 +40,6 @@ const HELD_LATELY: Duration = Duration::from_secs(1);
 /// connection too.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
-/// Starts the timer.
 pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
     let now = core.clock.now();
     let mut timer = Timer { core: Arc::clone(core), next_hung_up: now, held_until: now };
@@ -69,7 +60,7 @@ impl Timer {
         }
         let next = self.check(woken_for);
         let now = self.core.clock.now();
-        if self.core.registry.timer_queue().first() != Moment::NEVER || woken_for != Moment::NEVER {
+        if self.core.registry.first_look() != Moment::NEVER || woken_for != Moment::NEVER {
             self.held_until = now.plus(HELD_LATELY);
         }
         if now < self.held_until {
@@ -85,19 +76,22 @@ impl Timer {
         }
     }
 
-    /// Sees to all that is due, and says when to look next.
     fn check(&self, woken_for: Moment) -> Moment {
         loop {
             let now = self.core.clock.now();
-            let due =
-                self.core.registry.timer_queue().due(now, renewal_slack(self.core.options.lease), AT_A_TIME);
+            let due = self.core.registry.take_due(now, AT_A_TIME);
             if due.is_empty() {
                 break;
             }
-            self.check_holds(due, now);
+            if self.check_locks(&due, now, Duration::ZERO) {
+                // Renewals that fall due soon go along, so that many holds make few rounds.
+                let slack = renewal_slack(self.core.options.lease);
+                let soon = self.core.registry.take_due(now.plus(slack), usize::MAX);
+                self.check_locks(&soon, now, slack);
+            }
         }
         let now = self.core.clock.now();
-        let first = self.core.registry.timer_queue().first();
+        let first = self.core.registry.first_look();
         let longest = match self.core.clock {
             Clock::System if first != Moment::NEVER => {
                 LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
@@ -126,26 +120,40 @@ impl Timer {
         }
     }
 
-    fn check_holds(&self, holds: Vec<Arc<Hold>>, now: Moment) {
+    /// Sees to the holds of these locks that are due within `slack`; returns whether any is to be renewed.
+    fn check_locks(&self, locks: &[Arc<LocalLock>], now: Moment, slack: Duration) -> bool {
+        let due = |local: &Arc<LocalLock>| {
+            let state = local.state();
+            let due = state.holds.iter().filter(|own| own.look_at <= now.plus(slack));
+            due.map(|own| Arc::clone(&own.hold)).collect::<Vec<_>>()
+        };
+        let is_any_renewed = self.check_holds(locks.iter().flat_map(due).collect(), now);
+        locks.iter().for_each(LocalLock::look_in_time);
+        is_any_renewed
+    }
+
+    fn check_holds(&self, holds: Vec<Arc<Hold>>, now: Moment) -> bool {
         let mut renewals = Vec::new();
         for hold in holds {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
                 renewals.push(Arc::clone(&hold));
             } else {
-                self.core.registry.put(&hold, false, now);
+                self.core.registry.look_in_time(&hold, now);
             }
         }
+        let is_any_renewed = !renewals.is_empty();
         self.core.renew(renewals, now);
+        is_any_renewed
     }
 
-    /// Notices ends; returns whether the hold is to be kept alive.
+    /// Whether the hold is to be kept alive.
     fn is_to_be_kept(&self, hold: &Arc<Hold>, now: Moment) -> bool {
         if hold.is_releasing() {
             return false;
         }
         let orphaned = hold.is_orphaned();
         // The hold of a time slice is released without this.
-        if orphaned && !hold.is_cached() && hold.note_abandoned() {
+        if orphaned && !hold.is_cached() && hold.is_first(|own| &mut own.is_abandoned) {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {
                 observer.event(&Event::Abandoned { name: name.given(), kind, owner });
@@ -158,9 +166,8 @@ impl Timer {
         false
     }
 
-    /// The end of a hold that was lost and not released.
     fn let_lapse(&self, hold: &Arc<Hold>, now: Moment) {
-        let is_first = hold.note_lapsed();
+        let is_first = hold.is_first(|own| &mut own.has_lapsed);
         if is_first
             && hold.is_in_doubt()
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))

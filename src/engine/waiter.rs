@@ -10,33 +10,25 @@ use crate::seam::{Claim, Kind};
 use crate::sync::{OnceLock, Waker};
 use crate::time::Moment;
 
-/// Under the mutex of the lock.
 #[derive(Debug, Default)]
 pub(crate) struct LocalWaiter {
     pub(crate) wait: Arc<Wait>,
-    /// The thread, once it sleeps: for people.
     sleeper: Option<Sleeper>,
-    /// The claim under which the lock can be handed to it.
     pub(crate) offer: Option<Claim>,
-    /// The lock, on its way.
     pub(crate) handed: Option<PendingHandoff>,
 }
 
-/// A wait, for whoever has to wake its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
     /// Set before the thread sleeps; a head that never sleeps needs none.
     waker: OnceLock<Waker>,
-    /// The wait's name for other clients, once it has one.
     published: OnceLock<PublishedWait>,
-    /// The deadlock for which this wait is to end.
     ends_for: OnceLock<Arc<Deadlock>>,
 }
 
 /// A wait's name for other clients: see [`Wait::publish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PublishedWait {
-    /// Unique in this process.
     pub(crate) id: u64,
     /// Since when it waits by this machine's wall clock, in milliseconds. Compared with other machines' to
     /// choose one of several waits; any order will do that is the same for all.
@@ -45,14 +37,12 @@ pub(crate) struct PublishedWait {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Sleeper {
-    /// The number under which it would own the lock.
     pub(crate) number: u64,
     pub(crate) thread: Arc<ThreadMarker>,
     pub(crate) since: Moment,
     pub(crate) kind: Kind,
     /// The wait reacquires a lock that was released for a condition.
     pub(crate) takes_again: bool,
-    /// For a reader: waiting writers go first.
     pub(crate) writers_first: bool,
 }
 
@@ -92,7 +82,6 @@ impl Wait {
         self.published.get().is_some()
     }
 
-    /// The wait is to end because of this deadlock.
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
         // Sets first, wakes second. Pairs with `Waiting::check_queue`.
         self.ends_for.get_or_init(|| Arc::clone(ring));

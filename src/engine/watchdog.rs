@@ -26,10 +26,8 @@ use crate::time::Moment;
 /// The least time for which a clean-up waits for its turn, also if it is asked once only.
 const WAITS: Duration = Duration::from_secs(30);
 
-/// The time after which it is tried whether deadlocks can be looked for again, while renewals fail.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
-/// Starts the watchdog.
 pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
     let mut round = Round {
         core: Arc::clone(core),
@@ -43,7 +41,6 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
     })
 }
 
-/// The state of the thread.
 struct Round {
     core: Arc<Core>,
     due: Due,
@@ -86,10 +83,9 @@ impl Round {
         next.min(again).min(cleaned).min(searched).max(now.plus(Duration::from_millis(1)))
     }
 
-    /// The watchdog has done with it for now.
     fn let_go(&self, hold: &Arc<Hold>) {
-        hold.set_queued(false);
-        self.core.timer.run_by(self.core.registry.put(hold, false, self.core.clock.now()));
+        hold.with(|own| own.is_queued = false);
+        self.core.timer.run_by(self.core.registry.look_in_time(hold, self.core.clock.now()));
     }
 
     fn renew(&mut self, mut batch: Batch) {
@@ -132,7 +128,6 @@ impl Round {
                     }
                     self.let_go(hold);
                 }
-                // An error is not a loss: tried again until the window ends.
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                     tally.failed += 1;
                     if error.outcome_unknown() {
@@ -163,7 +158,7 @@ impl Round {
         let now = core.clock.now();
         self.due.report(&batch, now);
         if is_any_lost && core.sampled_until.swap(0, Ordering::SeqCst) > now.nanos() {
-            let renewed = core.registry.timer_queue().renewed();
+            let renewed = core.registry.renewed();
             core.renew(renewed, now);
         }
         core.reporter.counters.renewals.add(renewed);
@@ -202,8 +197,7 @@ impl Round {
         };
         if !asked.is_empty() {
             let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-            let limit =
-                core.registry.timer_queue().first_renewal().since(now).max(lease / 6).min(command_timeout);
+            let limit = core.registry.first_look().since(now).max(lease / 6).min(command_timeout);
             let answers = core.store.clean_up(&claims, now.plus(limit));
             let now = core.clock.now();
             let mut answers = answers.into_iter();
@@ -238,7 +232,6 @@ impl Round {
         let mut inbox = core.inbox.lock();
         inbox.cleanups.append(&mut asked);
         inbox.cleanups.shrink_if_sparse();
-        // Clean-ups that wait for renewals are looked at after the next renewal.
         let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
         let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
         if is_held_back { next.max(CleanupPace::next(now)) } else { next }

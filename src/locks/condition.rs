@@ -266,8 +266,7 @@ impl Condition {
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {
                     // Listeners move to the new hold once: later levels find none left.
-                    released.hand_listeners_to(&entered.hold, &engine.reporter);
-                    engine.hand_contenders(action, released, &entered.hold);
+                    engine.hand_listeners(action, released, &entered.hold);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
                         regained = Some(entered);
@@ -326,5 +325,4 @@ impl Condition {
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);
-    released.contention.forget(reporter);
 }

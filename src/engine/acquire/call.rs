@@ -11,7 +11,6 @@ use crate::interrupt::Interrupt;
 use crate::seam::Kind;
 use crate::time::{Lease, Moment};
 
-/// One call to acquire a lock, as the caller asks for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcquireCall<'a> {
     pub(crate) action: &'static str,
@@ -22,11 +21,9 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) limit: WaitLimit,
     pub(crate) interrupt: Option<&'a Interrupt>,
     pub(crate) config: LockConfig,
-    /// How many permits; one for locks.
     pub(crate) units: u32,
     /// The owner number to wait under, if a place was already taken under it.
     pub(crate) number: Option<u64>,
-    /// Whether the calling thread is to be the owner, or the guard is.
     pub(crate) by_thread: bool,
 }
 
@@ -62,12 +59,10 @@ impl<'a> AcquireCall<'a> {
         self.kind == Kind::Mutex && self.lease == Lease::Renewed && time_slices && is_plain && is_threads
     }
 
-    /// Whether the client caches the hold of this call until a recall.
     pub(crate) fn caches(&self) -> bool {
         self.config.cached && self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
     }
 
-    /// Whether this call can have that cached hold again.
     pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
         let is_meant = match reuse {
             // The plain and the fenced lock of a name are one.
@@ -86,7 +81,6 @@ impl<'a> AcquireCall<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitLimit {
     Once,
-    /// Until then, or without end.
     Deadline(Moment),
 }
 
@@ -106,7 +100,6 @@ impl WaitLimit {
     }
 }
 
-/// A level of a hold, granted to the caller.
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub(crate) hold: Arc<Hold>,

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::hold::{Grant, Hold, Holder, QueuePlace};
 use crate::engine::lock::CacheTerms;
+use crate::engine::lock::caching::RULES;
 use crate::ident::{FencingToken, ThreadMarker};
 use crate::observe::event::Event;
 use crate::observe::spans::WaitSpan;
@@ -13,7 +14,6 @@ use crate::seam::{Bound, Claim};
 use crate::task::TaskMarker;
 use crate::time::{Lease, Moment};
 
-/// When a hold's lease began, and what ends it besides its lease.
 type BoundedStart = (Moment, Option<Arc<dyn Bound>>);
 
 impl Engine {
@@ -52,10 +52,10 @@ impl Engine {
             leads: call.config.leads,
         };
         let (hold, state, level) = Hold::new(grant, call.local);
-        let (look, is_new) = self.registry.insert((&hold, state), cache_terms, place, &self.clock)?;
+        let look = self.registry.insert((&hold, state), cache_terms, place, &self.clock)?;
         self.timer.run_by(look);
         if cache_terms.is_some() {
-            self.watch_cached_hold(&hold, is_new);
+            self.watch_cached_hold(&hold, self.clock.now().plus(RULES.first_check));
         }
         Some(Granted { hold, level })
     }

@@ -10,7 +10,6 @@ use crate::time::{checked_span, random_between};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockConfig {
     pub(crate) reentrant: bool,
-    /// Whether each grant has a fence, for kinds that can go without.
     pub(crate) fenced: bool,
     pub(crate) max_hold: Option<Duration>,
     /// For a read-write lock: waiting writers come before later readers.
@@ -18,11 +17,8 @@ pub(crate) struct LockConfig {
     /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
     /// for a deadlock.
     pub(crate) takes_again: bool,
-    /// Whether the holder leads, for those who look.
     pub(crate) leads: bool,
-    /// Whether the client caches it for a time slice.
     pub(crate) time_slices: bool,
-    /// Whether the client caches it until a recall.
     pub(crate) cached: bool,
     /// `None`: woken by messages, with a safety poll.
     pub(crate) backoff: Option<Backoff>,
@@ -45,7 +41,6 @@ impl Default for LockConfig {
 }
 
 impl LockConfig {
-    /// Refuses impossible options before any I/O.
     pub(crate) fn checked(mut self, action: &'static str) -> Result<LockConfig> {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
@@ -105,7 +100,6 @@ impl Backoff {
         Backoff { first: pause, max: pause }
     }
 
-    /// How long to sleep after this number of attempts.
     pub(crate) fn pause(self, attempts: u32) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let length = self.first.saturating_mul(1 << doublings).min(self.max);

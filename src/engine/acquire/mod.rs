@@ -17,8 +17,8 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
 use crate::engine::acquire::waiting::Waiting;
-use crate::engine::hold::{Found, Hold};
-use crate::engine::lock::Wish;
+use crate::engine::hold::Hold;
+use crate::engine::lock::{Found, Wish};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMarker, unbound_number};
 use crate::interrupt::Interrupt;
@@ -30,7 +30,7 @@ impl Engine {
     pub(crate) fn acquire(&self, call: &AcquireCall<'_>) -> Result<Option<Granted>> {
         let begun = self.clock.now();
         // Counted in first: if the client has not ended by the next line, its end waits for this call.
-        let under = self.calls.begin();
+        let _call = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
         let capabilities = self.store.capabilities();
@@ -38,8 +38,9 @@ impl Engine {
         let wish = Wish { caches: call.caches(), asks, waits: !call.limit.is_over(begun) };
         let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
         let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
-        let granted = match call.local.find(call.by_thread.then(|| thread.id()), wish, may_use, begun) {
-            Found::Uncontended(place) => waiting().run_calm(place),
+        let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wish, may_use, begun);
+        let granted = match found {
+            Found::Uncontended => waiting().run_calm(place),
             Found::Cached(hold, level) => self.reuse_cached(call, Granted { hold, level }, begun).map(Some),
             Found::Own(hold) if hold.is_live(self.clock.now(), &self.reporter) => {
                 if !hold.holder.is_this_task() {
@@ -55,7 +56,7 @@ impl Engine {
             }
             Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
             Found::Stale(hold, next) => {
-                self.core.give_back(&hold, next, begun, under.another());
+                self.core.give_back(&hold, next, begun, Vec::new());
                 self.wait_for(call, &thread, begun, waiting)
             }
             // The thread's own hold was lost: the new one has another owner number, which no late request
@@ -93,7 +94,6 @@ impl Engine {
         Ok(granted)
     }
 
-    /// Why the caller would wait for its own thread, if it would.
     fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> Option<&'static str> {
         let live = |kind| self.live_hold(kind, call.name, thread);
         let holds = |kind| live(kind).is_some();
@@ -122,7 +122,6 @@ impl Engine {
         Err(Error::new(ErrorKind::WouldDeadlock, call.action, words).on(call.name.given()))
     }
 
-    /// The thread's hold of this kind, if it is live; whichever task of the thread took it.
     pub(super) fn live_hold(
         &self,
         kind: Kind,

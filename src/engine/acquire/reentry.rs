@@ -36,7 +36,7 @@ impl Engine {
         claim.kind = call.kind;
         claim.wants_fence = call.wants_fence() && hold.fencing_token().is_none();
         if call.lease != Lease::Renewed {
-            self.core.end_until_recall(hold); // it would be kept under this level's lease
+            hold.end_until_recall(); // it would be kept under this level's lease
         }
         let mut retry_budget = RetryBudget::default();
         let parker = Parker::new(&self.clock);
@@ -68,7 +68,6 @@ impl Engine {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
             if let (false, Some(until)) = (stands, in_doubt) {
-                // A lost hold is never released, so the watchdog removes it.
                 self.clean_up(claim.clone(), until, now);
             }
             match answer {

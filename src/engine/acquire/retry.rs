@@ -5,10 +5,9 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::time::Moment;
 
-/// Between failed requests a caller pauses for a random part of this.
+/// Caller's pause between failed requests: a random part.
 pub(crate) const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 
-/// The failures of a caller since its last good answer.
 #[derive(Default)]
 pub(crate) struct RetryBudget {
     pub(crate) since: Option<Moment>,

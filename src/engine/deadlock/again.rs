@@ -1,9 +1,7 @@
 //! The second reading of what a first has shown. It begins after the first ended: see `graph`.
 
-use std::time::Duration;
-
 use crate::deadlock::{Deadlock, DeadlockStep};
-use crate::directory::ClientInfo;
+use crate::directory::{ClientInfo, LockUse};
 use crate::engine::deadlock::graph::{Link, are_held, are_waited_for, youngest};
 use crate::engine::deadlock::reading::{Asked, Reading};
 use crate::engine::stuck::Stuck;
@@ -11,10 +9,8 @@ use crate::error::Error;
 use crate::ident::ClientId;
 use crate::inspect::Location;
 
-/// Those that it shows too, each as it is told.
 pub(super) struct Again {
     pub(super) rings: Vec<(Vec<Link>, Deadlock)>,
-    /// This client's own waits, as they were read last.
     pub(super) own: Stuck,
     pub(super) requests: u64,
     pub(super) has_gaps: bool,
@@ -26,7 +22,7 @@ pub(super) fn read_again(
     asked: &Asked<'_>,
     stuck: &dyn Fn() -> Stuck,
     mut rings: Vec<Vec<Link>>,
-    (here, prefix): (&ClientInfo, &str),
+    prefix: &str,
 ) -> Again {
     let own = stuck();
     let mut holds = Reading::new(asked, &own);
@@ -39,7 +35,7 @@ pub(super) fn read_again(
     second.read_clients(&clients);
     rings.retain(|ring| are_waited_for(&mut second, ring));
     let published = |ring: Vec<Link>| {
-        let deadlock = shown(&ring, &mut second, here, prefix);
+        let deadlock = shown(&ring, &mut second, asked.here.id, prefix);
         (ring, deadlock)
     };
     let rings = rings.into_iter().map(published).collect();
@@ -49,32 +45,25 @@ pub(super) fn read_again(
     Again { rings, own, requests, has_gaps, refusal }
 }
 
-/// The ring, with what the reading knows of its threads. `here` is this client.
-fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, prefix: &str) -> Deadlock {
+fn shown(ring: &[Link], seen: &mut Reading<'_>, here: ClientId, prefix: &str) -> Deadlock {
     let given = |key: &str| key.strip_prefix(prefix).unwrap_or(key).to_owned();
     let youngest = youngest(ring).map(|wait| (wait.thread, wait.id));
     let before = ring.iter().cycle().skip(ring.len().saturating_sub(1));
     let steps = before.zip(ring).map(|(before, link)| {
         let wait = &link.wait;
         let (client, thread) = (wait.thread.client, wait.thread.id);
-        let (location, waiting_for) = if client == here.id {
-            let (name, waiting_for) = seen.own_thread(thread);
-            (place(here, name), waiting_for)
-        } else {
-            seen.client(client).map_or(
-                (Location::new(String::new(), 0, String::new()), Duration::ZERO),
-                |info| {
-                    let one = info.uses.iter().find(|one| one.by == Some(thread) && one.published.is_some());
-                    let name = one.map(|one| one.thread.clone()).unwrap_or_default();
-                    (place(info, name), one.map(|one| one.lasted).unwrap_or_default())
-                },
-            )
-        };
+        let info = seen.client(client);
+        let is_it = |one: &&LockUse| one.by == Some(thread) && one.published.is_some();
+        let one = info.and_then(|info| info.uses.iter().find(is_it));
+        let name = one.map(|one| one.thread.clone()).unwrap_or_default();
+        let nowhere = || Location::new(String::new(), 0, String::new());
+        let location = info.map_or_else(nowhere, |info| place(info, name));
+        let waiting_for = one.map(|one| one.lasted).unwrap_or_default();
         DeadlockStep {
             owner: format!("{client}:{}", wait.number),
             wait_id: wait.id,
             location,
-            by_this_client: client == here.id,
+            by_this_client: client == here,
             holds: given(&before.wait.key),
             waits_for: given(&wait.key),
             kind: wait.kind.label().to_owned(),
@@ -111,22 +100,19 @@ mod tests {
         ClientId::of_text(&["here"])
     }
 
+    fn own_wait(wait: Wait) -> OwnWait {
+        OwnWait::new(wait, "", Duration::ZERO, &Arc::default())
+    }
+
     /// Two threads of this client, each of which holds the lock that the other waits for.
     fn crossed() -> Stuck {
         let client = here();
         let hold = |key: &str, number, thread| OwnHold {
-            key: key.to_owned(),
             family: Family::Lock,
-            number,
-            thread: Some(thread),
-            taker: None,
-            thread_name: "".into(),
-            since: Moment::from_nanos(0),
-            leads: false,
-            ends: false,
+            shown: LockUse { by: Some(thread), ..LockUse::new(key, number, "", Duration::ZERO) },
         };
-        let wait = |key: &str, id, number, thread| OwnWait {
-            wait: Wait {
+        let wait = |key: &str, id, number, thread| {
+            own_wait(Wait {
                 thread: Thread { client, id: thread },
                 id,
                 key: key.to_owned(),
@@ -135,10 +121,7 @@ mod tests {
                 at_ms: id,
                 takes_again: false,
                 writers_first: false,
-            },
-            thread_name: "".into(),
-            since: Moment::from_nanos(0),
-            known: Arc::default(),
+            })
         };
         Stuck {
             waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],
@@ -153,7 +136,9 @@ mod tests {
     fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
         let (store, clock, id) = (MemoryStore::new().open(), Clock::System, here());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));
-        let asked = Asked { store: &store, id, clock: &clock, sees_others: false, deadline, each };
+        let entry = "host=here\npid=1\nlease_ms=1000\n";
+        let here = ClientInfo::read(id, entry, Duration::ZERO).unwrap();
+        let asked = Asked { store: &store, here: &here, clock: &clock, sees_others: false, deadline, each };
         let own = begin();
         let ring = ring_of(&mut Reading::new(&asked, &own), &own.waits[0].wait).unwrap();
         let times = Cell::new(0);
@@ -162,9 +147,7 @@ mod tests {
             change(times.replace(times.get() + 1), &mut stuck);
             stuck
         };
-        let entry = "host=here\npid=1\nlease_ms=1000\n";
-        let here = ClientInfo::read(id, entry, Duration::ZERO).unwrap();
-        let again = read_again(&asked, &stuck, vec![ring], (&here, ""));
+        let again = read_again(&asked, &stuck, vec![ring], "");
         assert_eq!(times.get(), 2);
         again.rings.len()
     }
@@ -177,7 +160,7 @@ mod tests {
         let another_number = |at| {
             move |time: usize, stuck: &mut Stuck| {
                 if time == at {
-                    stuck.holds[1].number = 13;
+                    stuck.holds[1].shown.owner = 13;
                 }
             }
         };
@@ -185,13 +168,13 @@ mod tests {
         assert_eq!(rings_where(&another_number(waits)), 0, "the owner is no more the thread that waits");
         let another_wait = |time: usize, stuck: &mut Stuck| {
             if time == waits {
-                stuck.waits[1].wait.id = 103;
+                stuck.waits[1] = own_wait(Wait { id: 103, ..stuck.waits[1].wait.clone() });
             }
         };
         assert_eq!(rings_where(&another_wait), 0, "the thread was out of its wait");
         let another_thread = |time: usize, stuck: &mut Stuck| {
             if time == waits {
-                stuck.holds[1].thread = None;
+                stuck.holds[1].shown.by = None;
             }
         };
         assert_eq!(rings_where(&another_thread), 0, "any thread may release it");
@@ -201,7 +184,7 @@ mod tests {
     fn a_writer_waits_for_a_reader_of_its_own_client() {
         let reads = || {
             let mut stuck = crossed();
-            stuck.waits[0].wait.kind = Kind::Write;
+            stuck.waits[0] = own_wait(Wait { kind: Kind::Write, ..stuck.waits[0].wait.clone() });
             stuck.holds[1].family = Family::Read;
             stuck
         };

@@ -15,7 +15,6 @@ use crate::seam::Failure;
 use crate::seam::directory::Place;
 use crate::time::Moment;
 
-/// The most pages of entries that are read.
 const MOST_PAGES: usize = 100;
 
 impl Engine {
@@ -24,9 +23,10 @@ impl Engine {
         self.usable("deadlocks")?;
         let own = self.stuck(self.clock.now());
         let directory = self.store.capabilities().directory;
+        let here = self.announcer.here(self.clock.now());
         let asked = Asked {
             store: &*self.store,
-            id: self.id,
+            here: &here,
             clock: &self.clock,
             sees_others: directory.is_some(),
             deadline: Moment::NEVER,
@@ -60,8 +60,7 @@ impl Engine {
         // A wait that was over is out of its client's entry by then: see `SEEN_FOR`.
         Parker::new(&self.clock).park(self.clock.after(SEEN_FOR), None);
         let stuck = || self.stuck(self.clock.now());
-        let here = self.announcer.here(self.clock.now());
-        let again = read_again(&asked, &stuck, rings, (&here, &self.options.key_prefix));
+        let again = read_again(&asked, &stuck, rings, &self.options.key_prefix);
         if let Some(error) = again.refusal {
             return Err(error.during("deadlocks"));
         }

@@ -11,25 +11,21 @@ use crate::seam::Kind;
 /// The number of owners through which a chain is followed.
 pub(crate) const MOST_OWNERS: usize = 256;
 
-/// A thread of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Thread {
     pub(crate) client: ClientId,
     pub(crate) id: u64,
 }
 
-/// An owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) client: ClientId,
     pub(crate) number: u64,
 }
 
-/// A wait as its client tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) thread: Thread,
-    /// Never used again.
     pub(crate) id: u64,
     pub(crate) key: String,
     pub(crate) kind: Kind,
@@ -50,7 +46,6 @@ pub(crate) struct Link {
     pub(crate) is_certain: bool,
 }
 
-/// One reading of the world.
 pub(crate) trait View {
     /// The owners that have to release the lock before this wait can end by a grant.
     fn holders(&mut self, wait: &Wait) -> Vec<Holder>;
@@ -65,14 +60,11 @@ pub(crate) trait View {
         Vec::new()
     }
 
-    /// The wait of the thread, if it waits.
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
 
-    /// There are more owners than are followed.
     fn note_beyond(&mut self) {}
 }
 
-/// The threads that have to go on for this owner to release the lock, and whether that is certain.
 fn keepers_of(view: &mut dyn View, holder: Holder, key: &str) -> (Vec<Thread>, bool) {
     match view.thread_of(holder, key) {
         Some(thread) => (vec![thread], true),
@@ -80,7 +72,6 @@ fn keepers_of(view: &mut dyn View, holder: Holder, key: &str) -> (Vec<Thread>, b
     }
 }
 
-/// The ring that begins and ends with this wait, if there is one in this view.
 pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
     let (mut met, mut path) = (vec![origin.thread], Vec::new());
     follow(view, origin, &mut met, &mut path).then_some(path)
@@ -111,7 +102,6 @@ fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Ve
     false
 }
 
-/// The first half of the second reading: whether each lock of the ring has the same owner.
 pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().all(|link| view.holders(&link.wait).contains(&link.holder))
 }
@@ -132,10 +122,8 @@ pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
     can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))
 }
 
-/// Client and id of each wait of a ring.
 pub(crate) type RingKey = Vec<(u128, u64)>;
 
-/// The name of a ring, whichever of its members found it.
 pub(crate) fn key_of(ring: &[Link]) -> RingKey {
     let of_wait = |link: &Link| (link.wait.thread.client.as_u128(), link.wait.id);
     let mut key: RingKey = ring.iter().map(of_wait).collect();

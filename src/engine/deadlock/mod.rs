@@ -44,7 +44,6 @@ const WRITES_APART: Duration = Duration::from_millis(100);
 /// its entry: [`WRITES_APART`], a request, and what a busy machine adds.
 pub(super) const SEEN_FOR: Duration = Duration::from_secs(1);
 
-/// After a write that failed.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// The number of clients through which a chain is followed.
@@ -54,7 +53,6 @@ const MOST_CLIENTS: u64 = 64;
 /// client on the way.
 const MOST_REQUESTS: u64 = 2 * MOST_CLIENTS;
 
-/// Looks for rings: a part of the watchdog.
 pub(crate) struct Finder {
     core: Arc<Core>,
     pace: Pace,
@@ -63,17 +61,11 @@ pub(crate) struct Finder {
     /// The waits that the entry is to name first, by their ids: another client may need them to see a cycle.
     /// Each with the lock that the previous thread of the cycle waits for; empty if that is not known.
     first: HashMap<u64, String>,
-    /// Before this no entry is written.
     next_write: Option<Moment>,
-    /// Cycles that searches show, and since when.
     seen: HashMap<RingKey, Moment>,
     /// Cycles that were reported and are not known to be over.
     reported: HashMap<RingKey, Reported>,
-    /// It was said that other processes are not seen.
-    is_blind_reported: bool,
-    /// It was said that a chain was too long.
-    is_beyond_reported: bool,
-    /// The store refuses what is needed to see others.
+    warned: HashSet<String>,
     refused: Refused,
 }
 
@@ -92,8 +84,7 @@ impl Finder {
             next_write: None,
             seen: HashMap::new(),
             reported: HashMap::new(),
-            is_blind_reported: false,
-            is_beyond_reported: false,
+            warned: HashSet::new(),
             refused: Refused::default(),
         }
     }
@@ -126,9 +117,7 @@ impl Finder {
         let now = core.clock.now();
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
         next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
-        if !self.is_written(&stuck.named(&self.first, now))
-            && !self.is_refused(now)
-            && core.announcer.is_seen(now)
+        if !self.is_written(&stuck.named(&self.first)) && !self.is_refused(now) && core.announcer.is_seen(now)
         {
             // The last entry could not be written, or others need waits that it did not name.
             next = next.min(self.next_write.unwrap_or(now));
@@ -140,10 +129,9 @@ impl Finder {
         )
     }
 
-    /// Writes the entry if it would tell of other waits than it does.
     fn write(&mut self, stuck: &Stuck, is_renewed: bool, (now, deadline): (Moment, Moment)) {
         let core = &self.core;
-        let named = stuck.named(&self.first, now);
+        let named = stuck.named(&self.first);
         if self.is_written(&named) && !is_renewed {
             return;
         }
@@ -163,7 +151,6 @@ impl Finder {
                 core.published_waits.publishes.store(false, Ordering::SeqCst);
                 self.written = (Vec::new(), false);
             }
-            // The failed write may have been carried out: the entry may name any of these waits.
             Posting::Failed => self.next_write = Some(now.plus(WRITE_AGAIN)),
         }
     }
@@ -204,7 +191,6 @@ impl Finder {
         });
     }
 
-    /// Whether there is a way to see other processes.
     fn sees_others(&self, now: Moment) -> bool {
         let directory = self.core.store.capabilities().directory;
         directory.is_some() && self.core.announcer.is_seen(now) && !self.is_refused(now)
@@ -214,21 +200,8 @@ impl Finder {
         self.refused.stands(|| now)
     }
 
-    fn report_blind(&mut self) {
-        if !std::mem::replace(&mut self.is_blind_reported, true) {
-            let text = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the \
-                        directory of clients is off, or refused, or the store has none";
-            self.core.reporter.observe_later(move |observer| observer.event(&Event::Warning { text }));
-        }
-    }
-
-    fn report_beyond(&mut self) {
-        if !std::mem::replace(&mut self.is_beyond_reported, true) {
-            let text = format!(
-                "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of \
-                 more than {MOST_CLIENTS} clients, or {} threads, are not found",
-                graph::MOST_OWNERS
-            );
+    fn warn_once(&mut self, text: String) {
+        if self.warned.insert(text.clone()) {
             self.core.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
         }
     }
@@ -249,8 +222,9 @@ impl Finder {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);
         let each = deadline.since(now);
+        let here = core.announcer.here(now);
         let asked =
-            Asked { store: &*core.store, id: core.id, clock: &core.clock, sees_others, deadline, each };
+            Asked { store: &*core.store, here: &here, clock: &core.clock, sees_others, deadline, each };
         let room = self.pace.room(now);
         let mut first = Reading::new(&asked, stuck);
         let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
@@ -281,7 +255,11 @@ impl Finder {
         let is_beyond = first.is_beyond;
         drop(first);
         if is_beyond {
-            self.report_beyond();
+            self.warn_once(format!(
+                "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of \
+                 more than {MOST_CLIENTS} clients, or {} threads, are not found",
+                graph::MOST_OWNERS
+            ));
         }
         let ended = core.clock.now();
         let named = &self.written.0;
@@ -298,8 +276,7 @@ impl Finder {
         let mut found: HashSet<RingKey> = HashSet::new();
         if !rings.is_empty() {
             let stuck = || core.stuck(core.clock.now());
-            let here = core.announcer.here(ended);
-            let again = read_again(&asked, &stuck, rings, (&here, &core.options.key_prefix));
+            let again = read_again(&asked, &stuck, rings, &core.options.key_prefix);
             for (ring, deadlock) in again.rings {
                 found.insert(key_of(&ring));
                 self.report(&ring, deadlock, &again.own, ended);
@@ -313,7 +290,9 @@ impl Finder {
             self.refused.note(ended);
         }
         if self.is_refused(ended) || !sees_others && leaves {
-            self.report_blind();
+            let words = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the \
+                         directory of clients is off, or refused, or the store has none";
+            self.warn_once(words.to_owned());
         }
         if !has_gaps {
             let over = self.reported.keys().filter(|key| was_searched(key) && !found.contains(*key));
@@ -322,7 +301,6 @@ impl Finder {
         }
     }
 
-    /// Tells a ring once, and ends its youngest wait if that is this client's to do.
     fn report(&mut self, ring: &[Link], deadlock: Deadlock, stuck: &Stuck, now: Moment) {
         let deadlock = Arc::new(deadlock);
         self.report_once(key_of(ring), &deadlock, now);

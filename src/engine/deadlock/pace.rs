@@ -19,12 +19,10 @@ const AHEAD: Duration = Duration::from_millis(960);
 #[derive(Debug, Clone, Copy)]
 struct Due {
     at: Moment,
-    /// The pause after that.
     pause: Duration,
     rank: Rank,
 }
 
-/// The order of the waits that are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// A search has shown something that the next is to confirm.
@@ -33,11 +31,9 @@ enum Rank {
     Again,
 }
 
-/// When each wait is looked at, by its id.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     next: HashMap<u64, Due>,
-    /// Until then what was asked takes its time.
     spent_until: Option<Moment>,
 }
 
@@ -71,14 +67,12 @@ impl Pace {
         }
     }
 
-    /// The wait is to be looked at by then, whatever its pause.
     pub(super) fn search_by(&mut self, id: u64, by: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             due.at = by.min(due.at);
         }
     }
 
-    /// The same, and before others.
     pub(super) fn confirm_by(&mut self, id: u64, by: Moment) {
         self.search_by(id, by);
         if let Some(due) = self.next.get_mut(&id) {
@@ -86,7 +80,6 @@ impl Pace {
         }
     }
 
-    /// How many requests may be sent now.
     pub(super) fn room(&self, now: Moment) -> u64 {
         let free_from = now.plus(AHEAD);
         let spent = self.spent_until.unwrap_or(now).max(now);
@@ -99,7 +92,6 @@ impl Pace {
         self.spent_until = Some(self.spent_until.unwrap_or(now).max(now).plus(taken));
     }
 
-    /// When the next wait may be looked at; `None`: there is none.
     pub(super) fn next(&self, now: Moment) -> Option<Moment> {
         let first = self.next.values().map(|due| due.at).min()?;
         // Not before there is room for a few requests.

@@ -15,16 +15,13 @@ use crate::inspect::{Inspection, Mode, ObjectKind};
 use crate::seam::{Answer, Failure, Family, Kind, Store};
 use crate::time::{Clock, Moment};
 
-/// The store, as a reading asks it.
 pub(super) struct Asked<'a> {
     pub(super) store: &'a dyn Store,
-    pub(super) id: ClientId,
+    /// This client, without its waits and holds.
+    pub(super) here: &'a ClientInfo,
     pub(super) clock: &'a Clock,
-    /// Whether other processes are looked at.
     pub(super) sees_others: bool,
-    /// By when all of it is read.
     pub(super) deadline: Moment,
-    /// How long each request may take.
     pub(super) each: Duration,
 }
 
@@ -37,11 +34,9 @@ pub(super) struct Reading<'a> {
     /// The thread that waits for an owner's sake, of another client.
     under: HashMap<Holder, Option<Thread>>,
     pub(super) requests: u64,
-    /// The most requests that may be sent.
     most: u64,
     /// Something could not be read, so what was not found may be there.
     pub(super) has_gaps: bool,
-    /// The store refuses what this needs.
     pub(super) refusal: Option<Error>,
     /// A holder's client had no room for all its waits, and did not name the holder's.
     pub(super) meets_cut: bool,
@@ -56,7 +51,7 @@ impl<'a> Reading<'a> {
             own,
             locks: HashMap::new(),
             described: HashMap::new(),
-            clients: HashMap::new(),
+            clients: HashMap::from([(asked.here.id, Some(own.within(asked.here)))]),
             under: HashMap::new(),
             requests: 0,
             most: u64::MAX,
@@ -67,7 +62,6 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// From here on at most `more` further requests are sent.
     pub(super) fn limit(&mut self, more: u64) {
         self.most = self.requests.saturating_add(more);
     }
@@ -84,13 +78,6 @@ impl<'a> Reading<'a> {
         may.then(|| now.plus(self.asked.each).min(self.asked.deadline))
     }
 
-    /// The name of a thread of this client, and for how long it has waited.
-    pub(super) fn own_thread(&self, thread: u64) -> (String, Duration) {
-        let now = self.asked.clock.now();
-        let wait = self.own.wait_of(thread);
-        wait.map_or_else(Default::default, |wait| (wait.thread_name.to_string(), now.since(wait.since)))
-    }
-
     fn take<T>(&mut self, answer: Answer<T>) -> Option<T> {
         let error = match answer {
             Ok(value) => return Some(value),
@@ -103,11 +90,10 @@ impl<'a> Reading<'a> {
         None
     }
 
-    /// Adds the entries of these clients, by as few requests as the store needs.
     pub(super) fn read_clients(&mut self, clients: &[ClientId]) {
         let mut wanted: Vec<ClientId> = Vec::new();
         for client in clients {
-            if *client != self.asked.id && !self.clients.contains_key(client) && !wanted.contains(client) {
+            if !self.clients.contains_key(client) && !wanted.contains(client) {
                 wanted.push(*client);
             }
         }
@@ -126,22 +112,15 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Adds an entry that was just read.
     pub(super) fn add_client(&mut self, info: ClientInfo) {
         self.clients.insert(info.id, Some(info));
     }
 
-    /// Another client's entry.
     pub(super) fn client(&mut self, client: ClientId) -> Option<&ClientInfo> {
         self.read_clients(&[client]);
         self.clients.get(&client)?.as_ref()
     }
 
-    fn own_hold(&self, holder: Holder, key: &str) -> Option<&OwnHold> {
-        self.own.holds.iter().find(|hold| hold.number == holder.number && hold.key == key)
-    }
-
-    /// The thread that waits for the sake of this owner, by an entry beside those of clients.
     fn under(&mut self, holder: Holder) -> Option<Thread> {
         if !self.under.contains_key(&holder)
             && let Some(deadline) = self.one_more()
@@ -158,6 +137,11 @@ impl<'a> Reading<'a> {
         self.under.get(&holder).copied().flatten()
     }
 
+    fn hold_of(&mut self, holder: Holder, key: &str) -> Option<&LockUse> {
+        let is_it = |one: &&LockUse| !one.is_waiting && one.owner == holder.number && one.name == key;
+        self.client(holder.client)?.uses.iter().find(is_it)
+    }
+
     /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any
     /// other lock has one holder, and a question about that needs the rights of its own kind only.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
@@ -169,18 +153,18 @@ impl<'a> Reading<'a> {
         {
             let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
             self.requests += 1;
-            let answer = match self.asked.store.inspect(kind, &name, Owner::new(self.asked.id, 0), deadline) {
-                Ok(Some(held)) => Ok(held.described(kind, &name)),
-                Ok(None) => Ok(Inspection::new(name.given(), ObjectKind::Absent)),
-                Err(Failure::Refused(error) | Failure::Unknown(error)) => Err(Failure::Refused(error)),
-            };
+            let answer =
+                match self.asked.store.inspect(kind, &name, Owner::new(self.asked.here.id, 0), deadline) {
+                    Ok(Some(held)) => Ok(held.described(kind, &name)),
+                    Ok(None) => Ok(Inspection::new(name.given(), ObjectKind::Absent)),
+                    Err(Failure::Refused(error) | Failure::Unknown(error)) => Err(Failure::Refused(error)),
+                };
             let seen = self.take(answer).map(Arc::new);
             self.locks.insert(key.to_owned(), seen);
         }
         self.locks.get(key)?.clone()
     }
 
-    /// All that there is of a lock.
     fn described(&mut self, key: &str) -> Option<Arc<Inspection>> {
         if !self.described.contains_key(key)
             && let Some(deadline) = self.one_more()
@@ -194,11 +178,10 @@ impl<'a> Reading<'a> {
         self.described.get(key)?.clone()
     }
 
-    /// The holds of this process that keep the wait from being granted.
     fn held_here(&self, wait: &Wait) -> Vec<Holder> {
-        let is_it = |hold: &&OwnHold| hold.key == wait.key && is_in_the_way(wait.kind, hold.family);
+        let is_it = |hold: &&OwnHold| hold.shown.name == wait.key && is_in_the_way(wait.kind, hold.family);
         let held = self.own.holds.iter().filter(is_it);
-        held.map(|hold| Holder { client: self.asked.id, number: hold.number }).collect()
+        held.map(|hold| Holder { client: self.asked.here.id, number: hold.shown.owner }).collect()
     }
 }
 
@@ -225,7 +208,6 @@ fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     at.is_some_and(|at| at > 0)
 }
 
-/// The same of a holder that the store shows.
 fn is_shown_in_the_way(kind: Kind, mode: Option<Mode>) -> bool {
     match kind.family() {
         Family::Lock | Family::Token => mode.is_none(),
@@ -268,7 +250,7 @@ impl View for Reading<'_> {
         if !holders.is_empty() && wait.kind.family() != Family::Write {
             return holders;
         }
-        let own = self.asked.id;
+        let own = self.asked.here.id;
         let Some(seen) = self.lock(&wait.key, wait.kind) else { return holders };
         let shown = |is_it: &dyn Fn(Option<Mode>) -> bool| -> Vec<Holder> {
             let shown = seen.holders.iter().filter(|one| is_it(one.mode));
@@ -281,7 +263,8 @@ impl View for Reading<'_> {
         }
         // A hold that this client is about to release blocks nobody.
         let stands = |one: &Holder| {
-            self.own.holds.iter().any(|hold| hold.number == one.number && hold.key == wait.key)
+            let is_it = |hold: &OwnHold| hold.shown.owner == one.number && hold.shown.name == wait.key;
+            self.own.holds.iter().any(is_it)
         };
         others.retain(|one| (one.client != own || stands(one)) && !holders.contains(one));
         holders.append(&mut others);
@@ -289,26 +272,15 @@ impl View for Reading<'_> {
     }
 
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread> {
-        let thread = |id| Thread { client: holder.client, id };
-        if holder.client == self.asked.id {
-            return self.own_hold(holder, key)?.thread.map(thread);
-        }
-        let is_it = |one: &&LockUse| !one.is_waiting && one.owner == holder.number && one.name == key;
-        let info = self.client(holder.client)?;
-        let (found, is_cut) = (info.uses.iter().find(is_it).and_then(|one| one.by), info.is_cut);
-        self.meets_cut |= is_cut && found.is_none();
-        found.map(thread)
+        let thread = self.hold_of(holder, key).and_then(|one| one.by);
+        let is_cut = self.client(holder.client).is_some_and(|info| info.is_cut);
+        self.meets_cut |= is_cut && thread.is_none();
+        thread.map(|id| Thread { client: holder.client, id })
     }
 
     fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
         let thread = |id| Thread { client: holder.client, id };
-        let own = self.asked.id;
-        let taker = if holder.client == own {
-            self.own_hold(holder, key).and_then(|hold| hold.taker)
-        } else {
-            let is_it = |one: &&LockUse| !one.is_waiting && one.owner == holder.number && one.name == key;
-            self.client(holder.client).and_then(|info| info.uses.iter().find(is_it)?.taker)
-        };
+        let taker = self.hold_of(holder, key).and_then(|one| one.taker);
         let mut takers: Vec<Thread> = taker.map(thread).into_iter().collect();
         if self.own.under.contains(&Owner::new(holder.client, holder.number)) {
             takers.extend(self.own.waits.iter().map(|own| own.wait.thread));
@@ -319,9 +291,6 @@ impl View for Reading<'_> {
     }
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
-        if thread.client == self.asked.id {
-            return self.own.wait_of(thread.id).map(|own| own.wait.clone());
-        }
         let mut waits =
             self.client(thread.client)?.uses.iter().filter_map(|one| entry_wait(thread.client, one));
         waits.find(|wait| wait.thread == thread)

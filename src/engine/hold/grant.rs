@@ -8,7 +8,6 @@ use crate::seam::{Bound, Claim};
 use crate::task::TaskMarker;
 use crate::time::{Lease, Moment};
 
-/// A thread, or a guard.
 #[derive(Debug, Clone)]
 pub(crate) enum Holder {
     /// A thread and its task; the mark is gone when the thread has ended.
@@ -19,7 +18,6 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
-    /// The thread, if it lives.
     pub(crate) fn thread(&self) -> Option<Arc<ThreadMarker>> {
         match self {
             Holder::Thread { mark, .. } => mark.upgrade(),
@@ -27,7 +25,6 @@ impl Holder {
         }
     }
 
-    /// The thread that acquired the transferable guard, if known and alive.
     pub(crate) fn taker(&self) -> Option<u64> {
         match self {
             Holder::Thread { .. } => None,
@@ -45,23 +42,17 @@ impl Holder {
 }
 
 pub(crate) struct Grant {
-    /// As it was asked for.
     pub(crate) claim: Claim,
     pub(crate) holder: Holder,
     /// When the granted request was sent: the window opens there.
     pub(crate) sent: Moment,
     pub(crate) lease: Lease,
-    /// The lease that renewals ask for.
     pub(crate) renewed_lease: Duration,
-    /// The hold is not renewed beyond this.
     pub(crate) ceiling: Option<Moment>,
     pub(crate) fence: Option<FencingToken>,
-    /// The hold's end besides its lease.
     pub(crate) bound: Option<Arc<dyn Bound>>,
     /// As [`AcquireCall::may_cache_slice`](crate::engine::acquire::call::AcquireCall::may_cache_slice) says.
     pub(crate) may_be_cached: bool,
-    /// The call asked for caching, by `cached`.
     pub(crate) asks_to_cache: bool,
-    /// The holder leads, for those who look.
     pub(crate) leads: bool,
 }

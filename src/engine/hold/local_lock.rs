@@ -9,16 +9,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::handoff::PendingHandoff;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, State};
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{self, At, HoldState, Look, Machine, Reuse, TicketId, Wish, Withdrawn};
+use crate::engine::lock::{At, End, Found, Look, Machine, Next, Reuse, TicketId, Watched, Wish, Withdrawn};
+use crate::engine::timer_table::TimerTable;
 use crate::engine::waiter::{LocalWaiter, Sleeper, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
+use crate::seam::capabilities::CachedCheck;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Family, Kind};
 use crate::shrink::CrowdMap;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
@@ -49,18 +52,23 @@ impl Hash for LockKey {
     }
 }
 
-/// By lock, found by the hash that each name has.
-pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LocalLock>, BuildHasherDefault<OwnHash>>>;
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    /// Found by the hash that each name has.
+    pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>, BuildHasherDefault<OwnHash>>>,
+    pub(crate) timer_table: Mutex<TimerTable>,
+}
 
 #[derive(Debug)]
 pub(crate) struct LocalLock {
     pub(crate) key: LockKey,
     state: Mutex<LockState>,
-    /// The registry's map, which this local lock leaves when it is dropped.
+    /// The keeper watches the lock. Cleared under the mutex.
+    is_watched: AtomicBool,
+    /// The registry's, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
 
-/// All that changes about a lock in this process.
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
     machine: Machine<Arc<Hold>, LocalWaiter>,
@@ -70,16 +78,11 @@ pub(crate) struct LockState {
     failure: Option<(Moment, Error)>,
     /// The registry keeps the local lock until then, even if no value refers to it.
     remembered_until: Option<Moment>,
+    look_at: Option<Moment>,
 }
 
 /// A lock is remembered at least for this time after it was contended or cached.
 pub(crate) const REMEMBERED: Duration = RULES.contended;
-
-/// A promise of the lock: to whom, and under which claim.
-pub(crate) type Promise = (TicketId, Claim);
-pub(crate) type Next = lock::Next<Promise>;
-pub(crate) type End = lock::End<Promise>;
-pub(crate) type Found = lock::Found<Arc<Hold>, Promise, Option<QueuePlace>>;
 
 impl Deref for LockState {
     type Target = Machine<Arc<Hold>, LocalWaiter>;
@@ -97,49 +100,51 @@ impl DerefMut for LockState {
 
 impl LocalLock {
     pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LocalLock> {
-        Arc::new(LocalLock { key, state: Mutex::default(), locks: Arc::clone(locks) })
+        let (state, is_watched) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(LocalLock { key, state, is_watched, locks: Arc::clone(locks) })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
         self.state.lock()
     }
 
+    pub(crate) fn look_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
+        if state.look_at.is_none_or(|at| moment < at) {
+            self.locks.timer_table.lock().put(self, &mut state.look_at, Some(moment));
+        }
+    }
+
+    /// Has the timer look at the lock when the first of its holds needs that.
+    pub(crate) fn look_in_time(self: &Arc<LocalLock>) {
+        let mut state = self.state();
+        let next = state.holds.iter().map(|own| own.look_at).min();
+        self.locks.timer_table.lock().put(self, &mut state.look_at, next);
+    }
+
     pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
         self.state().machine.of_thread(thread).cloned()
     }
 
-    /// The state that a thread finds before it asks at `now`; `thread` is `None` where a guard is to be the
-    /// owner. `may_use`: whether the call can use a cached hold again.
+    /// See [`Machine::find`]. With the result comes the caller's place at the head of the queue of an
+    /// uncontended lock, if it waits.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
         wish: Wish,
         may_use: impl FnOnce(&Hold, Reuse) -> bool,
         now: Moment,
-    ) -> Found {
+    ) -> (Found<Arc<Hold>>, Option<QueuePlace>) {
         let mut state = self.state();
         let at = state.at(now);
-        match state.find(thread, wish, |hold, reuse| may_use(hold, reuse), at) {
-            lock::Found::Own(hold) => Found::Own(hold),
-            lock::Found::Cached(hold, level) => {
-                hold.begin_again(now);
-                Found::Cached(hold, level)
-            }
-            lock::Found::Stale(hold, next) => Found::Stale(hold, next.map(|next| state.promised(next))),
-            lock::Found::Leaving => Found::Leaving,
-            lock::Found::Uncontended(()) => {
-                Found::Uncontended(wish.waits.then(|| self.place(&mut state, false)))
-            }
-            lock::Found::Used => Found::Used,
+        let found = state.find(thread, wish, |hold, reuse| may_use(hold, reuse), at);
+        if let Found::Cached(hold, _) = &found {
+            hold.begin_again(now);
         }
+        let joins = wish.waits && matches!(found, Found::Uncontended);
+        let place = joins.then(|| self.place(&mut state, false));
+        (found, place)
     }
 
-    /// Until when any hold of this process stands.
-    pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        self.state().held_here(now)
-    }
-
-    /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
     pub(crate) fn is_uncontended(&self, now: Moment) -> bool {
         let state = self.state();
         state.is_uncontended(state.at(now))
@@ -150,7 +155,7 @@ impl LocalLock {
     pub(crate) fn end_of_thread(
         &self,
         thread: u64,
-        may_stay: impl FnOnce(&Arc<Hold>, &HoldState<Arc<Hold>>) -> Option<bool>,
+        may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<(Arc<Hold>, Option<End>)> {
         let mut state = self.state();
@@ -159,23 +164,21 @@ impl LocalLock {
         Some((hold, ended))
     }
 
-    /// The same of a hold.
     pub(crate) fn end(
         &self,
         hold: &Arc<Hold>,
         level: Option<u64>,
-        may_stay: impl FnOnce(&Arc<Hold>, &HoldState<Arc<Hold>>) -> Option<bool>,
+        may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<End> {
         self.state().end_level(hold, level, may_stay, now)
     }
 
-    /// Begins the release of the cached hold, of this thread or of any. Pairs with `find`.
+    /// Pairs with `find`.
     pub(crate) fn give_back(&self, thread: Option<u64>, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
         let mut state = self.state();
         let at = state.at(now);
-        let (hold, next) = state.machine.give_back(thread, at)?;
-        Some((hold, next.map(|next| state.promised(next))))
+        state.machine.give_back(thread, at)
     }
 
     /// The recalls so far, if all are heard. `listen` begins to listen if nobody does; then none is heard
@@ -185,8 +188,16 @@ impl LocalLock {
         if state.recalls.is_some() {
             return state.caching.heard(state.at(now));
         }
-        drop(state); // a store has locks of its own
-        let recalls = listen();
+        drop(state);
+        self.listen(listen);
+        None
+    }
+
+    pub(crate) fn listen(&self, listen: impl FnOnce() -> Option<Subscription>) {
+        if self.state().recalls.is_some() {
+            return;
+        }
+        let recalls = listen(); // without the mutex: a store has locks of its own
         let mut state = self.state();
         let not_needed = match &state.recalls {
             None => std::mem::replace(&mut state.recalls, recalls),
@@ -194,15 +205,41 @@ impl LocalLock {
         };
         drop(state);
         drop(not_needed);
-        None
     }
 
-    /// Others want this hold. If no thread uses it, its release begins.
-    pub(crate) fn note_wanted(&self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
+    pub(crate) fn hears(&self) -> bool {
+        self.state().holds.iter().any(|own| own.hears.is_some())
+    }
+
+    /// Whether the keeper does not watch the lock yet, which has something to be watched.
+    pub(crate) fn begin_watch(&self) -> bool {
+        !self.is_watched.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn watch(&self, is_waited_for: bool, now: Moment) -> Watched<Arc<Hold>> {
+        let mut state = self.state();
+        let is_deaf = state.recalls.as_ref().is_none_or(Subscription::is_refused);
+        let at = state.at(now);
+        let watched = state.machine.watch(at, is_deaf, is_waited_for);
+        let is_over = matches!(watched, Watched::Over);
+        if is_over {
+            self.is_watched.store(false, Ordering::SeqCst);
+        }
+        let not_needed = if is_over && !state.caching.may_cache { state.recalls.take() } else { None };
+        drop(state);
+        drop(not_needed);
+        watched
+    }
+
+    pub(crate) fn note_checked(
+        &self,
+        hold: &Hold,
+        answer: CachedCheck,
+        now: Moment,
+    ) -> Option<(Arc<Hold>, Option<Next>)> {
         let mut state = self.state();
         let at = state.at(now);
-        let (hold, next) = state.machine.note_wanted(hold.serial(), at)?;
-        Some((hold, next.map(|next| state.promised(next))))
+        state.machine.note_checked(hold.serial(), answer, at)
     }
 
     /// Keeps the local lock until then without any value; returns whether it was not kept yet.
@@ -213,7 +250,6 @@ impl LocalLock {
         before.is_none()
     }
 
-    /// Whether it need not be kept any more.
     pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
         let mut state = self.state();
         if !state.is_contended(state.at(now)) {
@@ -221,6 +257,10 @@ impl LocalLock {
         }
         state.remembered_until.take_if(|until| *until <= now);
         state.remembered_until.is_none()
+    }
+
+    pub(crate) fn offer_of(&self, ticket: TicketId) -> Option<Claim> {
+        self.state().queue.get(ticket)?.waiter.offer.clone()
     }
 
     /// The hand-off of this hold is on its way. `Some`: its waiter has gone, by a panic.
@@ -232,11 +272,6 @@ impl LocalLock {
             }
             None => Some(handoff),
         }
-    }
-
-    /// The lock may be free.
-    pub(crate) fn nudge(&self) {
-        self.state().queue.nudge();
     }
 
     pub(crate) fn join(self: &Arc<LocalLock>, spins: bool) -> QueuePlace {
@@ -282,40 +317,19 @@ impl LockState {
         At { now, recalls, rules: &RULES }
     }
 
-    /// A promise, with the claim under which the waiter can be handed the lock.
-    fn promised(&mut self, next: lock::Next<TicketId>) -> Next {
-        match next {
-            lock::Next::Nobody => Next::Nobody,
-            lock::Next::Others => Next::Others,
-            lock::Next::Local(to) => {
-                match self.queue.get(to).and_then(|ticket| ticket.waiter.offer.clone()) {
-                    Some(claim) => Next::Local((to, claim)),
-                    None => Next::Nobody,
-                }
-            }
-        }
-    }
-
     fn end_level(
         &mut self,
         hold: &Arc<Hold>,
         level: Option<u64>,
-        may_stay: impl FnOnce(&Arc<Hold>, &HoldState<Arc<Hold>>) -> Option<bool>,
+        may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<End> {
         let at = self.at(now);
-        let lock::End { left, then, is_guards, may_cache } =
-            self.machine.end(hold.serial(), level, |own| may_stay(hold, own), at)?;
-        if is_guards {
+        let end = self.machine.end(hold.serial(), level, may_stay, at)?;
+        if end.is_guards {
             hold.note_spent_guard();
         }
-        let then = match then {
-            lock::Then::StillHeld => lock::Then::StillHeld,
-            lock::Then::Cached(outcome) => lock::Then::Cached(outcome),
-            lock::Then::Leaves(next) => lock::Then::Leaves(self.promised(next)),
-            lock::Then::Over => lock::Then::Over,
-        };
-        Some(End { left, then, is_guards, may_cache })
+        Some(end)
     }
 
     pub(crate) fn forget_if_unused(&mut self) {
@@ -336,7 +350,9 @@ impl Drop for LocalLock {
         if is_forked() {
             return; // another thread of the parent may have had the mutex
         }
-        let mut locks = self.locks.lock();
+        let look_at = self.state().look_at;
+        self.locks.timer_table.lock().remove(self, look_at);
+        let mut locks = self.locks.by_key.lock();
         // Another entry may have been made for the lock meanwhile.
         if locks.get(&self.key).is_some_and(|local| local.strong_count() == 0) {
             locks.remove(&self.key);
@@ -353,13 +369,6 @@ pub(crate) struct QueuePlace {
     has_left: bool,
 }
 
-/// The finding of a waiter that was about to sleep.
-pub(crate) struct Asleep {
-    pub(crate) is_head: bool,
-    /// Nothing has changed since the waiter looked, so it sleeps.
-    pub(crate) sleeps: bool,
-}
-
 impl QueuePlace {
     pub(crate) fn wait(&self) -> &Arc<Wait> {
         &self.wait
@@ -369,13 +378,11 @@ impl QueuePlace {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
     }
 
-    /// See [`LocalWaiter::note_sleeper`].
     pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
         let mut state = self.local.state();
         state.queue.get_mut(self.ticket).is_some_and(|ticket| ticket.waiter.note_sleeper(sleeper))
     }
 
-    /// See [`Machine::look`].
     pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
         let mut state = self.local.state();
         // Also if the releaser no longer waits for the outcome.
@@ -383,18 +390,16 @@ impl QueuePlace {
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }
 
-    /// See [`Machine::sleep`]. `offer`: the claim under which the lock can be handed to it.
-    pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Asleep {
+    /// See [`Machine::sleep`]. `offer`: the claim under which the lock can be handed to it. Returns whether it is
+    /// the head; `None`: something has changed since it looked.
+    pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
         let mut state = self.local.state();
-        let is_open = offer.is_some();
-        let sleeps = state.sleep(self.ticket, is_open, for_head);
-        let Some(ticket) = state.queue.get_mut(self.ticket) else {
-            return Asleep { is_head: false, sleeps };
-        };
-        if sleeps {
-            ticket.waiter.offer = offer;
+        if !state.sleep(self.ticket, offer.is_some(), for_head) {
+            return None;
         }
-        Asleep { is_head: ticket.is_head, sleeps }
+        let ticket = state.queue.get_mut(self.ticket)?;
+        ticket.waiter.offer = offer;
+        Some(ticket.is_head)
     }
 
     /// Whether something has changed since it looked.
@@ -410,8 +415,7 @@ impl QueuePlace {
         (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| ticket.waiter.handed.take()))
     }
 
-    /// See [`Machine::received`].
-    pub(crate) fn received(&self, is_refused: bool) -> Option<HoldState<Arc<Hold>>> {
+    pub(crate) fn received(&self, is_refused: bool) -> Option<State> {
         self.local.state().received(self.ticket, is_refused)
     }
 
@@ -422,7 +426,6 @@ impl QueuePlace {
         self.has_left = true;
     }
 
-    /// See [`Machine::takes_queue_place`].
     pub(crate) fn takes_queue_place(&self) -> bool {
         self.local.state().takes_queue_place()
     }
@@ -498,13 +501,13 @@ mod tests {
     }
 
     /// The end of the hold's last level, in a time slice in which its thread comes back at once.
-    fn end(local: &Arc<LocalLock>, hold: &Arc<Hold>) -> Then<Promise> {
+    fn end(local: &Arc<LocalLock>, hold: &Arc<Hold>) -> Then {
         let mut state = local.state();
         let at = state.at(at(0));
         state.caching.begin(2, at);
         state.caching.count_on_return();
         drop(state);
-        local.end(hold, None, |_, _| Some(true), at.now).unwrap().then
+        local.end(hold, None, |_| Some(true), at.now).unwrap().then
     }
 
     fn at(ms: u64) -> Moment {
@@ -517,7 +520,7 @@ mod tests {
         let hold = entered(&local);
         assert!(matches!(end(&local, &hold), Then::Cached(_)));
         local.state().take_out(hold.serial());
-        assert!(local.end(&hold, None, |_, _| Some(true), at(0)).is_none());
+        assert!(local.end(&hold, None, |_| Some(true), at(0)).is_none());
         assert!(local.give_back(None, at(0)).is_none());
     }
 
@@ -567,12 +570,38 @@ mod tests {
     }
 
     #[test]
+    fn the_timer_looks_when_the_first_hold_needs_that() {
+        let local = local();
+        let locks = Arc::clone(&local.locks);
+        let first = || locks.timer_table.lock().first().map(|(at, _)| at);
+        for (look, by) in [(9, 9), (5, 5), (7, 5)] {
+            local.look_by(&mut local.state(), at(look));
+            assert_eq!(first(), Some(at(by)));
+        }
+        assert!(local.locks.timer_table.lock().take_due(at(4), 1).is_empty());
+        assert_eq!(local.locks.timer_table.lock().take_due(at(5), 1).len(), 1);
+        let holds = [entered(&local), entered(&local)];
+        for (hold, look) in holds.iter().zip([8, 6]) {
+            hold.with(|own| own.look_at = at(look));
+        }
+        local.look_in_time();
+        assert_eq!(first(), Some(at(6)));
+        holds.iter().for_each(|hold| drop(local.state().take_out(hold.serial())));
+        assert_eq!(first(), Some(at(6)), "a hold that ends touches nothing");
+        local.look_in_time();
+        assert_eq!(first(), None);
+        local.look_by(&mut local.state(), at(1));
+        drop((holds, local));
+        assert!(locks.timer_table.lock().first().is_none(), "it has left with its last value");
+    }
+
+    #[test]
     fn removing_a_hold_leaves_the_others() {
         let local = local();
         let holds = [entered(&local), entered(&local)];
         local.state().take_out(holds[0].serial());
-        assert!(local.held_here(at(0)).is_some());
+        assert!(local.state().held_here(at(0)).is_some());
         local.state().take_out(holds[1].serial());
-        assert!(local.held_here(at(0)).is_none());
+        assert!(local.state().held_here(at(0)).is_none());
     }
 }

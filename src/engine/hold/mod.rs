@@ -1,14 +1,12 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
 //! `local_lock` is the lock in this process, with all that changes about its holds under one mutex, as the
-//! state machine of `engine/lock` has it. `phase` is what each look reads of that, `loss` who is notified of a
-//! loss.
+//! state machine of `engine/lock` has it. `phase` is what each look reads of that, `listeners` who is notified of
+//! a loss, and called when others want the lock.
 
-pub(crate) mod contention;
 pub(crate) mod grant;
-mod listeners;
+pub(crate) mod listeners;
 pub(crate) mod local_lock;
-mod loss;
 mod phase;
 mod renewal;
 
@@ -19,10 +17,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::engine::hold::contention::Contention;
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::listeners::Listeners;
-pub(crate) use crate::engine::hold::local_lock::{Found, LocalLock, LockState, Next, QueuePlace};
+pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace};
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
 use crate::engine::lock::{Handle, HoldState, Stage};
@@ -97,7 +94,8 @@ pub(crate) struct Hold {
     /// Something other than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
-    pub(crate) contention: Contention,
+    /// Others are to send the hold recalls, so the store may have more of the hold than its owner.
+    hears: AtomicBool,
 }
 
 static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -128,7 +126,7 @@ impl Hold {
             fence: grant.fence.map_or_else(OnceLock::new, OnceLock::from),
             has_spent_guard: AtomicBool::new(false),
             listeners: Listeners::default(),
-            contention: Contention::default(),
+            hears: AtomicBool::new(false),
         };
         let (hold, thread) = (Arc::new(hold), hold_thread);
         let number = hold.claim.owner.number();
@@ -142,8 +140,8 @@ impl Hold {
         self.serial
     }
 
-    /// Checks, or changes, the state. `None`: the lock has the hold no more.
-    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
+    /// `None`: the lock has the hold no more.
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
         self.local.state().state_of(self.serial).map(act)
     }
 
@@ -186,12 +184,10 @@ impl Hold {
         }
     }
 
-    /// For renewals and releases.
     pub(crate) fn claim(&self) -> Claim {
-        Claim { lease: self.renewed_lease(), hears: self.contention.hears(), ..self.claim.clone() }
+        Claim { lease: self.renewed_lease(), hears: self.hears(), ..self.claim.clone() }
     }
 
-    /// Whether a request about the hold may still arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.with(|state| state.is_in_doubt()).unwrap_or_default()
     }
@@ -204,12 +200,10 @@ impl Hold {
         self.bound.is_some()
     }
 
-    /// Whether the hold is a thread's, not that of a guard that may change threads.
     pub(crate) fn is_of_any_thread(&self) -> bool {
         matches!(self.holder, Holder::Thread { .. })
     }
 
-    /// Whether the holding thread has ended, so that nobody releases the lock.
     pub(crate) fn is_orphaned(&self) -> bool {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
     }
@@ -228,23 +222,7 @@ impl Hold {
         }
     }
 
-    /// Whether this call is the first to note the end of the holding thread.
-    pub(crate) fn note_abandoned(&self) -> bool {
-        self.is_first(|state| &mut state.is_abandoned)
-    }
-
-    /// Whether this call is the first to note that the owner of a write hold reads too. See
-    /// `Waiting::end_writing_in_time`.
-    pub(crate) fn note_reading(&self) -> bool {
-        self.is_first(|state| &mut state.is_read_beside)
-    }
-
-    /// Whether this call is the first to do what follows a loss.
-    pub(crate) fn note_lapsed(&self) -> bool {
-        self.is_first(|state| &mut state.has_lapsed)
-    }
-
-    fn is_first(&self, noted: impl FnOnce(&mut State) -> &mut bool) -> bool {
+    pub(crate) fn is_first(&self, noted: impl FnOnce(&mut State) -> &mut bool) -> bool {
         self.with(|state| !std::mem::replace(noted(state), true)).unwrap_or_default()
     }
 
@@ -262,9 +240,7 @@ impl Hold {
         }
     }
 
-    /// A request about this hold alone went without an answer, and may still come: the thread's next hold
-    /// must have another number. While this hold lives the thread keeps its number, so that a writer can
-    /// still take the read lock.
+    /// See `Machine::spend`.
     pub(crate) fn retire_owner_on_end(&self) {
         let mut state = self.local.state();
         match state.state_of(self.serial) {
@@ -282,22 +258,28 @@ impl Hold {
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
-        // Cached until a recall, the hold keeps its token, as with re-entries, and a renewal that is under
-        // way concerns this hold alone. So may a hold that a session bounds: `until` is the end of both.
-        let by_time_slice = self.may_be_cached && (is_dropped || state.asks_to_cache) && is_plain;
-        let until_recall = state.recallable.is_some();
-        let is_sound =
-            !state.renewal_has_failed && if until_recall { !state.is_spent } else { !state.is_in_doubt() };
-        ((until_recall || by_time_slice) && is_sound && is_nobodys).then_some(by_time_slice)
+        state.can_stay(self.may_be_cached && is_plain, is_dropped).filter(|_| is_nobodys)
     }
 
     pub(crate) fn is_until_recall(&self) -> bool {
         self.with(|state| state.recallable.is_some()).unwrap_or_default()
     }
 
-    /// From now on the hold is released with its last level.
     pub(crate) fn end_until_recall(&self) {
         self.with(|state| state.recallable = None);
+    }
+
+    /// Whether the hold did not hear of others before.
+    pub(crate) fn begin_hearing(&self) -> bool {
+        !self.hears.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn hears(&self) -> bool {
+        self.hears.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_wanted(&self, now: Moment) -> bool {
+        self.with(|state| state.hears.is_some_and(|hears| hears.is_wanted(now))).unwrap_or_default()
     }
 
     /// Whether no thread has the hold, or had it when its release or loss began.
@@ -305,7 +287,6 @@ impl Hold {
         self.phase.is_unused()
     }
 
-    /// The hold was cached, and is in use again, for a thread that asked at `since`.
     pub(super) fn begin_again(&self, since: Moment) {
         self.since.store(since.nanos(), Ordering::Relaxed);
     }
@@ -334,18 +315,12 @@ impl Hold {
         levels.unwrap_or_else(|| Some(Vec::new()))
     }
 
-    /// Ends a level; by default the innermost that no guard ends, or else the innermost. Returns how many are
-    /// left. `None`: no such level.
+    /// Ends a level, and returns how many are left. `None`: no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
-        self.with(|state| self.end_level_in(state, level))?
-    }
-
-    fn end_level_in(&self, state: &mut State, level: Option<u64>) -> Option<u32> {
-        let ended = state.levels.take(level)?;
-        if level.is_none() && ended.guarded {
-            self.note_spent_guard();
-        }
-        u32::try_from(state.levels.open.len()).ok()
+        self.with(|state| {
+            state.levels.take(level)?;
+            u32::try_from(state.levels.open.len()).ok()
+        })?
     }
 
     pub(super) fn note_spent_guard(&self) {
@@ -376,12 +351,10 @@ impl Hold {
         Duration::from_nanos(self.renewed_lease.load(Ordering::Relaxed))
     }
 
-    /// A renewal that is due this soon joins others, so that many holds make few rounds.
     pub(crate) fn slack(&self) -> Duration {
         renewal_slack(self.renewed_lease())
     }
 
-    /// The lease to ask for at `now`, without outlasting the ceiling.
     pub(crate) fn within_ceiling(&self, lease: Duration, now: Moment) -> Duration {
         match self.ceiling {
             Some(ceiling) => lease.min(ceiling.since(now)).max(SHORTEST_LEASE),
@@ -427,14 +400,7 @@ impl Hold {
         self.with(|state| state.levels.was_renewed).unwrap_or_default()
     }
 
-    /// The watchdog has the hold now, or no more; whether that is new.
-    pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
-        let set = |state: &mut State| std::mem::replace(&mut state.is_queued, is_queued) != is_queued;
-        self.with(set).unwrap_or_default()
-    }
-
-    /// Why the hold is lost by what is known at `now`. Changes nothing; two atomics are enough for a hold
-    /// that stands.
+    /// Changes nothing; two atomics are enough for a hold that stands.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
             return Some(reason);
@@ -448,7 +414,6 @@ impl Hold {
         Some(if self.is_at_ceiling() { LossReason::HeldTooLong } else { LossReason::Expired })
     }
 
-    /// The same, and whether the hold may soon be lost.
     pub(crate) fn standing(&self, now: Moment) -> Standing {
         if let Some(reason) = self.loss_at(now) {
             return Standing::Lost(reason);
@@ -476,14 +441,11 @@ impl Hold {
         self.phase.is_releasing()
     }
 
-    /// Whether it is neither lost nor being released.
     pub(crate) fn stands(&self, now: Moment) -> bool {
         !self.is_releasing() && self.loss_at(now).is_none()
     }
 
-    /// Begins the full release; `false`: the hold is lost, or another call releases it. A number under which
-    /// something may still come is not the thread's next one: a renewal under way would prolong the next
-    /// hold.
+    /// See `Machine::begin_return`.
     pub(crate) fn begin_release(&self) -> bool {
         self.local.state().begin_return(self.serial)
     }

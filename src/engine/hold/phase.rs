@@ -34,7 +34,6 @@ pub(crate) enum Standing {
 /// No thread has the hold: it is cached, or was when its release or loss began.
 const UNUSED: u8 = 0x10;
 
-/// Starts live. A loss is final.
 #[derive(Debug)]
 pub(super) struct Phase(AtomicU8);
 

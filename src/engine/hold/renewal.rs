@@ -15,12 +15,10 @@ impl Hold {
         })?
     }
 
-    /// The renewal was answered, or failed.
     pub(crate) fn end_renewal(&self) {
         self.with(|state| state.is_under_way = false);
     }
 
-    /// For tests: see [`renewal_in`](Self::renewal_in).
     #[cfg(test)]
     pub(super) fn renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| self.renewal_in(state, now))?
@@ -60,10 +58,6 @@ impl Hold {
     /// hold shares its key's time with Redisson's readers, whose renewals cut it to their own.
     fn needs_keepalive(&self, state: &State) -> bool {
         self.kind().shares_its_end() && state.levels.renewed == 0
-    }
-
-    pub(crate) fn note_keepalive(&self, sent: Moment) {
-        self.with(|state| state.kept_alive_at = sent);
     }
 
     pub(crate) fn note_failed_renewal(&self) {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::lock::{CacheTerms, Then, Wish};
+use crate::engine::lock::{CacheTerms, Found, Then, Wish};
 use crate::engine::registry::Registry;
 use crate::ident::{ClientId, ThreadMarker};
 use crate::task::TaskMarker;
@@ -60,7 +60,7 @@ fn cache(hold: &Arc<Hold>) {
     state.caching.begin(1, at);
     state.caching.count_on_return();
     drop(state);
-    assert!(matches!(hold.local.end(hold, None, |_, _| Some(true), at.now).unwrap().then, Then::Cached(_)));
+    assert!(matches!(hold.local.end(hold, None, |_| Some(true), at.now).unwrap().then, Then::Cached(_)));
     assert!(hold.is_cached());
 }
 
@@ -69,9 +69,9 @@ fn begin_again(hold: &Arc<Hold>, since: Moment, caches: bool) {
     assert!(matches!(find(hold, since, caches), Found::Cached(..)));
 }
 
-fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found {
+fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found<Arc<Hold>> {
     let Holder::Thread { id, .. } = hold.holder else { panic!("it is a thread's") };
-    hold.local.find(Some(id), Wish { caches, asks: true, waits: false }, |_, _| true, since)
+    hold.local.find(Some(id), Wish { caches, asks: true, waits: false }, |_, _| true, since).0
 }
 
 fn can_be_cached(hold: &Hold, is_dropped: bool) -> Option<bool> {
@@ -305,7 +305,7 @@ fn an_unrenewed_read_hold_keeps_its_own_end() {
     let hold = reading(Lease::Fixed(LEASE), start);
     assert_eq!(hold.due(), third);
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());
-    hold.note_keepalive(third);
+    hold.with(|own| own.kept_alive_at = third);
     assert_eq!(hold.due(), third.plus(LEASE / 3));
     assert_eq!(hold.until(), start.plus(window(LEASE)), "it is not prolonged");
 }
@@ -398,4 +398,38 @@ fn a_hold_keeps_its_first_fence() {
         hold.set_fence(fence);
     }
     assert_eq!(hold.fencing_token(), Some(FencingToken::new(7)));
+}
+
+/// How often a callback of the hold has run, after the calls that are under way.
+#[cfg(not(leasehold_shuttle))]
+fn called(calls: &AtomicU64, reporter: &Reporter) -> u64 {
+    let (sender, done) = crossbeam_channel::bounded(1);
+    reporter.run_later(move || sender.send(()).unwrap());
+    done.recv().unwrap();
+    calls.load(Ordering::SeqCst)
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[test]
+fn callbacks_run_for_a_hold_that_stands_and_one_at_a_time() {
+    let (time, reporter) = (ManualClock::new(), Reporter::new(None));
+    let (hold, clock) = (hold(Lease::Renewed, time.now()), Clock::Manual(time));
+    let (go_on, waits) = crossbeam_channel::unbounded::<()>();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let callback = move || {
+        waits.recv().unwrap_or_default();
+        counted.fetch_add(1, Ordering::SeqCst);
+    };
+    hold.on_contended(Arc::new(callback), &reporter);
+    for _ in 0..5 {
+        hold.call_back(&reporter, &clock);
+    }
+    drop(go_on);
+    assert_eq!(called(&calls, &reporter), 1, "a slow one is not called again meanwhile");
+    hold.call_back(&reporter, &clock);
+    assert_eq!(called(&calls, &reporter), 2);
+    assert!(hold.begin_release());
+    hold.call_back(&reporter, &clock);
+    assert_eq!(called(&calls, &reporter), 2, "it is over");
 }

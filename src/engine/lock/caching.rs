@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
-use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, TicketId, Waits};
+use crate::engine::lock::hearing::Hears;
+use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, Waits};
+use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
 /// A hold that is cached for a time slice is released after this without a user.
@@ -20,7 +22,6 @@ pub(crate) const UNUSED: Duration = Duration::from_millis(500);
 
 pub(crate) const LONGEST_CHECK_GAP: Duration = Duration::from_millis(500);
 
-/// The times and limits of a lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     /// The most hand-offs, and the longest time of them, before other processes get the lock. More makes the
@@ -38,7 +39,6 @@ pub(crate) struct Rules {
     /// A thread that asks again within this reacquires at once.
     pub(crate) at_once: Duration,
     pub(crate) idle: Duration,
-    /// From this score on a hold is cached.
     pub(crate) least_score: u8,
     /// A longer pause in a time slice means that the thread was descheduled.
     pub(crate) stall: Duration,
@@ -79,7 +79,6 @@ pub(super) const LATE: u8 = 4;
 /// The facts behind decisions about a cached hold. Its [`Stage`] says which hold is cached, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Caching {
-    /// The end of the present time slice, if there is one.
     pub(super) ends: Option<Moment>,
     /// Since when the present thread has the lock.
     pub(super) began: Moment,
@@ -92,17 +91,13 @@ pub(crate) struct Caching {
     missed: Duration,
     pub(super) recalled: Option<Moment>,
     pub(super) paused_until: Option<Moment>,
-    is_watched: bool,
     /// This client has, or had, a time slice or a hold that may stay until a recall.
-    pub(super) may_cache: bool,
+    pub(crate) may_cache: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheOutcome {
-    /// Cached for the time slice. `is_new`: the keeper does not watch this lock yet.
-    ForTimeSlice {
-        is_new: bool,
-    },
+    ForTimeSlice,
     UntilRecall,
 }
 
@@ -110,9 +105,13 @@ pub(crate) enum CacheOutcome {
 pub(crate) enum Watched<H> {
     /// Nobody uses the cached hold, or others want it: release it.
     Idle,
-    /// Ask the store whether others want this one.
-    Check(H),
-    Until(Moment),
+    /// Look again then. The store is asked whether others want `checks`, and others want `calls`, which hear of
+    /// that.
+    Until {
+        next: Moment,
+        checks: Vec<H>,
+        calls: Vec<H>,
+    },
     Over,
 }
 
@@ -137,7 +136,6 @@ impl Default for Caching {
             missed: Duration::ZERO,
             recalled: None,
             paused_until: None,
-            is_watched: false,
             may_cache: false,
         }
     }
@@ -179,7 +177,6 @@ impl Caching {
         self.score = MOST;
     }
 
-    /// Another thread here gets the lock, with the rest of the slice.
     pub(super) fn pass_on(&mut self, now: Moment) {
         (self.began, self.last) = (now, now);
     }
@@ -201,14 +198,6 @@ impl Caching {
         at.recalls.filter(|_| !is_paused)
     }
 
-    /// A hold was granted that may stay until a recall. Returns whether the keeper does not watch this lock
-    /// yet.
-    pub(super) fn grant(&mut self) -> bool {
-        self.may_cache = true;
-        self.begin_watch()
-    }
-
-    /// Whether others want the hold; notes a new recall.
     fn is_wanted<H>(&mut self, own: &mut HoldState<H>, at: At<'_>) -> bool {
         match &mut own.recallable {
             None => false,
@@ -230,11 +219,6 @@ impl Caching {
         if last.is_some_and(|last| at.now.since(last) < at.rules.soon) {
             self.paused_until = Some(at.now.plus(at.rules.pause));
         }
-    }
-
-    /// Returns whether nobody has watched this lock up to now.
-    fn begin_watch(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_watched, true)
     }
 }
 
@@ -266,12 +250,11 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             return None;
         }
         own.set(Stage::Cached(CachedFor::TimeSlice));
-        Some(CacheOutcome::ForTimeSlice { is_new: caching.begin_watch() })
+        Some(CacheOutcome::ForTimeSlice)
     }
 
-    /// Has the hold be in use again that is cached for this thread, for a call that would cache it until a
-    /// recall (`caches`) or not. In its time slice the hold is used again although others want it. Returns
-    /// the level; `None`: the hold is to be released.
+    /// For a call that would cache the hold until a recall (`caches`) or not. In its time slice the hold is
+    /// used again although others want it. Returns the level; `None`: the hold is to be released.
     pub(super) fn reuse(
         &mut self,
         serial: u64,
@@ -303,21 +286,15 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(own.levels.add(Lease::Renewed))
     }
 
-    /// Begins the release of the cached hold, of this thread or of any. As [`begin_release`] says.
-    ///
-    /// [`begin_release`]: Machine::begin_release
-    pub(crate) fn give_back(
-        &mut self,
-        thread: Option<u64>,
-        at: At<'_>,
-    ) -> Option<(H, Option<Next<TicketId>>)> {
+    /// As [`begin_release`](Machine::begin_release).
+    pub(crate) fn give_back(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
         let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
         let hold = self.holds.iter().find(is_meant)?.hold.clone();
         let next = self.begin_release(hold.serial(), at);
         Some((hold, next))
     }
 
-    /// Whether a hold is cached, of this thread or of any.
+    /// Of this thread or of any.
     pub(crate) fn caches(&self, thread: Option<u64>) -> bool {
         self.holds.iter().any(|own| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread)))
     }
@@ -326,9 +303,25 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().any(HoldState::is_cached_until_recall)
     }
 
-    /// Others want this hold. If no thread uses it, its release begins.
-    pub(crate) fn note_wanted(&mut self, serial: u64, at: At<'_>) -> Option<(H, Option<Next<TicketId>>)> {
+    /// From now on the hold hears of others.
+    pub(crate) fn hear(&mut self, serial: u64, now: Moment) {
+        self.state_of(serial).into_iter().for_each(|own| own.hears = Some(Hears::new(now)));
+    }
+
+    /// The store's answer to a check. If others want a hold that no thread uses, its release begins.
+    pub(crate) fn note_checked(
+        &mut self,
+        serial: u64,
+        answer: CachedCheck,
+        at: At<'_>,
+    ) -> Option<(H, Option<Next>)> {
         let own = self.state_of(serial)?;
+        if let Some(hears) = &mut own.hears {
+            hears.note(answer, at.now);
+        }
+        if answer == CachedCheck::Stays {
+            return None;
+        }
         let is_idle = own.is_cached_until_recall();
         let is_news =
             own.recallable.as_mut().is_some_and(|cached| !std::mem::replace(&mut cached.is_wanted, true));
@@ -338,53 +331,56 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if is_idle { self.give_back(None, at) } else { None }
     }
 
-    /// The keeper's task for this lock, and when the keeper is to look again.
-    pub(crate) fn watch(&mut self, at: At<'_>) -> Watched<H> {
+    /// The keeper's task for this lock. `is_deaf`: no recall will be heard; `is_waited_for`: a thread of this
+    /// client waits for a lock whose holds hear of others.
+    pub(crate) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let now = at.now;
-        let mut is_cached = false;
-        let mut next = Moment::NEVER;
+        let (mut checks, mut calls, mut next) = (Vec::new(), Vec::new(), Moment::NEVER);
+        let (mut in_slice, mut is_idle) = (false, false);
         for own in holds.iter_mut().filter(|own| own.is_live()) {
             let is_wanted = caching.is_wanted(own, at);
-            let idle_until = match own.stage {
-                Stage::Cached(CachedFor::UntilRecall(since)) => Some(since.plus(at.rules.unused)),
-                _ => None,
-            };
-            if idle_until.is_some_and(|until| is_wanted || now >= until) {
-                return Watched::Idle;
+            if let Stage::Cached(CachedFor::UntilRecall(since)) = own.stage {
+                let until = since.plus(at.rules.unused);
+                if is_wanted || now >= until {
+                    return Watched::Idle;
+                }
+                next = next.min(until);
+                is_idle = true;
             }
+            in_slice |= own.stage == Stage::Cached(CachedFor::TimeSlice);
             if let Some(recallable) = &mut own.recallable {
                 // A check may come up to a quarter of its gap early, so that many holds share one:
                 // otherwise ten thousand holds would be scanned at each one's time.
                 if now.plus(recallable.gap / 4) >= recallable.next_check {
                     recallable.gap = (recallable.gap * 2).min(at.rules.longest_check_gap);
                     recallable.next_check = now.plus(recallable.gap);
-                    return Watched::Check(own.hold.clone());
+                    checks.push(own.hold.clone());
                 }
-                next = idle_until.map_or(recallable.next_check, |until| until.min(recallable.next_check));
+                next = next.min(recallable.next_check);
             }
-            if idle_until.is_some() {
-                return Watched::Until(next);
-            }
-            if own.is_cached() {
-                is_cached = true;
+            if let Some(hears) = &mut own.hears {
+                let (is_due, is_called, look) = hears.watch(at, is_deaf, is_waited_for);
+                checks.extend(is_due.then(|| own.hold.clone()));
+                calls.extend(is_called.then(|| own.hold.clone()));
+                next = next.min(look);
             }
         }
         // A hold that others have recalled is cached for a time slice only.
         let until = caching.last.plus(at.rules.idle);
-        match (is_cached, caching.ends) {
-            (true, Some(ends)) if now < until.min(ends) => Watched::Until(until.min(ends).min(next)),
+        match (in_slice, caching.ends) {
+            _ if is_idle => {}
+            (true, Some(ends)) if now < until.min(ends) => next = next.min(until).min(ends),
             (true, _) => {
-                caching.dropped = None;
-                caching.note_absence();
-                Watched::Idle
+                if caching.dropped.take().is_some() {
+                    caching.note_absence();
+                }
+                return Watched::Idle;
             }
-            (_, Some(ends)) if now < ends => Watched::Until(now.plus(at.rules.idle).min(next)),
-            _ if next < Moment::NEVER => Watched::Until(next),
-            _ => {
-                caching.is_watched = false;
-                Watched::Over
-            }
+            (_, Some(ends)) if now < ends => next = next.min(now.plus(at.rules.idle)),
+            _ if next < Moment::NEVER => {}
+            _ => return Watched::Over,
         }
+        Watched::Until { next, checks, calls }
     }
 }

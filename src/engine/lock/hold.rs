@@ -2,19 +2,22 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{At, Handle, TicketId};
 use crate::time::{Lease, Moment};
 
 /// The place of a hold. A hold that its lock does not have is free in the store, or left to a clean-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
-    /// A thread, or a guard, has levels of the hold.
     Held,
     /// No thread has the hold, and its own may take it again.
     Cached(CachedFor),
     /// A request moves the lock to the number of a waiter. The waiter reads the answer once the request is
     /// `sent`, and may not leave before.
-    HandingOff { to: TicketId, sent: bool },
+    HandingOff {
+        to: TicketId,
+        sent: bool,
+    },
     /// The release goes before whatever this process asks next: the hold stays until the release was sent, or
     /// answered if the releaser waits for that.
     Returning,
@@ -29,7 +32,6 @@ pub(crate) enum CachedFor {
     UntilRecall(Moment),
 }
 
-/// On what terms a grant may be cached until a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheTerms {
     /// The recalls that had come before the lock was asked for.
@@ -38,7 +40,6 @@ pub(crate) struct CacheTerms {
     pub(crate) is_wanted: bool,
 }
 
-/// That a hold, in use or cached, stays until a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Recallable {
     pub(crate) heard: u64,
@@ -60,30 +61,25 @@ pub(crate) struct HoldState<H> {
     /// When the store was last asked to keep the hold; see `needs_keepalive`.
     pub(crate) kept_alive_at: Moment,
     pub(crate) renewal_has_failed: bool,
-    /// A renewal is under way.
     pub(crate) is_under_way: bool,
-    /// The watchdog will renew the hold next.
     pub(crate) is_queued: bool,
     /// A request under the hold's number may still arrive; see `spend`.
     pub(crate) is_spent: bool,
-    /// The owner reads as well; see `note_reading`.
+    /// The owner reads as well; see `Waiting::end_writing_in_time`.
     pub(crate) is_read_beside: bool,
-    /// The end of the holding thread was reported.
     pub(crate) is_abandoned: bool,
     /// The steps after a loss have been done; see `timer.rs`.
     pub(crate) has_lapsed: bool,
-    /// The call of the present use asked for caching.
     pub(crate) asks_to_cache: bool,
     /// Cached until a recall, and renewed meanwhile without a level.
     pub(crate) recallable: Option<Recallable>,
-    /// The thread that acquires more locks together with this one.
+    pub(crate) hears: Option<Hears>,
     pub(crate) acquires_more: Option<u64>,
-    /// Changed under the timer queue's mutex too.
-    pub(crate) slot: TimerSlot,
+    pub(crate) look_at: Moment,
 }
 
 impl<H: Handle> HoldState<H> {
-    /// A grant whose request was sent at `sent`, without a level.
+    /// Without a level.
     pub(crate) fn new(hold: H, thread: Option<u64>, number: u64, sent: Moment, until: Moment) -> Self {
         HoldState {
             hold,
@@ -102,12 +98,12 @@ impl<H: Handle> HoldState<H> {
             has_lapsed: false,
             asks_to_cache: false,
             recallable: None,
+            hears: None,
             acquires_more: None,
-            slot: TimerSlot::Out,
+            look_at: Moment::NEVER,
         }
     }
 
-    /// Whether a request about the hold may still arrive.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.is_spent || self.is_under_way
     }
@@ -138,6 +134,17 @@ impl<H: Handle> HoldState<H> {
         self.hold.publish(stage);
     }
 
+    /// Whether the hold can be cached after its last level, which a guard has ended if it `is_dropped`. `Some`:
+    /// whether for a time slice too, where that `has_slices`. Cached until a recall, the hold keeps its token, as
+    /// with re-entries, and a renewal that is under way concerns this hold alone.
+    pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
+        let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
+        let until_recall = self.recallable.is_some();
+        let is_sound =
+            !self.renewal_has_failed && if until_recall { !self.is_spent } else { !self.is_in_doubt() };
+        ((until_recall || by_time_slice) && is_sound).then_some(by_time_slice)
+    }
+
     /// A request about the hold was confirmed, at `now`, by which it lasts until `until`. Never shortens the
     /// window. `false`: the window had ended, and may have been seen to end.
     pub(crate) fn confirm(&mut self, until: Moment, now: Moment) -> bool {
@@ -154,29 +161,10 @@ impl<H: Handle> HoldState<H> {
         self.is_under_way
     }
 
-    /// Caching until a recall, from a grant at `now`.
     pub(crate) fn until_recall(&mut self, terms: CacheTerms, at: At<'_>) {
         let CacheTerms { heard, is_wanted } = terms;
         let gap = at.rules.first_check;
         self.recallable = Some(Recallable { heard, is_wanted, next_check: at.now.plus(gap), gap });
-    }
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum TimerSlot {
-    #[default]
-    Out,
-    Renewal(Moment),
-    /// The window, or the thread, may have ended by then.
-    Check(Moment),
-}
-
-impl TimerSlot {
-    pub(crate) fn moment(self) -> Moment {
-        match self {
-            TimerSlot::Out => Moment::NEVER,
-            TimerSlot::Renewal(at) | TimerSlot::Check(at) => at,
-        }
     }
 }
 

@@ -19,6 +19,7 @@
 //! machines and a store.
 
 pub(crate) mod caching;
+mod hearing;
 mod hold;
 mod queue;
 mod retired;
@@ -28,7 +29,7 @@ mod tests;
 use std::fmt::Debug;
 
 pub(crate) use crate::engine::lock::caching::{CacheOutcome, Caching, Reuse, Rules, Watched};
-pub(crate) use crate::engine::lock::hold::{CacheTerms, CachedFor, HoldState, Stage, TimerSlot};
+pub(crate) use crate::engine::lock::hold::{CacheTerms, CachedFor, HoldState, Stage};
 pub(crate) use crate::engine::lock::queue::{Queue, Ticket, TicketId};
 pub(crate) use crate::engine::lock::retired::Retired;
 use crate::observe::LossReason;
@@ -37,7 +38,6 @@ use crate::time::Moment;
 
 /// A hold, as its threads have it: the machine publishes there what they look at without the mutex.
 pub(crate) trait Handle: Clone + Debug {
-    /// The order of the holds of a lock.
     fn serial(&self) -> u64;
 
     /// Has the thread use another owner number for its next hold. `false`: no thread would use this one.
@@ -51,12 +51,10 @@ pub(crate) trait Handle: Clone + Debug {
     fn session_ends(&self) -> Moment;
 }
 
-/// A waiter, as the machine knows it.
 pub(crate) trait Waits {
     fn wake(&mut self);
 }
 
-/// The facts that are read under the mutex, for an event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At<'a> {
     pub(crate) now: Moment,
@@ -87,93 +85,69 @@ pub(crate) struct LocalHandoffs {
     pub(super) began: Option<Moment>,
 }
 
-/// The next owner of a lock whose last level has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next<T> {
-    /// No thread here sleeps for it.
+pub(crate) enum Next {
     Nobody,
     /// A thread does, but others' processes come first.
     Others,
-    /// This waiter has been promised the lock.
-    Local(T),
+    Local(TicketId),
 }
 
-/// The end of a level.
 #[derive(Debug)]
-pub(crate) struct End<T> {
-    /// How many levels are left.
+pub(crate) struct End {
     pub(crate) left: u32,
-    pub(crate) then: Then<T>,
-    /// A guard would have ended the level.
+    pub(crate) then: Then,
     pub(crate) is_guards: bool,
-    /// This client may cache holds of the lock.
     pub(crate) may_cache: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then<T> {
-    /// Other levels are left.
+pub(crate) enum Then {
     StillHeld,
     Cached(CacheOutcome),
-    /// The release has begun.
-    Leaves(Next<T>),
+    Leaves(Next),
     /// The hold is lost, or its time is over.
     Over,
 }
 
-/// The wishes of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
-    /// It would cache the hold until a recall.
     pub(crate) caches: bool,
-    /// It asks at once if the lock is uncontended.
     pub(crate) asks: bool,
-    /// It waits if the lock is busy.
     pub(crate) waits: bool,
 }
 
-/// How a thread that wants the lock finds it here.
 #[derive(Debug)]
-pub(crate) enum Found<H, T, P> {
-    /// This thread's hold, live or lost.
+pub(crate) enum Found<H> {
     Own(H),
-    /// This thread's cached hold, in use again, with a level.
     Cached(H, u64),
     /// The same, but its release has begun: others want it, or this call asks for something else. `None`: it
     /// is lost.
-    Stale(H, Option<Next<T>>),
+    Stale(H, Option<Next>),
     /// Another thread is releasing that one. This thread's own request could arrive before the release, which
     /// would then free the new grant; and the lock could be handed from the owner to itself. So it asks under
     /// another number.
     Leaving,
     /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
     /// the head of the queue if it would wait.
-    Uncontended(P),
-    /// Anything else.
+    Uncontended,
     Used,
 }
 
-/// The next step of a waiter that looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The lock is on its way to the waiter.
     Receive,
-    /// Another waiter asks.
     Behind,
-    /// A hand-off to another waiter is to be settled first.
     OnItsWay,
-    /// A hold of this process stands until then.
     HeldHere(Moment),
     Free,
 }
 
-/// The state that a waiter finds when it goes on for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Withdrawn {
     Free,
     /// A releaser has promised the lock and is sending the request: look again when woken.
     Promised,
-    /// The lock is on its way.
     Given,
 }
 
@@ -197,14 +171,12 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.get_mut(at)
     }
 
-    /// The hold of a thread, live or lost.
+    /// Live or lost.
     pub(crate) fn of_thread(&self, thread: u64) -> Option<&H> {
         let is_own =
             |own: &&HoldState<H>| own.is_of(thread) && matches!(own.stage, Stage::Held | Stage::Lost);
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
-
-    // ---- acquiring
 
     /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
     /// `may_use`: whether the call can use a cached hold again.
@@ -214,7 +186,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         wish: Wish,
         may_use: impl FnOnce(&H, Reuse) -> bool,
         at: At<'_>,
-    ) -> Found<H, TicketId, ()> {
+    ) -> Found<H> {
         if let Some(thread) = thread {
             self.caching.note_asked(thread, at);
             if let Some(hold) = self.of_thread(thread) {
@@ -235,10 +207,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
                 return Found::Leaving;
             }
         }
-        if wish.asks && self.is_uncontended(at) { Found::Uncontended(()) } else { Found::Used }
+        if wish.asks && self.is_uncontended(at) { Found::Uncontended } else { Found::Used }
     }
 
-    /// Whether nobody here has the lock or wants it, and no other process wanted it a moment ago.
     pub(crate) fn is_uncontended(&self, at: At<'_>) -> bool {
         self.holds.is_empty() && self.queue.is_empty() && !self.is_contended(at)
     }
@@ -247,7 +218,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended)
     }
 
-    /// The waiter to which the lock is handed, and whether the request was sent.
+    /// To whom, and whether the request was sent.
     fn handing(&self) -> Option<(TicketId, bool)> {
         self.holds.iter().find_map(|own| match own.stage {
             Stage::HandingOff { to, sent } => Some((to, sent)),
@@ -255,7 +226,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         })
     }
 
-    /// Until when any hold of this process stands.
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
         // A lock on its way to a waiter here counts as held here. Until the hand-off is settled nothing
         // may be requested under the releaser's number.
@@ -321,27 +291,27 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread: they make
-    /// room, and their guards still know them. `true`: the keeper is to watch the lock from now on.
+    /// room, and their guards still know them.
     pub(crate) fn enter(
         &mut self,
         mut own: HoldState<H>,
         terms: Option<CacheTerms>,
         at: At<'_>,
-    ) -> (Vec<HoldState<H>>, bool) {
+    ) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {
             thread.is_some_and(|thread| other.is_of(thread))
                 && matches!(other.stage, Stage::Held | Stage::Lost)
         };
         let lost = self.holds.extract_if(.., makes_room).collect();
-        let is_new = terms.is_some_and(|terms| {
+        if let Some(terms) = terms {
             own.until_recall(terms, at);
-            self.caching.grant()
-        });
+            self.caching.may_cache = true;
+        }
         let serial = own.hold.serial();
         let place = self.holds.partition_point(|other| other.hold.serial() < serial);
         self.holds.insert(place, own);
-        (lost, is_new)
+        lost
     }
 
     /// The waiter has read the answer of the hand-off to it, and acted on it. Returns the hold that is over
@@ -361,15 +331,13 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         over
     }
 
-    /// The waiter leaves. Returns it, and a hold on its way to it that it has not received.
+    /// Returns also a hold on its way to the waiter that it has not received.
     pub(crate) fn leave(&mut self, id: TicketId) -> (Option<Ticket<W>>, Option<HoldState<H>>) {
         let over = if self.handing() == Some((id, true)) { self.received(id, false) } else { None };
         let left = self.queue.leave(id);
         self.forget_if_unused();
         (left, over)
     }
-
-    // ---- releasing
 
     /// Ends a level; by default the innermost that no guard ends, or else the innermost. With the last level
     /// the hold is cached if it `may_stay`, or its release begins. `None`: no such level. `may_stay` is
@@ -380,7 +348,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         level: Option<u64>,
         may_stay: impl FnOnce(&HoldState<H>) -> Option<bool>,
         at: At<'_>,
-    ) -> Option<End<TicketId>> {
+    ) -> Option<End> {
         let may_cache = self.caching.may_cache;
         let own = self.state_of(serial)?;
         let ended = own.levels.take(level)?;
@@ -397,8 +365,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         end(self.begin_release(serial, at).map_or(Then::Over, Then::Leaves))
     }
 
-    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next waiter.
-    pub(crate) fn begin_release(&mut self, serial: u64, at: At<'_>) -> Option<Next<TicketId>> {
+    pub(crate) fn begin_release(&mut self, serial: u64, at: At<'_>) -> Option<Next> {
         if self.state_of(serial)?.is_over(at.now) || !self.begin_return(serial) {
             return None;
         }
@@ -423,7 +390,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Promises the lock to the head of the queue, if it sleeps and other processes do not come first.
-    pub(crate) fn promise(&mut self, at: At<'_>) -> Next<TicketId> {
+    pub(crate) fn promise(&mut self, at: At<'_>) -> Next {
         let is_handing = self.handing().is_some();
         let Machine { queue, local_handoffs, caching, .. } = self;
         let Some(head) = queue.head() else { return Next::Nobody };
@@ -454,7 +421,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(&mut ticket.waiter)
     }
 
-    /// The hand-off could not be sent: the hold is released instead.
     pub(crate) fn not_sent(&mut self, serial: u64) {
         let Some(own) = self.state_of(serial) else { return };
         if let Stage::HandingOff { to, .. } = own.stage {
@@ -484,21 +450,17 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(self.holds.remove(at))
     }
 
-    /// A hold ended by a true release that notified `others`.
     pub(crate) fn note_released(&mut self, others: Others, now: Moment) {
         self.local_handoffs = LocalHandoffs::default();
         self.contended = (others != Others::Nobody).then_some((now, others));
     }
 
-    /// Forgets what concerns only holders and waiters, if there are none.
     pub(crate) fn forget_if_unused(&mut self) {
         if self.queue.is_empty() && self.holds.is_empty() {
             self.caching.end();
             (self.local_handoffs, self.queued) = (LocalHandoffs::default(), false);
         }
     }
-
-    // ---- losing
 
     /// The client ends: all holds, under whose numbers none follows if they are in doubt, of whichever client. A
     /// lock on its way to a waiter here stays until the waiter has received it, and gives it back.
@@ -543,7 +505,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// No hold follows under the number of this one.
     pub(crate) fn retire(&mut self, serial: u64) {
         if let Some(own) = self.state_of(serial)
             && own.hold.retire()

@@ -8,16 +8,13 @@ use std::collections::VecDeque;
 
 use crate::engine::lock::Waits;
 
-/// A place in the queue of its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct TicketId(pub(crate) u64);
 
-/// A waiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket<W> {
     pub(crate) id: TicketId,
     pub(crate) waiter: W,
-    /// Asks at a pace of its own.
     spins: bool,
     /// The first of those who spin, or of those who do not.
     pub(crate) is_head: bool,
@@ -40,7 +37,6 @@ impl<W: Waits> Ticket<W> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Queue<W> {
     tickets: VecDeque<Ticket<W>>,
-    /// How many of them spin: mostly none.
     spinning: usize,
 }
 
@@ -113,7 +109,6 @@ impl<W: Waits> Queue<W> {
         }
     }
 
-    /// A hand-off is settled.
     pub(super) fn tell_followers(&mut self) {
         for ticket in self.tickets.iter_mut().filter(|ticket| ticket.follows) {
             ticket.follows = false;

@@ -1,10 +1,10 @@
 //! The threads that wait and hold something, from the registry.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::Registry;
+use super::{Registry, shown};
+use crate::directory::LockUse;
 use crate::engine::deadlock::graph::{Thread, Wait};
 use crate::engine::hold::Hold;
 use crate::engine::hold::State;
@@ -80,18 +80,8 @@ impl Registry {
                     continue;
                 }
                 holding.extend(waiter);
-                let name = hold.holder.thread();
-                holds.push(OwnHold {
-                    key: key.name.key().to_owned(),
-                    family: key.family,
-                    number: hold.owner().number(),
-                    thread,
-                    taker,
-                    thread_name: name.as_ref().map_or("", |thread| thread.name()).into(),
-                    since: hold.since(),
-                    leads: hold.leads,
-                    ends: !hold.is_renewed_in(state),
-                });
+                let shown = LockUse { by: thread, taker, ..shown(key, state, now) };
+                holds.push(OwnHold { family: key.family, shown });
             }
         }
         let waits =
@@ -102,18 +92,16 @@ impl Registry {
             let Sleeper { number, kind, takes_again, writers_first, since, .. } = *one;
             let (thread, key) = (Thread { client, id: one.thread.id() }, key.name.key().to_owned());
             let wait = Wait { thread, id, key, kind, number, at_ms, takes_again, writers_first };
-            OwnWait { wait, thread_name: one.thread.name().into(), since, known: Arc::clone(known) }
+            OwnWait::new(wait, one.thread.name(), now.since(since), known)
         });
         Stuck { waits: waits.collect(), holds, under: under.to_vec(), next }
     }
 }
 
-/// Whether the lock is half of a read-write lock.
 fn is_half(key: &LockKey) -> bool {
     matches!(key.family, Family::Read | Family::Write)
 }
 
-/// Whether it is held, and not about to be released.
 fn stands(hold: &Hold, now: Moment) -> bool {
     !hold.is_cached() && !hold.is_releasing() && hold.loss_at(now).is_none()
 }

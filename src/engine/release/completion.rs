@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::calls::Call;
 use crate::engine::core::Core;
 use crate::engine::handoff::ReleaseOutcome;
-use crate::engine::hold::local_lock::Promise;
-use crate::engine::hold::{Hold, Next};
-use crate::engine::lock::Then;
+use crate::engine::hold::Hold;
+use crate::engine::lock::{Next, Then};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
@@ -19,7 +17,7 @@ impl Core {
     /// Whom the lock goes to next. `None`: the hold does not stand at `now`. If this was the last level, the
     /// hold is taken out then, and nothing is sent; what may remain of a lease that we count as ended 1 %
     /// early is left to the watchdog.
-    pub(crate) fn still_held(&self, hold: &Arc<Hold>, then: Then<Promise>, now: Moment) -> Option<Next> {
+    pub(crate) fn still_held(&self, hold: &Arc<Hold>, then: Then, now: Moment) -> Option<Next> {
         match then {
             Then::StillHeld => hold.is_live(now, &self.reporter).then_some(Next::Others),
             Then::Leaves(next) => Some(next),
@@ -27,7 +25,6 @@ impl Core {
         }
     }
 
-    /// The same of a hold whose last level has ended, and whose release has begun if `next` says so.
     pub(crate) fn leaves(&self, hold: &Arc<Hold>, next: Option<Next>, now: Moment) -> Option<Next> {
         if next.is_none() {
             hold.is_live(now, &self.reporter); // records the loss
@@ -44,14 +41,19 @@ impl Core {
     }
 
     /// Sends the release of a hold whose releaser has gone on; the thread that reads the outcome settles it.
-    /// `call` lasts until then.
-    pub(crate) fn release_later(self: &Arc<Core>, hold: &Arc<Hold>, begun: Moment, call: Call) {
+    /// `calls` last until then.
+    pub(crate) fn release_later(
+        self: &Arc<Core>,
+        hold: &Arc<Hold>,
+        begun: Moment,
+        calls: impl Send + 'static,
+    ) {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         let done = Sink::new(move |answer: Answer<Release>| {
             let failure = answer.as_ref().err().map(Failure::error);
             core.reporter.observe_request("release", begun, &core.clock, failure);
             core.settle(&ended, ReleaseOutcome::of_release(answer));
-            drop(call);
+            drop(calls);
         });
         self.store.release_later(
             &hold.claim(),
@@ -92,7 +94,6 @@ impl Core {
         }
     }
 
-    /// On the calling thread.
     pub(crate) fn report_released(&self, hold: &Hold, held: Duration) {
         let (name, kind, owner) = (hold.name().given(), hold.kind().label(), hold.owner());
         let span = hold.span.end("released");
@@ -138,12 +139,9 @@ impl Core {
         self.clean_up_from(ends, hold.claim(), hold.until());
     }
 
-    /// Returns how long the hold lasted.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
-        let now = self.clock.now();
-        self.registry.note_released(hold, others, now);
-        hold.forget_listeners(&self.reporter);
-        now.since(hold.since())
+        self.registry.note_released(hold, others, self.clock.now());
+        self.note_ended(hold)
     }
 
     /// Returns how long the hold lasted.

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::engine::calls::Call;
 use crate::engine::core::Core;
 use crate::engine::handoff::{HandoffResult, PendingHandoff, ReleaseOutcome, Releaser};
 use crate::engine::hold::Hold;
-use crate::engine::hold::Next;
+use crate::engine::lock::Next;
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::Failure;
+use crate::seam::{Claim, Failure};
 use crate::time::Moment;
 
 impl Engine {
-    /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is
-    /// next, or it could not be sent.
+    /// `None`: nobody is next, or the hand-off could not be sent.
     pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
         let Next::Local(_) = next else { return None };
         let result = HandoffResult::default();
@@ -22,7 +20,6 @@ impl Engine {
         is_sent.then(|| self.wait_for_handoff(&result))
     }
 
-    /// Waits for the outcome of a hand-off, which the next owner reads.
     pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
         // The thread that reads the answer gives up after a command time-out. After twice that it has lost
         // its processor.
@@ -54,7 +51,6 @@ impl Engine {
                 return Ok(());
             }
             ReleaseOutcome::Lost => Ok(None),
-            // The store still has the old owner as the holder, so the lock is released instead.
             ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
             ReleaseOutcome::Unknown(error) => {
                 self.send_release(hold, 0, give_up, Some(Err(Failure::Unknown(error))))
@@ -74,11 +70,13 @@ impl Core {
         sent: Moment,
         releaser: impl FnOnce() -> Releaser,
     ) -> Option<Next> {
-        let Next::Local((_, mut to)) = next else { return Some(next) };
+        let Next::Local(waiter) = next else { return Some(next) };
         let from = hold.claim();
-        to.home = from.home; // it stays where it was granted, wherever that name is asked for by now
-        match self.store.hand_off(&from, &to, sent.plus(self.options.command_timeout)) {
-            Some(pending) => {
+        // The lock stays where it was granted, wherever that name is asked for by now.
+        let to = hold.local().offer_of(waiter).map(|offer| Claim { home: from.home, ..offer });
+        let deadline = sent.plus(self.options.command_timeout);
+        match to.and_then(|to| Some((self.store.hand_off(&from, &to, deadline)?, to))) {
+            Some((pending, to)) => {
                 let handoff = PendingHandoff { pending, sent, to, releaser: releaser() };
                 if let Some(unread) = hold.local().sent(hold, handoff) {
                     self.registry.remove(hold);
@@ -95,11 +93,11 @@ impl Core {
 
     /// For a releaser that goes on: the outcome is settled by the thread that reads it, before it
     /// [says](crate::engine::lock::Machine::received) that the hand-off is over.
-    pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, call: Call) -> Releaser {
+    pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, calls: impl Send + 'static) -> Releaser {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         Releaser::new(false, move |outcome| match outcome {
             // As in `handed_off`. What the releaser's thread asks from then on goes behind it.
-            ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), call),
+            ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), calls),
             outcome => core.settle(&ended, outcome),
         })
     }

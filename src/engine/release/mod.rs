@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::local_lock::End;
-use crate::engine::hold::{Hold, LocalLock, Next, State};
-use crate::engine::lock::Then;
+use crate::engine::hold::{Hold, LocalLock};
+use crate::engine::lock::{End, Next, Then};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, Owner, ThreadMarker};
@@ -24,7 +23,6 @@ use crate::park::Parker;
 use crate::seam::{Answer, Failure, Kind, Others, Release};
 use crate::time::{Moment, random_between};
 
-/// Pauses between failed releases are a random part of this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
 
 impl Engine {
@@ -37,8 +35,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action)?;
         let begun = self.clock.now();
-        let may_stay = |hold: &Arc<Hold>, own: &State| self.may_stay(hold, own, false);
-        match local.end_of_thread(ThreadMarker::current().id(), may_stay, begun) {
+        match local.end_of_thread(ThreadMarker::current().id(), |own| self.may_stay(own, false), begun) {
             Some((hold, Some(ended))) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
             _ => Err(self.not_holding(action, kind, name)),
         }
@@ -51,7 +48,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
         let begun = self.clock.now();
-        let ended = hold.local().end(hold, level, |hold, own| self.may_stay(hold, own, false), begun);
+        let ended = hold.local().end(hold, level, |own| self.may_stay(own, false), begun);
         let ended = ended.ok_or_else(|| self.no_level(action, hold));
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
@@ -71,7 +68,7 @@ impl Engine {
         let _call = self.calls.begin();
         let begun = self.clock.now();
         let ended = loop {
-            match hold.local().end(hold, None, |_, _| None, begun) {
+            match hold.local().end(hold, None, |_| None, begun) {
                 Some(ended) if ended.left > 0 => {}
                 Some(ended) => break ended,
                 None => return Err(self.no_level(action, hold).after_work()),
@@ -168,7 +165,6 @@ impl Engine {
             })
         };
         let (is_held, in_doubt) = self.repeat(hold, give_up, ask)?;
-        // An earlier request of this call set the expiry, which has passed.
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
@@ -213,8 +209,7 @@ impl Engine {
         }
         let call = self.calls.begin();
         let begun = self.clock.now();
-        let may_stay = |hold: &Arc<Hold>, own: &State| self.may_stay(hold, own, true);
-        let Some(ended) = hold.local().end(hold, Some(level), may_stay, begun) else {
+        let Some(ended) = hold.local().end(hold, Some(level), |own| self.may_stay(own, true), begun) else {
             if hold.loss_at(begun).is_some() {
                 self.forget_lost(hold, begun);
             }
@@ -226,7 +221,9 @@ impl Engine {
         }
         let Some(next) = self.still_held(hold, then, begun) else { return };
         let started = match left {
-            0 => self.start_handoff(hold, next, begun, || self.core.settle_later(hold, call.another())),
+            0 => self.start_handoff(hold, next, begun, || {
+                self.core.settle_later(hold, self.calls.begin().detached())
+            }),
             _ => Some(next),
         };
         match started {

@@ -335,7 +335,7 @@ fn local_hand_offs_are_limited() {
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
     let mut times = 0;
     let next = || {
-        assert!(place.sleep(Some(mine.hold.claim()), false).sleeps);
+        assert!(place.sleep(Some(mine.hold.claim()), false).is_some());
         let mut state = mine.hold.local().state();
         let at = state.at(clock.now());
         state.promise(at)
@@ -582,7 +582,7 @@ fn each_outage_has_the_whole_retry_time() {
         loop {
             match is_told.recv_timeout(Duration::from_millis(1)) {
                 Ok(waited) => break waited,
-                Err(_none) => local.nudge(), // it asks at once
+                Err(_none) => local.state().queue.nudge(), // it asks at once
             }
         }
     });

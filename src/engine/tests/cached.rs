@@ -286,7 +286,7 @@ fn ending_threads_each_release_their_cached_holds() {
     client.unlock(&client.used(&name()));
     let releases: Arc<Calls> = Arc::default();
     for thread in [0, ThreadMarker::current().id()] {
-        let call = releases.begin().detached();
+        let call = Arc::new(releases.begin().detached());
         client.engine.cache_thread.ended.lock().push(Ended { thread: Some(thread), call });
     }
     drop(client.engine.core.end_cached(Some(0)));

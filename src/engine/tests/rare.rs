@@ -357,3 +357,25 @@ fn a_grants_request_is_reported_after_the_hold() {
     engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     engine.shutdown().unwrap();
 }
+
+/// A reader that lets writers go first has no turn in the store, and so nothing to leave there.
+#[test]
+fn readers_that_take_turns_have_a_place_to_leave() {
+    for writers_first in [false, true] {
+        let store = MemoryStore::new();
+        let [client, other] = [(); 2].map(|()| crate::LockClient::in_memory_with(&store));
+        let lock = |client: &crate::LockClient| {
+            let lock = client.get_read_write_lock("a");
+            if writers_first { lock.writers_first() } else { lock }
+        };
+        let (writing, reading) = (lock(&other).write().acquire_owned().unwrap(), lock(&client));
+        let local = reading.read().engine().registry.local(Kind::Read, &name());
+        thread::scope(|scope| {
+            scope.spawn(|| drop(reading.read().acquire().unwrap()));
+            let sleeps = || local.state().queue.iter().any(|ticket| ticket.waiter.sleeper().is_some());
+            comes_about("the reader's wait", sleeps);
+            assert_eq!(local.state().queued, !writers_first);
+            writing.unlock().unwrap();
+        });
+    }
+}

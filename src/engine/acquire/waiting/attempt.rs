@@ -14,7 +14,7 @@ use crate::observe::{Loss, LossReason};
 use crate::seam::{Answer, Attempt, Claim, Failure, Handoff, Kind, ListensFor, granted_too_late};
 use crate::time::{Moment, random_between};
 
-/// The request, as observers hear of it: an attempt of this caller, or a hand-off to it.
+/// As observers hear of the request.
 const ATTEMPT: &str = "acquire";
 const HANDOFF: &str = "hand_off";
 
@@ -123,7 +123,7 @@ impl Waiting<'_> {
                 self.coming = None;
                 self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);
-                if claim.kind == Kind::Read && claim.waits {
+                if claim.kind == Kind::Read && claim.waits && !claim.writers_first {
                     call.local.state().queued = true; // the store has its client among those whose readers wait
                 }
                 let now = engine.clock.now();
@@ -138,11 +138,11 @@ impl Waiting<'_> {
                 Err(Error::new(ErrorKind::Protocol, call.action, words))
             }
             Ok(Attempt::Lost) => Ok(Step::Again),
-            Err(Failure::Refused(error)) => self.pause_after(error),
+            Err(Failure::Refused(error)) => self.pause_after(error, false),
             Err(Failure::Unknown(error)) => {
                 self.report_unknown(&error);
                 self.leave_behind(claim, sent);
-                self.pause_after(error)
+                self.pause_after(error, false)
             }
         }
     }
@@ -153,10 +153,9 @@ impl Waiting<'_> {
         if !is_late(self.lease, took) {
             return Ok(Step::Again); // its session has ended, or its number was given up
         }
-        self.pause_alone(granted_too_late(self.call.action, self.lease, took))
+        self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
-    /// How long after an attempt the next one is made at the latest.
     pub(super) fn pause(&self) -> Duration {
         let poll = random_between((self.capabilities.poll_every)(self.call.kind));
         match self.call.config.backoff {
@@ -193,7 +192,7 @@ impl Waiting<'_> {
         let Some(writing) = engine.registry.of_thread(Kind::Write, self.call.name, self.thread.id()) else {
             return;
         };
-        if !writing.note_reading() {
+        if !writing.is_first(|own| &mut own.is_read_beside) {
             return;
         }
         // The core owns the hold, and with it this callback: a strong reference would be a cycle.
@@ -212,7 +211,6 @@ impl Waiting<'_> {
 
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Step> {
         let (claim, sent, waits) = (handoff.to.clone(), handoff.sent, handoff.releaser.waits);
-        // The answer is treated like that of the new owner's own attempt.
         let answer = handoff.receive().map(|handoff| match handoff {
             Handoff::Granted { fence } => Attempt::granted(fence),
             Handoff::Lost => Attempt::Lost,
@@ -222,7 +220,7 @@ impl Waiting<'_> {
         let step = self.answered(HANDOFF, claim, sent, answer);
         // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be.
         // Before that the releaser's thread may not ask under it again. Pairs with `Machine::held_here`.
-        self.engine.registry.received(place, is_refused);
+        drop(place.received(is_refused));
         step
     }
 }

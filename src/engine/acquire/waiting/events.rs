@@ -4,18 +4,8 @@ use super::Waiting;
 use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::event::{Event, GaveUpReason};
-use crate::park;
+use crate::park::Woken;
 use crate::time::Moment;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WokenBy {
-    /// A message: the lock may have been released elsewhere.
-    Message,
-    /// Something in this process: the queue, a hand-off, a release, the end of the client; or nothing.
-    Here,
-    Time,
-    Interrupt,
-}
 
 impl Waiting<'_> {
     pub(super) fn report_asked(&self, op: &'static str, sent: Moment, error: Option<&Error>) {
@@ -23,7 +13,6 @@ impl Waiting<'_> {
         engine.reporter.report_request(op, sent, &engine.clock, error);
     }
 
-    /// A call that is about to sleep for the first time.
     pub(super) fn report_waiting(&self) {
         if !self.is_waiting {
             let (name, kind) = (self.call.name.given(), self.call.kind.label());
@@ -35,27 +24,23 @@ impl Waiting<'_> {
     pub(super) fn count_waiter(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.engine.reporter.counters.begin_wait(self.call.name.given());
-            self.engine.note_waiter(self.call.kind, self.call.local);
+            self.engine.note_waiter(self.call.local);
         }
     }
 
-    pub(super) fn note_woken(&mut self, ended: park::Woken) -> WokenBy {
-        let woken = match ended {
-            park::Woken::Signal if self.listening.has_message() => WokenBy::Message,
-            park::Woken::Signal => WokenBy::Here,
-            park::Woken::Time => WokenBy::Time,
-            park::Woken::Interrupted => WokenBy::Interrupt,
-        };
+    /// Whether a message ended the sleep: the lock may have been released elsewhere. Else something in this
+    /// process did, the time, an interrupt, or nothing.
+    pub(super) fn note_woken(&mut self, ended: Woken) -> bool {
+        let is_message = ended == Woken::Signal && self.listening.has_message();
         let counters = &self.engine.reporter.counters;
-        match woken {
-            WokenBy::Message => counters.by_message.add(1),
-            WokenBy::Here => counters.locally.add(1),
-            WokenBy::Time => counters.by_time.add(1),
-            WokenBy::Interrupt => {}
+        match ended {
+            Woken::Signal if is_message => counters.by_message.add(1),
+            Woken::Signal => counters.locally.add(1),
+            Woken::Time => counters.by_time.add(1),
+            Woken::Interrupted => {}
         }
-        let is_message = woken == WokenBy::Message;
         self.coming = is_message.then(|| (self.engine.clock.now(), false));
-        woken
+        is_message
     }
 
     pub(super) fn report_unknown(&self, error: &Error) {

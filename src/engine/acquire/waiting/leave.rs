@@ -29,7 +29,6 @@ impl Waiting<'_> {
         }
     }
 
-    /// When what an attempt may have left in the store has ended by itself.
     fn left_until(&self, claim: &Claim, sent: Moment) -> Moment {
         let lasts = match claim.kind.is_leased() {
             // A place in the store's queue may last longer than a short lease.
@@ -81,38 +80,30 @@ impl Waiting<'_> {
         engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
     }
 
-    pub(super) fn pause_after(&mut self, error: Error) -> Result<Step> {
+    /// `is_own`: a grant came too late. That is this caller's own, by its lease: others here may ask for a longer
+    /// one. No message shortens the pause: to give the grant back makes one, and asked at once the next would come
+    /// too late too.
+    pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();
-        let noted = error.copy();
-        let outcome =
-            self.retry_budget.note(engine.options.retry_timeout, error, now, call.limit.is_over(now));
+        let (noted, is_over) = (error.copy(), call.limit.is_over(now));
+        let outcome = self.retry_budget.note(engine.options.retry_timeout, error, now, is_over);
         // Waiters behind this one shared its outage: their retry budget ends with this one's. A caller
         // that only ran out of time, or never waited, shares nothing with them.
-        if !call.limit.is_over(now) {
+        if !is_own && !is_over {
             call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {
                 call.local.state().queue.wake_all();
             }
         }
         self.retry_budget.last = Some(outcome?);
-        Ok(Step::Sleep(now.plus(random_between(RETRY_PAUSE))))
-    }
-
-    /// Pauses after a grant that came too late for this caller's own lease; others here may ask for a longer
-    /// one. No message shortens the pause: the release of the late grant sends one, and an attempt at once
-    /// would be late too.
-    pub(super) fn pause_alone(&mut self, error: Error) -> Result<Step> {
-        let (engine, now) = (self.engine, self.engine.clock.now());
-        let is_over = self.call.limit.is_over(now);
-        self.retry_budget.last =
-            Some(self.retry_budget.note(engine.options.retry_timeout, error, now, is_over)?);
         let until = now.plus(random_between(RETRY_PAUSE));
-        self.poll_pause.pause(until);
+        if is_own {
+            self.poll_pause.pause(until);
+        }
         Ok(Step::Sleep(until))
     }
 
-    /// The store answers (again).
     pub(super) fn reset_retry_budget(&mut self) {
         if self.retry_budget.since.is_some() || self.parker.is_some() {
             self.retry_budget = RetryBudget::default();

@@ -10,7 +10,6 @@ use crate::time::Moment;
 #[derive(Default)]
 pub(super) struct Listening {
     subscription: Option<Subscription>,
-    /// The messages that the last answer said to listen for.
     listens_for: ListensFor,
     /// The message count of the channel before the last attempt. `None`: no subscription stood then.
     message_count: Option<u64>,
@@ -70,12 +69,10 @@ impl Listening {
         }
     }
 
-    /// The messages that have come so far are no reason to ask.
     pub(super) fn pass_over(&mut self) {
         self.message_count = self.subscription.as_ref().map(Subscription::message_count);
     }
 
-    /// Whether a message came since the last attempt.
     pub(super) fn has_message(&self) -> bool {
         self.subscription.as_ref().is_some_and(|at| Some(at.message_count()) != self.message_count)
     }
@@ -102,7 +99,6 @@ impl Listening {
     }
 }
 
-/// The state of a waiter that watches releases, or is to.
 #[derive(Default)]
 pub(super) struct ReleaseWatch {
     pub(super) begins_at: Option<Moment>,
@@ -117,7 +113,6 @@ impl ReleaseWatch {
         self.message_count = self.count();
     }
 
-    /// Whether something came since the last attempt; that it stands now counts too.
     pub(super) fn has_moved(&self) -> bool {
         let count = self.count();
         count.is_some() && count != self.message_count

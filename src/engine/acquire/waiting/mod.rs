@@ -32,7 +32,6 @@ use crate::park::Parker;
 use crate::seam::{Capabilities, Claim, Kind, QueueMode};
 use crate::time::{Moment, random_between};
 
-/// One caller's wait for a lock that its owner does not hold yet.
 pub(crate) struct Waiting<'a> {
     engine: &'a Engine,
     capabilities: Capabilities<'a>,
@@ -42,18 +41,13 @@ pub(crate) struct Waiting<'a> {
     begun: Moment,
     /// The moment by which the call must return: a command time-out after the caller's limit.
     latest: Moment,
-    /// The owner number, where the owner is not the thread.
     unbound: Option<u64>,
-    /// Of a hold that is to be cached until a recall: the recalls that had come before the last claim was
-    /// made.
+    /// The recalls that had come before the last claim was made.
     heard: Option<u64>,
-    /// The place from which a calm lock is asked for; a grant leaves it.
+    /// Of a lock that nobody here wants; a grant leaves it.
     place: Option<QueuePlace>,
-    /// Nobody here has the lock or wants it.
     is_uncontended: bool,
-    /// How it waits; changed by [`WaitMode`]'s methods alone.
     wait_mode: WaitMode,
-    /// Whether all who wait here ask, not only the first.
     all_ask: bool,
     /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
     queued: Option<Claim>,
@@ -66,7 +60,6 @@ pub(crate) struct Waiting<'a> {
     retry_budget: RetryBudget,
     span: WaitSpan,
     attempts: u32,
-    /// It has slept for the lock, and the observers know.
     is_waiting: bool,
     /// Since when the lock is on its way here, and whether from a thread of this client.
     coming: Option<(Moment, bool)>,
@@ -74,9 +67,7 @@ pub(crate) struct Waiting<'a> {
 
 enum Step {
     Granted(Granted),
-    /// Sleep until then, if nothing wakes before.
     Sleep(Moment),
-    /// Try again at once, unless the deadline has passed.
     Again,
 }
 
@@ -138,7 +129,6 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    /// Whether the store queues waiters of this kind, and serves them in its own order.
     fn store_queues(&self) -> bool {
         (self.capabilities.queues)(self.call.kind)
     }
@@ -148,8 +138,6 @@ impl<'a> Waiting<'a> {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    /// Asks at once for a lock that nobody here has or wants: from this place at the head of the local queue
-    /// if the caller waits.
     pub(crate) fn run_calm(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
         (self.place, self.is_uncontended) = (place, true);
         self.run()
@@ -186,7 +174,6 @@ impl<'a> Waiting<'a> {
             (place, first)
         };
         let ended = first.and_then(|first| self.wait(&place, first));
-        // However the wait ended: a lock that is on its way to this waiter is accepted.
         let ended = match ended {
             Ok(Some(granted)) => Ok(Some(granted)),
             Ok(None) | Err(_) => match self.take_back(&place) {
@@ -204,8 +191,8 @@ impl<'a> Waiting<'a> {
         drop(place);
         // The queue is left first, and `is_published` looked at second: a wait is named while it stands in
         // the queue. Pairs with `Wait::publish`.
-        if wait.is_published() {
-            self.engine.note_published_wait_over();
+        if wait.is_published() && self.engine.published_waits.note_end() {
+            self.engine.watchdog.wake();
         }
         self.unless_shut_down(ended)
     }
@@ -230,7 +217,6 @@ impl<'a> Waiting<'a> {
         self.engine.unless_shut_down(self.call, granted).map(Some)
     }
 
-    /// Waits in the local queue, and at its head for the lock; `first` is what came of the first step.
     fn wait(&mut self, place: &QueuePlace, first: Step) -> Result<Option<Granted>> {
         let mut step = first;
         loop {
@@ -315,7 +301,6 @@ impl<'a> Waiting<'a> {
         (now < poll).then(|| until.min(poll))
     }
 
-    /// Asks the store once, and notes before that how many messages have come.
     fn ask(&mut self) -> Result<Step> {
         // Counted first, asked second: a release between the two changes the count, and `sleep` returns at
         // once. Pairs with `Channel::notify`.
@@ -359,10 +344,9 @@ impl<'a> Waiting<'a> {
         self.engine.clock.after(random_between((self.capabilities.poll_every)(self.call.kind)))
     }
 
-    /// One attempt for a caller that will not wait; none while a hold of this process stands.
     fn once(&mut self) -> Result<Option<Granted>> {
         let Waiting { engine, call, is_uncontended, .. } = *self;
-        let is_held_here = || call.local.held_here(engine.clock.now()).is_some();
+        let is_held_here = || call.local.state().held_here(engine.clock.now()).is_some();
         if !is_uncontended && !call.kind.is_shared() && is_held_here() {
             return Ok(None);
         }

@@ -2,7 +2,6 @@
 
 use crate::time::Moment;
 
-/// Until when a waiter asks nothing, and why.
 #[derive(Debug, Default)]
 pub(super) struct PollPause {
     until: Until,
@@ -16,19 +15,16 @@ enum Until {
     Now,
     /// The waiter was woken without a reason to ask, and sleeps on; the next wake-up ends the pause.
     Next(Moment),
-    /// Whatever happens.
     Firm(Moment),
 }
 
 impl PollPause {
-    /// Sleeps on until then, or until something wakes it.
     pub(super) fn sleep_on(&mut self, until: Moment) {
         if !self.is_firm() {
             self.until = Until::Next(until);
         }
     }
 
-    /// Asks nothing until then, whatever happens.
     pub(super) fn pause(&mut self, until: Moment) {
         self.until = Until::Firm(until);
     }
@@ -37,7 +33,6 @@ impl PollPause {
         matches!(self.until, Until::Firm(_))
     }
 
-    /// Until when it sleeps on now.
     pub(super) fn take(&mut self, now: Moment) -> Option<Moment> {
         match self.until {
             Until::Firm(until) if now < until => Some(until),

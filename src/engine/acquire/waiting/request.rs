@@ -11,7 +11,6 @@ use crate::inspect::Location;
 use crate::seam::{Bound, Claim, HoldNote, Kind};
 use crate::time::{Moment, window};
 
-/// Whether an answer that took so long leaves less than a quarter of the lease.
 pub(super) fn is_late(lease: Duration, took: Duration) -> bool {
     took > window(lease) * 3 / 4
 }
@@ -42,7 +41,6 @@ impl Waiting<'_> {
         }
     }
 
-    /// For how long this caller has waited, where the store goes by that.
     fn waited(&self) -> Duration {
         let Waiting { engine, call, thread, .. } = *self;
         match call.kind {
@@ -57,14 +55,12 @@ impl Waiting<'_> {
         }
     }
 
-    /// The terms on which the hold of a grant is cached until a recall, out of a queue in which so many
-    /// stood. `None`: it is not.
+    /// `queued`: so many stood in the queue out of which the grant came.
     pub(super) fn cache_terms(&self, claim: &Claim, queued: u32) -> Option<CacheTerms> {
         let heard = self.heard.filter(|_| claim.caches)?;
         Some(CacheTerms { heard, is_wanted: queued > 1 }) // the client itself stood in it
     }
 
-    /// By when the answer to an attempt is to come that is sent at `sent`.
     pub(super) fn deadline(&self, sent: Moment) -> Moment {
         sent.plus(self.engine.options.command_timeout).min(self.latest)
     }
@@ -103,7 +99,6 @@ impl Waiting<'_> {
         (!left.is_zero() && matches!(renew(), Some(Ok(true)))).then_some(now)
     }
 
-    /// Goes on under another number: something may yet come under that of `claim`.
     pub(super) fn give_up_number(&mut self, claim: &Claim) {
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
-use super::events::WokenBy;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::hold::QueuePlace;
 use crate::engine::waiter::Sleeper;
 use crate::error::Result;
-use crate::park::{self, Parker};
+use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
 use crate::time::Moment;
 
@@ -38,46 +37,38 @@ impl Waiting<'_> {
         engine.usable(call.action)?;
         // Whoever is handed the lock caches it for a time slice at most: others here want it.
         let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
-        let asleep = place.sleep(offer, wake_at == Moment::NEVER);
-        if !asleep.sleeps {
-            return Ok(());
-        }
+        let Some(is_head) = place.sleep(offer, wake_at == Moment::NEVER) else { return Ok(()) };
         self.count_waiter();
-        let is_held_here = || !self.asks_for_itself() && call.local.held_here(engine.clock.now()).is_some();
+        let is_held_here =
+            || !self.asks_for_itself() && call.local.state().held_here(engine.clock.now()).is_some();
         let uses_messages =
             call.config.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
-        if uses_messages && (self.all_ask || asleep.is_head && !is_held_here()) {
+        if uses_messages && (self.all_ask || is_head && !is_held_here()) {
             self.listen();
             if self.listening.is_refused() {
                 self.go_by_releases();
                 return Ok(());
             }
-            if self.release_watch.has_moved() {
-                return Ok(());
-            }
-            if self.listening.has_moved() {
+            if self.release_watch.has_moved() || self.listening.has_moved() {
                 return Ok(());
             }
         }
         let watch_releases_at = self.release_watch.begins_at.filter(|at| *at < until);
         let ended = self.parker(place).park(watch_releases_at.unwrap_or(until), call.interrupt);
-        if watch_releases_at.is_some() && ended == park::Woken::Time {
+        if watch_releases_at.is_some() && ended == Woken::Time {
             self.watch_releases(place, until);
             return Ok(());
         }
-        match self.note_woken(ended) {
-            WokenBy::Message => Ok(()),
-            WokenBy::Here | WokenBy::Time => {
-                if self.listening.stands_by() {
-                    self.poll_pause.sleep_on(until.min(engine.clock.now().plus(STANDBY)));
-                }
-                Ok(())
-            }
-            WokenBy::Interrupt => Err(interrupted(call)),
+        let is_message = self.note_woken(ended);
+        if ended == Woken::Interrupted {
+            return Err(interrupted(call));
         }
+        if !is_message && self.listening.stands_by() {
+            self.poll_pause.sleep_on(until.min(engine.clock.now().plus(STANDBY)));
+        }
+        Ok(())
     }
 
-    /// Shows to people, and to those who look for deadlocks, that this thread sleeps for the lock.
     fn show_sleeper(&self, place: &QueuePlace, claim: &Claim, now: Moment) {
         let Waiting { engine, call, thread, begun, .. } = *self;
         let is_new = place.note_sleeper(Sleeper {
@@ -95,8 +86,6 @@ impl Waiting<'_> {
         }
     }
 
-    /// Subscribes at the first wait for another process. The waiter then asks again as soon as the
-    /// subscription stands, unless it stood before the last attempt and no message has come since.
     fn listen(&mut self) {
         if self.listening.subscription().is_none() {
             let claim = self.claim();

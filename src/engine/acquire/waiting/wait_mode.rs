@@ -18,18 +18,18 @@ use crate::seam::QueueMode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitMode {
     /// Makes one attempt by this turn; `keeps_place`: it has one in the store's queue, under its number.
-    AsksOnce { queue_mode: QueueMode, keeps_place: bool },
+    AsksOnce {
+        queue_mode: QueueMode,
+        keeps_place: bool,
+    },
     /// Sleeps for its back-off between attempts, and listens to nothing.
     Spins,
     /// Stands in the store's queue, which grants in its own order.
     StandsInQueue,
     /// Queues in this process. The store has no wait queue, or its client is not in it.
     QueuesHere,
-    /// The same, but its client may be in the wait queue.
     MaybeInWaitQueue,
-    /// Its client stands in the store's wait queue.
     InWaitQueue,
-    /// Its client was notified that it is next.
     IsNext,
     /// The waiter may not listen for its turn: it joins no wait queue, and wakes with each release and by
     /// polls.
@@ -94,7 +94,6 @@ impl WaitMode {
         }
     }
 
-    /// Whether a store that queues is to give the caller a place.
     pub(super) fn waits(self) -> bool {
         !matches!(self, WaitMode::AsksOnce { keeps_place: false, .. })
     }
@@ -103,7 +102,6 @@ impl WaitMode {
         matches!(self, WaitMode::InWaitQueue | WaitMode::IsNext)
     }
 
-    /// Whether its client may be in the wait queue by what this waiter knows.
     pub(super) fn may_stand(self) -> bool {
         self == WaitMode::MaybeInWaitQueue || self.stands()
     }

@@ -32,7 +32,6 @@ use crate::time::{Moment, random_between};
 const AFTER: Duration = Duration::from_millis(25);
 
 impl Waiting<'_> {
-    /// Its client stands in the wait queue: sleeps until it is notified, or the store has said to ask again.
     pub(super) fn stand_in_queue(
         &mut self,
         retry_after: Option<Duration>,
@@ -44,7 +43,6 @@ impl Waiting<'_> {
         let poll = if self.wait_mode.stands() {
             self.pause()
         } else {
-            // A random pause, so that waiters that came together do not ask together.
             random_between((Duration::ZERO, (self.capabilities.poll_every)(self.call.kind).1))
         };
         self.listening.listen_for(listens_for);
@@ -65,7 +63,6 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The lock is had: the store's grant took its client out of the wait queue.
     pub(super) fn leave_queue_by_grant(&mut self) {
         if self.wait_mode.may_stand() || self.call.kind == Kind::Read {
             let mut state = self.call.local.state();
@@ -104,7 +101,6 @@ impl Waiting<'_> {
         }
     }
 
-    /// Notes whether it is to watch releases, as the last answer said.
     pub(super) fn note_release_watch(&mut self, watches: bool, now: Moment) {
         if !watches {
             self.end_release_watch();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::lock::caching::{LATE, LONGEST_CHECK_GAP, MOST, RULES, Watched};
+use crate::seam::capabilities::CachedCheck;
 use crate::time::Lease;
 
 // ---- time slices
@@ -54,11 +55,11 @@ impl One {
 
     fn watch(&mut self, now: Moment) -> Watched<TestHold> {
         let at = self.at(now);
-        self.lock.watch(at)
+        self.lock.watch(at, false, false)
     }
 
     fn is_watched_until(&mut self, now: Moment, next: Moment) -> bool {
-        matches!(self.watch(now), Watched::Until(until) if until == next)
+        matches!(self.watch(now), Watched::Until { next: until, .. } if until == next)
     }
 
     fn begin(&mut self, clients: u32, now: Moment) {
@@ -202,12 +203,12 @@ fn a_descheduled_process_gets_a_longer_slice() {
 #[test]
 fn an_unused_cached_hold_is_released() {
     let mut one = in_time_slice(64, 8);
-    assert_eq!(one.end_use(true, 0, at(10)), Some(CacheOutcome::ForTimeSlice { is_new: true }));
+    assert_eq!(one.end_use(true, 0, at(10)), Some(CacheOutcome::ForTimeSlice));
     assert!(one.is_watched_until(at(309), at(310)));
     assert!(one.reuse(false, at(309)).is_some());
     assert!(one.is_watched_until(at(320), at(620)), "it is held");
     one.own().levels.take(None);
-    assert_eq!(one.end_use(true, 0, at(400)), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+    assert_eq!(one.end_use(true, 0, at(400)), Some(CacheOutcome::ForTimeSlice));
     assert!(matches!(one.watch(at(700)), Watched::Idle));
     assert_eq!(*one.score(), MOST - LATE, "it stayed away");
     assert!(one.give_back(at(700)) && !one.give_back(at(700)), "once");
@@ -231,7 +232,7 @@ fn an_unused_cached_hold_is_released() {
 fn an_idle_hold_is_released_with_its_slice() {
     let mut one = in_time_slice(64, 8);
     one.lock.caching.last = at(900);
-    assert_eq!(one.end_use(true, 0, at(950)), Some(CacheOutcome::ForTimeSlice { is_new: true }));
+    assert_eq!(one.end_use(true, 0, at(950)), Some(CacheOutcome::ForTimeSlice));
     assert!(one.is_watched_until(at(960), at(1000)));
     assert!(matches!(one.watch(at(1000)), Watched::Idle));
 }
@@ -257,9 +258,9 @@ fn a_recalled_hold_ends_with_its_slice() {
     let mut one = in_time_slice(2, 8);
     let now = one.at(at(0));
     one.own().until_recall(CacheTerms { heard: 0, is_wanted: true }, now);
-    assert!(one.lock.caching.grant());
+    one.lock.caching.may_cache = true;
     assert!(one.is_watched_until(at(10), at(310)), "it is in use");
-    assert_eq!(one.end_use(true, 0, at(20)), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+    assert_eq!(one.end_use(true, 0, at(20)), Some(CacheOutcome::ForTimeSlice));
     assert!(one.is_watched_until(at(30), at(320)));
     assert!(matches!(one.watch(at(320)), Watched::Idle));
     assert!(one.give_back(at(320)));
@@ -314,7 +315,7 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
     assert_eq!(one.reuse(true, ms(6)), None);
     let mut one = granted();
     recall(&mut one);
-    assert!(matches!(one.watch(ms(1)), Watched::Until(_)), "it is in use");
+    assert!(matches!(one.watch(ms(1)), Watched::Until { .. }), "it is in use");
     assert!(!stays(&mut one, ms(2)));
     let mut one = granted();
     one.recalls = None;
@@ -339,7 +340,7 @@ fn a_slice_reuses_its_hold_despite_waiters() {
     recall(&mut one);
     let in_time_slice = |one: &mut One, now| {
         one.lock.caching.pass_on(now);
-        assert_eq!(one.end_use(true, 0, now), Some(CacheOutcome::ForTimeSlice { is_new: false }));
+        assert_eq!(one.end_use(true, 0, now), Some(CacheOutcome::ForTimeSlice));
     };
     in_time_slice(&mut one, ms(1));
     assert_eq!(one.reuse(true, ms(1)), Some(Reuse::ForTimeSlice));
@@ -362,12 +363,14 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
             assert!(stays(&mut one, ms(now)));
         }
         match one.watch(ms(now)) {
-            Watched::Check(_) => checks.push(now),
             Watched::Idle => {
                 assert_eq!(now, 1700, "half a second after it was last used");
                 break;
             }
-            Watched::Until(next) => assert!(next > ms(now) && next <= ms(now).plus(LONGEST_CHECK_GAP)),
+            Watched::Until { next, checks: due, .. } => {
+                checks.extend(due.iter().map(|_| now));
+                assert!(next > ms(now) && next <= ms(now).plus(LONGEST_CHECK_GAP));
+            }
             Watched::Over => panic!("it is granted"),
         }
     }
@@ -395,7 +398,7 @@ fn an_idle_hold_is_watched_until_its_release() {
         one.watch(ms(now));
     }
     assert!(stays(&mut one, ms(3_000)));
-    let (Watched::Check(_) | Watched::Until(_)) = one.watch(ms(3_400)) else { panic!("too soon") };
+    assert!(matches!(one.watch(ms(3_400)), Watched::Until { .. }), "too soon");
     assert!(one.is_watched_until(ms(3_400), ms(3_500)));
 }
 
@@ -414,7 +417,7 @@ fn two_quick_recalls_pause_caching() {
     }
     let mut one = granted();
     let now = one.at(ms(1));
-    assert!(one.lock.note_wanted(1, now).is_none(), "it is in use");
+    assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none(), "it is in use");
     assert!(!stays(&mut one, ms(2)));
     grant(&mut one, ms(3));
     recall(&mut one);
@@ -439,7 +442,9 @@ fn other_holds_do_not_affect_the_cached_one() {
     let mut one = granted();
     assert!(stays(&mut one, ms(1)));
     let now = one.at(ms(2));
-    assert!(one.lock.note_wanted(2, now).is_none() && one.lock.remove(2, None).is_none());
+    assert!(
+        one.lock.note_checked(2, CachedCheck::Wanted, now).is_none() && one.lock.remove(2, None).is_none()
+    );
     assert!(one.lock.is_idle());
     assert_eq!(one.reuse(true, ms(3)), Some(Reuse::UntilRecall));
     assert!(stays(&mut one, ms(4)), "it is kept as before");
@@ -450,7 +455,7 @@ fn a_check_that_finds_others_releases_an_idle_hold() {
     let mut one = granted();
     assert!(stays(&mut one, ms(1)));
     let now = one.at(ms(2));
-    assert!(one.lock.note_wanted(1, now).is_some());
+    assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_some());
     assert_eq!(one.own().stage, Stage::Returning);
 }
 
@@ -467,7 +472,7 @@ fn a_recall_counts_once() {
     let mut one = granted();
     for now in [1, 50] {
         let now = one.at(ms(now));
-        assert!(one.lock.note_wanted(1, now).is_none());
+        assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none());
     }
     assert!(one.lock.caching.heard(one.at(ms(51))).is_some(), "that was one recall");
 }

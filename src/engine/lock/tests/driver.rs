@@ -6,6 +6,7 @@ use super::world::{At, Client, KEEPER, NOW, NUMBERS, Rules};
 use super::*;
 use crate::engine::lock::caching::Watched;
 use crate::engine::lock::{Found, Look, Next, Then, Withdrawn};
+use crate::seam::capabilities::CachedCheck;
 use crate::time::Lease;
 
 fn ticket(thread: usize) -> TicketId {
@@ -146,7 +147,7 @@ impl<'a> Step<'a> {
                 self.client.users[thread].at = At::Going;
                 self.go_on(thread);
             }
-            Found::Uncontended(()) => {
+            Found::Uncontended => {
                 self.client.users[thread].is_calm = !once;
                 if !once {
                     self.lock().queue.join(ticket(thread), TestWaiter::default(), false);
@@ -180,7 +181,7 @@ impl<'a> Step<'a> {
     }
 
     /// As `Core::give_back`.
-    fn give_back(&mut self, id: Id, next: Option<Next<TicketId>>) {
+    fn give_back(&mut self, id: Id, next: Option<Next>) {
         match next {
             None => self.forget_lost(id),
             Some(Next::Local(to)) => self.hand_off(id, to, false),
@@ -342,7 +343,7 @@ impl<'a> Step<'a> {
                 let (mut own, is_calm) = (own, user.is_calm);
                 own.asks_to_cache = user.caches;
                 own.levels.add(Lease::Renewed);
-                let (_lost, _) = self.lock().enter(own, terms, at);
+                let _lost = self.lock().enter(own, terms, at);
                 if terms.is_some() {
                     self.client.watch_by(NOW.plus(at.rules.first_check));
                 }
@@ -435,13 +436,7 @@ impl<'a> Step<'a> {
     fn end(&mut self, id: Id, dropped: bool) {
         let (at, has_slices) = (self.at(), !self.rules.lock.longest_slice.is_zero());
         let thread = id.thread();
-        // As `Hold::can_be_cached`.
-        let may_stay = |own: &HoldState<TestHold>| {
-            let by_time_slice = has_slices && (dropped || own.asks_to_cache);
-            let is_sound = if own.recallable.is_some() { !own.is_spent } else { !own.is_in_doubt() };
-            let stays = own.recallable.is_some() || by_time_slice;
-            (stays && is_sound && !own.renewal_has_failed).then_some(by_time_slice)
-        };
+        let may_stay = |own: &HoldState<TestHold>| own.can_stay(has_slices, dropped);
         let Some(ended) = self.lock().end(id.serial, None, may_stay, at) else {
             return self.client.users[thread].end_level(); // it was lost, and taken out
         };
@@ -587,12 +582,11 @@ impl<'a> Step<'a> {
     fn watch(&mut self) {
         let at = self.at();
         (self.client.is_keeper_woken, self.client.watch_at) = (false, Moment::NEVER);
-        match self.lock().watch(at) {
+        match self.lock().watch(at, false, false) {
             Watched::Over => {}
-            Watched::Until(next) => self.client.watch_by(next),
-            Watched::Check(TestHold(id)) => {
-                self.effect(Effect::Check { id });
-                self.client.is_keeper_woken = true; // it says when by the next look
+            Watched::Until { next, checks, .. } => {
+                self.client.watch_by(next);
+                checks.into_iter().for_each(|TestHold(id)| self.effect(Effect::Check { id }));
             }
             Watched::Idle => {
                 if let Some((TestHold(id), next)) = self.lock().give_back(None, at) {
@@ -631,18 +625,19 @@ impl<'a> Step<'a> {
     /// As `Core::check_holds`.
     fn checked(&mut self, id: Id, answer: Checked) {
         let at = self.at();
-        match answer {
-            Checked::Unwanted | Checked::Unknown => {}
-            Checked::Wanted => {
-                if let Some((TestHold(id), next)) = self.lock().note_wanted(id.serial, at) {
-                    self.give_back(id, next);
-                }
-            }
+        let answer = match answer {
+            Checked::Unwanted => CachedCheck::Stays,
+            Checked::Wanted => CachedCheck::Wanted,
+            Checked::Unknown => return,
             Checked::NotHeld => {
                 if self.lock().state_of(id.serial).is_some_and(|own| own.is_live()) {
                     self.lose(id, LossReason::Gone);
                 }
+                return;
             }
+        };
+        if let Some((TestHold(id), next)) = self.lock().note_checked(id.serial, answer, at) {
+            self.give_back(id, next);
         }
     }
 }

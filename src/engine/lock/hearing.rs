@@ -1,0 +1,173 @@
+//! A hold that hears of others who want its lock: when it is checked, and when its callbacks are called.
+
+use std::time::Duration;
+
+use crate::engine::lock::At;
+use crate::seam::capabilities::CachedCheck;
+use crate::time::Moment;
+
+/// Between two checks of a hold, and between two calls of its callbacks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A message has a hold checked sooner, this long after its last check. ZooKeeper also sends one for each reader
+/// that comes to other readers.
+const APART: Duration = Duration::from_millis(50);
+
+/// Other clients count as waiting for this long after their last sign: a waiter's pause between two requests, and
+/// the time until the next check.
+const COUNTS_FOR: Duration = Duration::from_millis(2_500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Hears {
+    since: Moment,
+    /// The recalls that had come before the last check.
+    heard: Option<u64>,
+    last_check: Option<Moment>,
+    /// The store was asked to have recalls sent.
+    is_marked: bool,
+    /// There was a sign of other clients since the last call.
+    is_wanted: bool,
+    /// Until then other clients count as waiting.
+    wanted_until: Moment,
+    called: Option<Moment>,
+}
+
+impl Hears {
+    pub(super) fn new(since: Moment) -> Hears {
+        let (heard, last_check, called) = (None, None, None);
+        let wanted_until = Moment::from_nanos(0);
+        Hears { since, heard, last_check, is_marked: false, is_wanted: false, wanted_until, called }
+    }
+
+    /// Whether the hold is to be checked now, and its callbacks to be called, and when to look next. `is_deaf`: no
+    /// recall will be heard; `is_waited_for`: a thread of this client waits.
+    pub(super) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> (bool, bool, Moment) {
+        let is_due = self.due(at, is_deaf) <= at.now;
+        if is_due {
+            // Counted first, asked second: a message that comes from here on has the hold checked again.
+            (self.heard, self.last_check) = (at.recalls, Some(at.now));
+        }
+        let is_wanted = self.is_wanted || is_waited_for;
+        let is_called = is_wanted && self.next_call() <= at.now;
+        if is_called {
+            (self.called, self.is_wanted) = (Some(at.now), false);
+        }
+        let due = self.due(at, is_deaf);
+        (is_due, is_called, if is_wanted { due.min(self.next_call()) } else { due })
+    }
+
+    /// First when recalls can be heard, so that none is missed. Not before the next call may be made: a crowd
+    /// sends many messages.
+    fn due(&self, at: At<'_>, is_deaf: bool) -> Moment {
+        let Some(last) = self.last_check else {
+            let is_ready = is_deaf || at.recalls.is_some();
+            return if is_ready { self.since } else { self.since.plus(EVERY) };
+        };
+        let latest = last.plus(EVERY);
+        if self.heard == at.recalls { latest } else { latest.min(last.plus(APART).max(self.next_call())) }
+    }
+
+    fn next_call(&self) -> Moment {
+        self.called.map_or(Moment::from_nanos(0), |called| called.plus(EVERY))
+    }
+
+    pub(super) fn note(&mut self, answer: CachedCheck, now: Moment) {
+        // The first check sets the mark; later a mark that is gone was taken by a recall.
+        if answer == CachedCheck::Wanted || answer == CachedCheck::Unmarked && self.is_marked {
+            self.wanted_until = now.plus(COUNTS_FOR);
+            self.is_wanted = true;
+        }
+        self.is_marked = true;
+    }
+
+    /// Whether other clients count as waiting.
+    pub(crate) fn is_wanted(&self, now: Moment) -> bool {
+        now < self.wanted_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::lock::caching::RULES;
+
+    /// A hold that hears since zero, and what its client has heard.
+    struct World {
+        hears: Hears,
+        recalls: Option<u64>,
+        now: Moment,
+    }
+
+    impl World {
+        fn new() -> World {
+            let now = Moment::from_nanos(1 << 40);
+            World { hears: Hears::new(now), recalls: None, now }
+        }
+
+        fn at(&self) -> At<'static> {
+            At { now: self.now, recalls: self.recalls, rules: &RULES }
+        }
+
+        fn advance(&mut self, by: Duration) {
+            self.now = self.now.plus(by);
+        }
+
+        /// How long it is until the hold is checked.
+        fn due_in(&self) -> Duration {
+            self.hears.due(self.at(), false).since(self.now)
+        }
+
+        fn checked(&mut self, answer: CachedCheck) {
+            (self.hears.heard, self.hears.last_check) = (self.recalls, Some(self.now));
+            self.hears.note(answer, self.now);
+        }
+
+        fn calls(&mut self, is_waited_for: bool) -> bool {
+            self.hears.watch(self.at(), false, is_waited_for).1
+        }
+    }
+
+    #[test]
+    fn a_hold_is_marked_when_its_recalls_are_heard() {
+        let mut world = World::new();
+        assert_eq!(world.due_in(), EVERY, "or else with the first check");
+        assert!(world.hears.due(world.at(), true) == world.now, "none will be heard");
+        world.recalls = Some(7);
+        assert_eq!(world.due_in(), Duration::ZERO);
+        assert_eq!(world.hears.watch(world.at(), false, false), (true, false, world.now.plus(EVERY)));
+    }
+
+    #[test]
+    fn a_message_brings_the_check_forward() {
+        let mut world = World::new();
+        world.recalls = Some(7);
+        world.checked(CachedCheck::Unmarked);
+        assert!(world.due_in() == EVERY && !world.calls(false), "the first check is no recall");
+        world.recalls = Some(8);
+        assert_eq!(world.due_in(), APART);
+        world.advance(APART);
+        assert_eq!(world.due_in(), Duration::ZERO);
+        world.checked(CachedCheck::Unmarked);
+        assert!(world.calls(false), "the recall has taken the mark");
+        assert!(world.hears.is_wanted(world.now));
+        world.recalls = Some(9);
+        assert_eq!(world.due_in(), EVERY, "not before the next call");
+        world.advance(COUNTS_FOR);
+        assert!(!world.hears.is_wanted(world.now));
+    }
+
+    #[test]
+    fn calls_are_a_second_apart() {
+        let mut world = World::new();
+        world.checked(CachedCheck::Wanted);
+        assert_eq!([world.calls(false), world.calls(true)], [true, false]);
+        world.advance(EVERY / 2);
+        world.checked(CachedCheck::Wanted);
+        assert!(!world.calls(false));
+        world.advance(EVERY / 2);
+        assert_eq!([world.calls(false), world.calls(false)], [true, false]);
+        world.advance(EVERY);
+        world.checked(CachedCheck::Stays);
+        assert_eq!([world.calls(false), world.calls(true)], [false, true], "a thread waits here");
+    }
+}
