@@ -34,7 +34,6 @@ const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acks {
     connections: Arc<Connections>,
-    scripts: bool,
     wanted: Copies,
     rounds: Mutex<Rounds>,
     /// The server may have no replica: it is asked before it is waited for.
@@ -92,33 +91,17 @@ pub(crate) struct Grant {
     pub(crate) expected: Value,
     /// Undoes it. For several grants of one script, whose first this is, all.
     pub(crate) undo: Command,
-    /// For clients that may not use scripts.
-    pub(crate) scriptless: Option<Scriptless>,
 }
-
-/// The same without scripts, for an owner's token.
-#[derive(Clone)]
-pub(crate) struct Scriptless {
-    pub(crate) token: String,
-    /// As the script `touch.lua`; `false`: nothing was written.
-    pub(crate) touch: OnToken,
-    /// `false`: the owner did not hold it.
-    pub(crate) undo: OnToken,
-}
-
-type OnToken = fn(&mut Dialog<'_>, &str, &str) -> Answer<bool>;
 
 impl Acks {
     pub(crate) fn new(
         connections: &Arc<Connections>,
-        scripts: bool,
         wanted: Copies,
         reporter: &Arc<Reporter>,
         server: &str,
     ) -> Arc<Acks> {
         Arc::new(Acks {
             connections: Arc::clone(connections),
-            scripts,
             wanted,
             rounds: Mutex::default(),
             is_alone: AtomicBool::new(wanted.unless_alone),
@@ -137,15 +120,8 @@ impl Acks {
     }
 
     fn undo(&self, grant: &Grant, deadline: Moment) -> Answer<bool> {
-        if let Some(Scriptless { token, undo, .. }) = self.scriptless(grant) {
-            return self.connections.dialog(deadline, |dialog| undo(dialog, grant.lock.key(), token));
-        }
-        let reply = self.connections.call(&grant.undo, deadline)?;
+        let reply = self.connections.call(grant.undo.clone(), deadline)?;
         Ok(tagged(reply, Expected::Nothing)?.tag() == b"freed")
-    }
-
-    fn scriptless<'a>(&self, grant: &'a Grant) -> Option<&'a Scriptless> {
-        if self.scripts { None } else { grant.scriptless.as_ref() }
     }
 
     /// As [`confirm`](Self::confirm), without undoing.
@@ -237,15 +213,8 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        let scriptless = self.scriptless(grant);
-        if let Some(Scriptless { token, touch, .. }) = scriptless {
-            if !touch(dialog, grant.lock.key(), token)? {
-                return Ok(Err(gone()));
-            }
-        } else {
-            // With its body: sent again, it would come after the WAIT.
-            commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
-        }
+        // With its body: sent again, it would come after the WAIT.
+        commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
             let first = if self.wanted.unless_alone { ASK_WHO_AFTER } else { Duration::MAX };
@@ -253,7 +222,7 @@ impl Acks {
         }
         let mut answers = dialog.say(&commands)?.into_iter();
         let held: Vec<Value> = answers.by_ref().take(count).collect();
-        if scriptless.is_none() && answers.next() != Some(Value::Int(1)) {
+        if answers.next() != Some(Value::Int(1)) {
             return Ok(Err(gone()));
         }
         if wants_replica && let Err(error) = self.replicas_have(dialog, answers.next(), until)? {

@@ -101,9 +101,9 @@ pub(super) fn clean_up(
     let mut commands: Vec<Command> = groups.iter().map(|group| removals(group)).collect();
     commands.extend(alone.iter().map(|claim| kinds::of(claim.kind).leaving(claim)));
     let (replies, is_settled) = if settles {
-        server.connections.batch_in_doubt(&commands, deadline)
+        server.connections.batch_in_doubt(commands, deadline)
     } else {
-        (server.connections.batch(&commands, deadline), false)
+        (server.connections.batch(commands, deadline), false)
     };
     let mut replies = replies.into_iter();
     let mut next = || replies.next().unwrap_or_else(|| Ok(Value::Nil));

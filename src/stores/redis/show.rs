@@ -30,7 +30,7 @@ pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Mom
     let key = name.key();
     let channels =
         [keys::channel(key), keys::rw_channel(key), keys::permits_channel(key), keys::latch_channel(key)];
-    read(name, connections.call(&request(name, &channels), deadline)?)
+    read(name, connections.call(request(name, &channels), deadline)?)
 }
 
 /// Looks at a name, and counts the listeners of these channels.

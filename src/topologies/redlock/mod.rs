@@ -244,7 +244,7 @@ impl Store for Redlock {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if claim.kind.is_token() || claim.waits {
+        if claim.waits {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         // Nobody waits, so a slow server gets the whole time.

@@ -33,7 +33,7 @@ use crate::shrink::CrowdMap;
 use crate::stores::redis::about::{agree_on_format, format_key};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds;
-use crate::stores::redis::kinds::kind::{Deferrable, deferrable};
+use crate::stores::redis::kinds::kind::is_given_back;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::several::is_batched;
 use crate::stores::redis::store::RedisStore;
@@ -50,7 +50,6 @@ const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 pub(crate) struct ClusterStore {
     topology: Topology,
     unread: UnreadReleases,
-    scripts: bool,
     command_timeout: Duration,
     notes: bool,
     /// The member that has the format's number has answered.
@@ -88,7 +87,6 @@ impl ClusterStore {
         let store = Arc::new_cyclic(|me| ClusterStore {
             topology,
             unread: UnreadReleases::default(),
-            scripts: options.scripts,
             command_timeout: options.command_timeout,
             notes: options.notes,
             has_agreed: AtomicBool::new(false),
@@ -205,8 +203,6 @@ impl ClusterStore {
         let endpoint = Endpoint { host, port: redirect.port };
         if !redirect.asking {
             self.topology.moved(redirect.slot, &endpoint);
-        } else if !self.scripts {
-            return None; // a transaction cannot be preceded by ASKING
         }
         let node = self.topology.node(&endpoint).ok()?;
         Some(SlotPlace { node, asking: redirect.asking })
@@ -403,7 +399,6 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        kinds::check_scripts(self.scripts, kind, name)?;
         // A token lock is one key. A latch's channel has the name in braces, whatever braces the name has.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
@@ -424,7 +419,7 @@ impl Store for ClusterStore {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if deferrable(claim.kind) == Deferrable::Neither {
+        if !is_given_back(claim.kind) {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         match self.place("unlock", &claim.name, deadline) {
@@ -527,8 +522,7 @@ impl Batches for ClusterStore {
     }
 
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
-        let is_one = is_batched(kind) && self.scripts;
-        is_one.then(|| u32::from(slot(name.key())))
+        is_batched(kind).then(|| u32::from(slot(name.key())))
     }
 
     fn begin_attempts(

@@ -8,8 +8,6 @@ pub(crate) mod replies;
 mod rw;
 mod token;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::ident::LockName;
 use crate::inspect::Mode;
 use crate::seam::{Claim, Kind, ListensFor};
 use counted::CountedKind;
@@ -40,13 +38,4 @@ pub(crate) fn channels(claim: &Claim) -> Vec<String> {
         _ => kind.channel(claim),
     };
     turn.into_iter().chain(releases).collect()
-}
-
-/// Refuses a kind that needs scripts where they may not be used.
-pub(crate) fn check_scripts(may_use_scripts: bool, kind: Kind, name: &LockName) -> Result<()> {
-    if may_use_scripts || kind.is_token() {
-        return Ok(());
-    }
-    let words = "this client is set not to use scripts, which all but token locks need";
-    Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
 }
