@@ -68,7 +68,7 @@ impl RedisStore {
         self.server.connections.call(command, deadline).and_then(read)
     }
 
-    fn begin<T: Send + 'static>(
+    pub(super) fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
         claim: &Claim,
@@ -117,7 +117,7 @@ impl Batches for RedisStore {
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
         let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
-        let (acks, undo) = (self.server.acks.clone(), several::removals(claims));
+        let (acks, undo) = (self.server.acks.clone(), several::removals(claims.iter()));
         let grant = kinds::of(first.kind).grant(first);
         let read = move |reply| {
             let fences = several::acquired(&tagged(reply, Expected::Hash)?)?;
@@ -139,6 +139,6 @@ impl Batches for RedisStore {
         let rights = self.server.queue_rights.clone();
         let read =
             move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners, &rights);
-        self.begin("unlock", first, several::removals(claims), deadline, read)
+        self.begin("unlock", first, several::removals(claims.iter()), deadline, read)
     }
 }

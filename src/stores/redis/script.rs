@@ -15,7 +15,6 @@ pub(super) struct Script {
     body: Cow<'static, str>,
     /// EVALSHA and the script's SHA-1, packed.
     call: Vec<u8>,
-    /// Unique among scripts.
     number: usize,
     /// The same behind each [`Prefix`].
     publishes_sharded: OnceLock<Box<Script>>,
@@ -158,7 +157,6 @@ pub(super) struct Command {
     has_body: bool,
 }
 
-/// A type that a word of a command may be made of.
 pub(super) trait Word {
     fn pack(&self, to: &mut Vec<u8>);
 }

@@ -43,7 +43,6 @@ impl QueueRights {
     }
 }
 
-/// One call of the seam.
 pub(crate) struct RedisCall<'a> {
     pub(crate) server: &'a RedisServer,
     pub(crate) deadline: Moment,

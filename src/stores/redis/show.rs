@@ -20,7 +20,6 @@ const MOST: u32 = 100;
 /// The hash's field in which a hold with a ceiling describes itself.
 const ABOUT: &str = "leasehold:about";
 
-/// The hash's field of a cached hold.
 const KEPT: &str = "leasehold:kept";
 
 /// Redisson's number for a lease without end.
@@ -150,7 +149,6 @@ impl<'a> Shown<'a> {
         Ok(())
     }
 
-    /// From the server's present time.
     fn left(&self, until_ms: i64) -> Duration {
         Duration::from_millis(u64::try_from(until_ms.saturating_sub(self.now_ms)).unwrap_or(0))
     }

@@ -24,7 +24,7 @@ use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{RedisKind, expected, is_given_back};
 use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::pubsub::{self, Subscriber};
+use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
@@ -35,7 +35,6 @@ use crate::time::{Clock, Moment};
 
 pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
-    /// With Sentinels only.
     monitor: Option<SentinelMonitor>,
     /// All of this client's requests to the server go over these connections, and one script may use all
     /// keys: not a cluster's member.
@@ -68,27 +67,24 @@ impl RedisStore {
             Target::Place(_) => None,
             Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
         };
-        let (place, silence) = (address.target.to_string(), pubsub::SILENCE);
-        let subscriber = Subscriber::of(
-            address,
-            Arc::clone(&reporter),
-            options.unsubscribe_delay,
-            silence,
-            &[pubsub::PLAIN],
-        );
-        let connections = Arc::new(connections);
-        let copies = options.copies(monitor.is_some());
-        let acks = copies.map(|wanted| Acks::new(&connections, wanted, &reporter, &place));
-        let store = RedisStore::new(connections, subscriber, acks, QueueRights::default());
+        let store = RedisStore::new(connections, options, &reporter, &[pubsub::PLAIN], monitor.is_some());
         Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
     }
 
+    /// `has_replicas`: grants wait for one by default.
     pub(super) fn new(
-        connections: Arc<Connections>,
-        subscriber: Arc<Subscriber>,
-        acks: Option<Arc<Acks>>,
-        queue_rights: QueueRights,
+        connections: Connections,
+        options: &ServerOptions,
+        reporter: &Arc<Reporter>,
+        modes: &'static [SubscribeMode],
+        has_replicas: bool,
     ) -> RedisStore {
+        let (address, connections) = (Arc::clone(&connections.address), Arc::new(connections));
+        let place = address.target.to_string();
+        let (linger, silence) = (options.unsubscribe_delay, pubsub::SILENCE);
+        let subscriber = Subscriber::of(address, Arc::clone(reporter), linger, silence, modes);
+        let copies = options.copies(has_replicas);
+        let acks = copies.map(|wanted| Acks::new(&connections, wanted, reporter, &place));
         // No thread waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
@@ -96,7 +92,7 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server = RedisServer { connections, subscriber, acks, queue_rights };
+        let server = RedisServer { connections, subscriber, acks, queue_rights: QueueRights::default() };
         RedisStore {
             server,
             monitor: None,
@@ -137,15 +133,6 @@ impl RedisStore {
         RedisCall { server: &self.server, deadline }
     }
 
-    pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim, deadline: Moment) -> Answer<Handoff> {
-        let command = kinds::of(from.kind).hand_off(from, to);
-        let reply = command.ok_or_else(no_request);
-        let reply = reply.and_then(|command| self.server.connections.call(command, deadline));
-        let handed = reply.and_then(|reply| handed(reply, to.wants_fence));
-        let acks = self.server.acks.as_deref();
-        named(handed.and_then(|handed| confirmed(handed, acks, to, deadline)), "lock", to.name.given())
-    }
-
     pub(super) fn close_by(&self, deadline: Moment) {
         self.server.subscriber.close();
         self.server.connections.close(deadline);
@@ -154,7 +141,6 @@ impl RedisStore {
         }
     }
 
-    /// The server's identity, and its place in a cluster.
     pub(crate) fn about(&self, deadline: Moment) -> Result<About> {
         About::of(&self.server.connections, deadline)
     }
@@ -192,22 +178,9 @@ impl RedisStore {
     }
 }
 
-fn no_request() -> Failure {
+pub(super) fn no_request() -> Failure {
     let words = "this kind of lock has no such request";
     Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
-}
-
-fn handed(reply: Value, wants_fence: bool) -> Answer<Handoff> {
-    replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)
-}
-
-/// A hand-off counts once it has its copies. If it lacks them, its outcome is unknown to both threads: each
-/// gives its number up, and what is left of either is cleaned up.
-fn confirmed(handoff: Handoff, acks: Option<&Acks>, to: &Claim, deadline: Moment) -> Answer<Handoff> {
-    if let (Handoff::Granted { .. }, Some(acks)) = (&handoff, acks) {
-        acks.reach(&kinds::of(to.kind).grant(to), deadline).map_err(Failure::Unknown)?;
-    }
-    Ok(handoff)
 }
 
 impl Store for RedisStore {
@@ -273,12 +246,22 @@ impl Store for RedisStore {
 
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let command = kinds::of(from.kind).hand_off(from, to)?;
+        let (acks, wants_fence, claim) = (self.server.acks.clone(), to.wants_fence, to.clone());
+        let read = move |reply| {
+            let handed = replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)?;
+            // Without its copies its outcome is unknown to both threads: each gives its number up, and what is
+            // left of either is cleaned up.
+            if let (Handoff::Granted { .. }, Some(acks)) = (&handed, acks) {
+                acks.reach(&kinds::of(claim.kind).grant(&claim), deadline).map_err(Failure::Unknown)?;
+            }
+            Ok(handed)
+        };
+        if self.server.connections.is_asking() {
+            return Some(self.begin("lock", to, command, deadline, read));
+        }
         // A lock whose hand-off cannot be sent is released instead, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
-        let (acks, to) = (self.server.acks.clone(), to.clone());
-        let name = Arc::clone(&to.name);
-        let read = move |reply| confirmed(handed(reply, to.wants_fence)?, acks.as_deref(), &to, deadline);
-        Some(Box::new(Underway { started, read, action: "lock", name }))
+        Some(Box::new(Underway { started, read, action: "lock", name: Arc::clone(&to.name) }))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {

@@ -159,7 +159,6 @@ impl NodeMonitor {
 }
 
 impl NodeMonitorShared {
-    /// A server did not answer, and is not asked until it does.
     pub(super) fn put_out(
         &self,
         node: &VotingNode,
@@ -308,7 +307,6 @@ impl NodeMonitorShared {
 }
 
 impl PendingCleanup {
-    /// The clean-up, after a longer pause.
     fn later(&self) -> PendingCleanup {
         PendingCleanup {
             node: self.node,

@@ -47,7 +47,6 @@ pub(super) struct Order {
 }
 
 impl Restores {
-    /// The servers that do not count for a hold.
     pub(super) fn uncounted(&self, claim: &Claim) -> Vec<usize> {
         let entries = self.entries.lock();
         let its = entries.get(&claim.owner).into_iter().flatten().filter(|entry| entry.is_of(claim));
@@ -105,7 +104,6 @@ impl Restores {
         owed
     }
 
-    /// A clean-up of the claim begins there.
     pub(super) fn doubt(&self, node: usize, claim: &Claim) {
         let mut entries = self.entries.lock();
         let its = entries.entry(claim.owner).or_default();

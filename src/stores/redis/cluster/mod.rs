@@ -36,7 +36,7 @@ use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::is_given_back;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::several::is_batched;
-use crate::stores::redis::store::RedisStore;
+use crate::stores::redis::store::{RedisStore, no_request};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
@@ -66,13 +66,11 @@ pub(crate) struct ClusterStore {
 #[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
-/// The last release of a lock, and where it went.
 struct SentRelease {
     number: u64,
     node: Arc<ClusterNode>,
 }
 
-/// The target of a request.
 #[derive(Clone)]
 struct SlotPlace {
     node: Arc<ClusterNode>,
@@ -192,7 +190,6 @@ impl ClusterStore {
         }
     }
 
-    /// The target of a request that a member has redirected.
     fn redirected<T>(&self, from: &SlotPlace, answer: &Answer<T>) -> Option<SlotPlace> {
         let Err(Failure::Refused(error)) = answer else { return None };
         let redirect = Redirect::of(error)?;
@@ -244,18 +241,18 @@ impl ClusterStore {
             // The current primary will do: batches need no order behind unread releases, which use another
             // connection.
             match self.topology.primary(slot(claim.name.key()), deadline) {
-                Ok(node) => ClusterGroup::add(&mut groups, SlotPlace { node, asking: false }, index, claim),
+                Ok(node) => add(&mut groups, SlotPlace { node, asking: false }, (index, claim)),
                 Err(error) => *answer = Some(Err(Failure::Refused(error))),
             }
         }
         for round in 0..=MOST_REDIRECTS {
             let mut next = Vec::new();
-            for (group, results) in self.send_groups(&groups, &send) {
-                for ((index, claim), result) in group.indices.iter().zip(&group.claims).zip(results) {
+            for (group, results) in groups.iter().zip(self.send_groups(&groups, &send)) {
+                for ((index, claim), result) in group.1.iter().zip(results) {
                     if round < MOST_REDIRECTS
-                        && let Some(place) = self.redirected(&group.place, &result)
+                        && let Some(place) = self.redirected(&group.0, &result)
                     {
-                        ClusterGroup::add(&mut next, place, *index, claim);
+                        add(&mut next, place, (*index, claim));
                     }
                     if let Some(answer) = answers.get_mut(*index) {
                         *answer = Some(result);
@@ -272,28 +269,26 @@ impl ClusterStore {
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
     }
 
-    fn send_groups<'a, T: Send>(
+    /// In the order of the groups.
+    fn send_groups<T: Send>(
         &self,
-        groups: &'a [ClusterGroup],
+        groups: &[ClusterGroup<'_>],
         send: &(impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync),
-    ) -> Vec<(&'a ClusterGroup, Vec<Answer<T>>)> {
-        let run = |group: &ClusterGroup| {
-            let answers = self.send(&group.place, |store| Ok(send(store, &group.claims)));
-            let failed = |failure: Failure| group.claims.iter().map(|_| Err(failure.copy())).collect();
-            answers.unwrap_or_else(failed)
+    ) -> Vec<Vec<Answer<T>>> {
+        let run = |(place, theirs): &ClusterGroup<'_>| {
+            let claims: Vec<Claim> = theirs.iter().map(|(_, claim)| (*claim).clone()).collect();
+            let answers = self.send(place, |store| Ok(send(store, &claims)));
+            answers.unwrap_or_else(|failure| claims.iter().map(|_| Err(failure.copy())).collect())
         };
-        let Some((mine, others)) = groups.split_last() else { return Vec::new() };
+        let Some((first, others)) = groups.split_first() else { return Vec::new() };
         thread::scope(|scope| {
-            let start = |group: &'a ClusterGroup| (group, spawn_scoped(scope, move || run(group)));
+            let start = |group| (group, spawn_scoped(scope, move || run(group)));
             let started: Vec<_> = others.iter().map(start).collect();
-            let mut all = vec![(mine, run(mine))];
-            for (group, thread) in started {
-                let results = match thread {
-                    Ok(thread) => thread.join().unwrap_or_default(),
-                    Err(_no_thread) => run(group),
-                };
-                all.push((group, results));
-            }
+            let mut all = vec![run(first)];
+            all.extend(started.into_iter().map(|(group, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_default(),
+                Err(_no_thread) => run(group),
+            }));
             all
         })
     }
@@ -322,24 +317,16 @@ impl ClusterStore {
     }
 }
 
-struct ClusterGroup {
-    place: SlotPlace,
-    indices: Vec<usize>,
-    claims: Vec<Claim>,
-}
+/// Claims of one request, and their places in the caller's list.
+type ClusterGroup<'a> = (SlotPlace, Vec<(usize, &'a Claim)>);
 
-impl ClusterGroup {
-    fn add(groups: &mut Vec<ClusterGroup>, place: SlotPlace, index: usize, claim: &Claim) {
-        let same = |group: &&mut ClusterGroup| {
-            Arc::ptr_eq(&group.place.node, &place.node) && group.place.asking == place.asking
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => {
-                group.indices.push(index);
-                group.claims.push(claim.clone());
-            }
-            None => groups.push(ClusterGroup { place, indices: vec![index], claims: vec![claim.clone()] }),
-        }
+fn add<'a>(groups: &mut Vec<ClusterGroup<'a>>, place: SlotPlace, claim: (usize, &'a Claim)) {
+    let is_there = |(other, _): &&mut ClusterGroup<'a>| {
+        Arc::ptr_eq(&other.node, &place.node) && other.asking == place.asking
+    };
+    match groups.iter_mut().find(is_there) {
+        Some((_, claims)) => claims.push(claim),
+        None => groups.push((place, vec![claim])),
     }
 }
 
@@ -368,7 +355,6 @@ impl UnreadReleases {
     }
 }
 
-/// A request on its way, and how to redirect it.
 struct RedirectedRequest<T, F> {
     store: Arc<ClusterStore>,
     place: SlotPlace,
@@ -432,7 +418,9 @@ impl Store for ClusterStore {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
-        let again = move |store: &RedisStore| store.hand_off_now(&from, &to, deadline);
+        let again = move |store: &RedisStore| {
+            store.hand_off(&from, &to, deadline).map_or_else(|| Err(no_request()), |pending| pending.wait())
+        };
         Some(Box::new(RedirectedRequest { store, place, pending, again }))
     }
 

@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::secrets::Renewable;
 use crate::stores::redis::about::{probe, scripts_refused};
-use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
 use crate::stores::redis::cluster::wakeups::ClusterWakeups;
@@ -298,14 +297,9 @@ impl Settings {
             Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
         let connections = connections.publishing(self.publishes);
         let connections = if asking { connections.asking() } else { connections };
-        let reporter = Arc::clone(&self.reporter);
-        let subscriber =
-            Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, self.ways);
-        let connections = Arc::new(connections);
-        let place = endpoint.to_string();
-        let acks = options.copies(true);
-        let acks = acks.map(|wanted| Acks::new(&connections, wanted, &self.reporter, &place));
-        Ok(RedisStore::new(connections, subscriber, acks, self.queue_rights.clone()))
+        let mut store = RedisStore::new(connections, options, &self.reporter, self.ways, true);
+        store.server.queue_rights = self.queue_rights.clone();
+        Ok(store)
     }
 }
 

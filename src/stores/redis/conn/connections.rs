@@ -36,7 +36,7 @@ const CHUNK: usize = 512;
 const READY: u32 = 16;
 
 pub(crate) struct Connections {
-    address: Arc<RedisAddress>,
+    pub(crate) address: Arc<RedisAddress>,
     command_timeout: Duration,
     /// Every connection except that for renewals has a slot here, the shared one for as long as it is open.
     /// `None` when closed: the pool has a thread.
@@ -53,10 +53,8 @@ pub(crate) struct Connections {
     publishes: Option<Prefix>,
 }
 
-/// A connection that threads may share, and its place in the pool.
 type Shareable = (PooledConnection<ConnectionSlots>, Connection);
 
-/// The error of a connect that failed a moment ago.
 struct Gate {
     until: Moment,
     error: Error,
@@ -110,7 +108,6 @@ impl Connections {
         Connections { shared: Arc::new(SharedConnection::noted_in(Arc::clone(&ledger))), ledger, ..self }
     }
 
-    /// Has `act` called when the server turns out to be demoted.
     pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
         self.ledger.on_demotion(act);
     }
@@ -148,7 +145,6 @@ impl Connections {
         self.start_over(started.command, deadline, |by| self.connect_shared(by))?.wait()
     }
 
-    /// Sends one request, for another thread to read its reply.
     pub(crate) fn start(&self, command: Command, deadline: Moment) -> Answer<Started> {
         self.start_over(self.as_published(command), deadline, |by| self.connect_shared(by))
     }

@@ -178,7 +178,6 @@ fn forgetting(claim: &Claim) -> Command {
     Command::new("DEL").arg(request_key(claim))
 }
 
-/// The key of the result of a request.
 fn request_key(claim: &Claim) -> String {
     keys::command(claim.name.key(), &claim.owner.to_string())
 }

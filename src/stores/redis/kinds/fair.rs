@@ -28,7 +28,6 @@ enum PlaceEnd {
     Force,
 }
 
-/// The fair lock.
 pub(super) struct FairKind;
 
 impl RedisKind for FairKind {

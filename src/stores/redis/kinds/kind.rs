@@ -34,7 +34,6 @@ pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }
 
-/// Default methods fit most kinds.
 pub(crate) trait RedisKind: Sync {
     /// The channel of all releases, or of this waiter alone; `None`: waiters get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;

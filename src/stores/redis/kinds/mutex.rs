@@ -14,7 +14,6 @@ use crate::stores::redis::script::{
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
-/// The plain lock, and the fenced one.
 pub(crate) struct MutexKind;
 
 impl RedisKind for MutexKind {

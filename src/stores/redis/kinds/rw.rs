@@ -21,7 +21,6 @@ use crate::stores::redis::script::{
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
-/// A half.
 pub(super) struct RwKind(pub(super) Mode);
 
 fn word(half: Mode) -> &'static str {

@@ -14,7 +14,6 @@ use crate::stores::redis::script::{Command, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_
 use crate::stores::redis::server::{QueueRights, RedisCall};
 use crate::time::millis;
 
-/// The lock by token.
 pub(super) struct TokenKind;
 
 impl RedisKind for TokenKind {
