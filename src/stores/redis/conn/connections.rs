@@ -317,7 +317,7 @@ impl Connections {
         let start = |command: &Command| self.start_over(command.clone(), deadline, |_by| Err(why.copy()));
         // All are sent before the first reply is waited for.
         let started: Vec<_> = commands.iter().map(start).collect();
-        Some(started.into_iter().map(|started| started.and_then(Started::wait)).collect())
+        Some(started.into_iter().map(|started| started.and_then(|started| started.wait())).collect())
     }
 
     /// As [`batch`](Self::batch), for requests that undo what is in doubt. Returns also whether no earlier
@@ -439,7 +439,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) fn wait(self) -> Answer<Value> {
+    pub(crate) fn wait(&self) -> Answer<Value> {
         let outcome = self.shared.wait(&self.reply);
         // The server did not know the script, so ran nothing: sent once more with its body, while the
         // connection stands.
