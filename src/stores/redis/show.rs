@@ -32,7 +32,6 @@ pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Mom
     read(name, connections.call(request(name, &channels), deadline)?)
 }
 
-/// Looks at a name, and counts the listeners of these channels.
 pub(super) fn request(name: &LockName, channels: &[String]) -> Command {
     let key = name.key();
     let keys = [

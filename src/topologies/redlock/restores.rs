@@ -16,13 +16,11 @@ use crate::time::Moment;
 /// Most holds given back to one server before the next server's turn.
 const AT_A_TIME: usize = 500;
 
-/// The servers that do not count, by owner.
 #[derive(Default)]
 pub(super) struct Restores {
     entries: Mutex<HashMap<Owner, Vec<Entry>>>,
 }
 
-/// One server that does not count for one hold.
 struct Entry {
     node: usize,
     name: Arc<LockName>,

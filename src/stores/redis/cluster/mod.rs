@@ -79,7 +79,6 @@ struct SlotPlace {
 }
 
 impl ClusterStore {
-    /// Finds the members, and checks that locks can be kept there.
     pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
         let topology = Topology::connect(options, reporter)?;
         let store = Arc::new_cyclic(|me| ClusterStore {
@@ -236,7 +235,7 @@ impl ClusterStore {
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
         let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
-        let mut groups: Vec<ClusterGroup> = Vec::new();
+        let mut groups: Vec<ClusterGroup<'_>> = Vec::new();
         for (index, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
             // The current primary will do: batches need no order behind unread releases, which use another
             // connection.

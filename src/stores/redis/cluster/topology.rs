@@ -160,7 +160,6 @@ impl Topology {
         }
     }
 
-    /// Connects when used.
     pub(super) fn node(&self, endpoint: &Endpoint) -> Result<Arc<ClusterNode>> {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(endpoint) {

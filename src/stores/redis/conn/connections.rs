@@ -202,7 +202,6 @@ impl Connections {
         }
     }
 
-    /// Reads replies that no thread waits for; returns whether some are still to come.
     pub(crate) fn poll_completions(&self) -> bool {
         self.shared.poll_completions()
     }
@@ -212,7 +211,6 @@ impl Connections {
         self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
     }
 
-    /// Whether a connection was hung up since the last call: the shared one, or that for renewals.
     pub(crate) fn hung_up(&self) -> bool {
         // Both are called: each clears what it reports.
         let is_shared = self.shared.hung_up();
@@ -257,7 +255,6 @@ impl Connections {
         self.use_connection(&mut slot.0, deadline, |deadline| self.connect_gated(deadline), talk)
     }
 
-    /// Like [`dialog`](Self::dialog), on the connection for renewals.
     pub(crate) fn renewal_dialog<T>(
         &self,
         deadline: Moment,

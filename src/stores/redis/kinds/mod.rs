@@ -14,7 +14,6 @@ use counted::CountedKind;
 use kind::RedisKind;
 use rw::RwKind;
 
-/// The module of a kind.
 pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     match kind {
         Kind::Mutex | Kind::Fenced => &mutex::MutexKind,
@@ -29,7 +28,6 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     }
 }
 
-/// The channels that a waiter under this claim listens to.
 pub(crate) fn channels(claim: &Claim) -> Vec<String> {
     let kind = of(claim.kind);
     let turn = if claim.listens_for == ListensFor::Releases { None } else { kind.turn_channel(claim) };

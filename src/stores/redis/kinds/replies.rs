@@ -20,7 +20,6 @@ const NEXT_WAS_NOTIFIED: i64 = -3;
 /// The answer to the release of something that nobody holds: a latch, or a condition's notification.
 pub(crate) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
 
-/// The reply of an attempt, for any lock but one by token.
 pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
     decoded(match reply.tag() {
         b"granted" => granted(reply, wants_fence),
