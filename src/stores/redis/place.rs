@@ -36,8 +36,10 @@ pub(crate) enum Role {
 
 #[cfg(feature = "tls")]
 pub(crate) use crate::tls::Config as TlsConfig;
+/// Without the feature nobody has any.
 #[cfg(not(feature = "tls"))]
-pub(crate) type TlsConfig = std::convert::Infallible;
+#[derive(Clone)]
+pub(crate) enum TlsConfig {}
 
 /// The options' certificates, if TLS is wanted.
 pub(crate) fn certificates(options: &ServerOptions, is_tls: bool) -> Result<Option<TlsConfig>> {
