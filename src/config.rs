@@ -65,8 +65,6 @@ macro_rules! client_options {
                 pool_size: u32 = 8, "LEASEHOLD_POOL_SIZE" pool_size(number) "8";
                 unsubscribe_delay: Duration = Duration::from_secs(5),
                     "LEASEHOLD_UNSUBSCRIBE_DELAY" unsubscribe_delay(time) "5s";
-                /// Whether scripts may be used; without them only token locks work.
-                scripts: bool = true;
                 /// How many replicas must have each grant.
                 replicas: ReplicaRule = ReplicaRule::ByUrl;
                 /// In how many append-only files each grant must be.

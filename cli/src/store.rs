@@ -181,10 +181,9 @@ pub(crate) fn text(error: &Error) -> String {
     OF_THE_LIBRARY.iter().fold(words, |words, (theirs, ours)| words.replace(theirs, ours))
 }
 
-const OF_THE_LIBRARY: [(&str, &str); 5] = [
+const OF_THE_LIBRARY: [(&str, &str); 4] = [
     (": call try_set_permits first", ""),
     (", or by password()", ", or in LEASEHOLD_PASSWORD"),
-    (" (see without_scripts)", ""),
     ("tls_ca", "--ca"),
     ("tls_identity", "--cert"),
 ];

@@ -362,9 +362,6 @@ impl ClientBuilder {
     /// [`ClusterPubSub::Auto`].
     pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self = server.cluster_pub_sub: way;
 
-    /// Uses no scripts, for servers that refuse them; only [`LockClient::get_token_lock`] works then.
-    pub fn without_scripts(mut self) -> Self = server.scripts: false;
-
     /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
     /// semaphores, latches and conditions.
     ///

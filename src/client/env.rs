@@ -61,7 +61,6 @@ impl ClientBuilder {
     /// | `LEASEHOLD_TLS_CA` | `tls_ca` (feature `tls`) | `/etc/locks/ca.pem` |
     /// | `LEASEHOLD_TLS_CERT`, `LEASEHOLD_TLS_KEY` | `tls_identity` (feature `tls`), both together | `/etc/locks/client.pem` |
     /// | `LEASEHOLD_SESSION_LOCKS` | `yes`: [`session_locks`](Self::session_locks) | `yes` |
-    /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
     /// | `LEASEHOLD_REPLICAS` | `no`: [`without_replicas`](Self::without_replicas) | `no` |
     /// | `LEASEHOLD_DURABLE` | [`durable`](Self::durable): the server's file, and how many replicas' | `1 1` |
@@ -118,9 +117,6 @@ impl ClientBuilder {
         // These options have one direction only.
         if variables.switch("LEASEHOLD_SESSION_LOCKS")? == Some(true) {
             builder = builder.session_locks();
-        }
-        if variables.switch("LEASEHOLD_SCRIPTS")? == Some(false) {
-            builder = builder.without_scripts();
         }
         if variables.text("LEASEHOLD_REPLICAS")?.is_some_and(|text| switch(&text) == Ok(false)) {
             builder = builder.without_replicas();
@@ -380,7 +376,6 @@ mod tests {
             ("LEASEHOLD_REPLICAS", "2"),
             ("LEASEHOLD_REPLICAS_TIMEOUT", "20ms"),
             ("LEASEHOLD_DURABLE", "1 2"),
-            ("LEASEHOLD_SCRIPTS", "off"),
             ("LEASEHOLD_TABLE", "s.t"),
             ("LEASEHOLD_CREATE_SCHEMA", "1"),
             ("LEASEHOLD_SESSION_LOCKS", "true"),
@@ -398,7 +393,7 @@ mod tests {
             (Duration::from_secs(4), ClusterPubSub::Both)
         );
         let replicas = Replicas { count: 2, within: Duration::from_millis(20) };
-        assert_eq!((server.replicas, server.scripts), (ReplicaRule::Required(replicas), false));
+        assert_eq!(server.replicas, ReplicaRule::Required(replicas));
         assert_eq!(server.durable, Some(Durable { local: 1, replicas: 2 }));
         assert_eq!((server.table.name.as_str(), server.table.create), ("s.t", true));
         assert_eq!((server.table.session_locks, server.table.designated_poller), (true, false));
@@ -533,7 +528,6 @@ mod tests {
             ("LEASEHOLD_DATABASE", "S3CR3T"),
             ("LEASEHOLD_CLIENT_NAME", "two words"),
             ("LEASEHOLD_DIRECTORY", "S3CR3T"),
-            ("LEASEHOLD_SCRIPTS", "S3CR3T"),
             ("LEASEHOLD_CLUSTER_PUB_SUB", "S3CR3T"),
             ("LEASEHOLD_ALLOWED_HOSTS", "cache:6379"),
             ("LEASEHOLD_URL", "user:S3CR3T@localhost:6379"),

@@ -133,9 +133,8 @@ impl LockClient {
     /// # Errors
     /// As the last item: the store, or too many servers of a Redlock, could not be used; the user lacks a
     /// permission (`SCAN`, and those of [`inspect`](Self::inspect)). Of kind
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, [without
-    /// scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too many servers [map
-    /// names](crate::RedlockNode::map_names).
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, and on a Redlock of
+    /// which too many servers [map names](crate::RedlockNode::map_names).
     ///
     /// # Guarantees
     /// A lock that is held all the time is listed once, or twice while the server resizes its table. A lock

@@ -464,8 +464,7 @@ impl LockClient {
     ///
     /// # Errors
     /// The name is bad; the server could not be used; or the user lacks a permission, since this reads all
-    /// keys of each kind. Of kind [`Unsupported`](crate::ErrorKind::Unsupported) [without
-    /// scripts](ClientBuilder::without_scripts).
+    /// keys of each kind.
     ///
     /// # Guarantees
     /// On one Redis, in a cluster and in memory all but the number of listeners was true at one moment; on a

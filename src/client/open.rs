@@ -275,13 +275,6 @@ fn connect_ring(server: ServerOptions, ring: Ring, reporter: &Arc<Reporter>) -> 
     if !server.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and ring() were given: give one of them"));
     }
-    if !server.scripts {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "connect",
-            "a ring needs scripts: without_scripts() cannot be used with it",
-        ));
-    }
     let (patience, reporter) = (server.connect_timeout, Arc::clone(reporter));
     let open = move |url: &str| -> Result<Arc<dyn RingMember>> {
         let server = ServerOptions { url: url.to_owned(), ..server.clone() };

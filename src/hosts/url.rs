@@ -68,7 +68,6 @@ pub(crate) fn check_url(url: &str) -> Result<()> {
     Err(Error::invalid("connect", words))
 }
 
-/// Longest parameter name that an error repeats.
 const MAX_SHOWN: usize = 32;
 
 /// Splits off the parameters after `?`, each a name and a value. Refuses `#`, which means nothing in any

@@ -109,7 +109,6 @@ fn making_a_client(list: &mut List) {
     list.add("node_timeout() without redlock()", url().node_timeout(MS).build());
     list.add("node_timeout(0)", options().redlock(three).node_timeout(Duration::ZERO).build());
     list.add("ring() and url()", url().ring(Ring::new(two)).build());
-    list.add("ring() and without_scripts()", options().ring(Ring::new(two)).without_scripts().build());
     list.add("ring([])", options().ring(Ring::new(Vec::<RingNode>::new())).build());
     list.add("ring() with an epoch of 0", options().ring(Ring::new(two).epoch(0)).build());
     list.add("ring() with a node twice", options().ring(Ring::new([two[0], two[0]])).build());

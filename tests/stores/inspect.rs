@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LockClient, MemoryStore, Mode, ObjectKind};
+use leasehold::{LockClient, MemoryStore, Mode, ObjectKind};
 use redis::Connection;
 
 use crate::support::server::RedisServer;
@@ -265,13 +265,6 @@ fn inspect_reads_a_bounded_number_of_reader_levels() {
     // The others may be alive or not: their end is not shown.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
-}
-
-#[test]
-fn a_client_without_scripts_says_that_it_cannot() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::builder().url(server.url()).without_scripts().build().unwrap();
-    assert_eq!(client.inspect("a").unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[cfg(feature = "sqlite")]

@@ -146,14 +146,13 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     let said = works(&mut full(&["doctor"]));
     assert!(said.contains("named shop:leasehold-doctor") && !said.contains("fault "), "{said}");
     run.terminate();
-    // Refused settings: replicas that do not exist, no scripts, two sources of the password.
+    // Refused settings: replicas that do not exist, two sources of the password.
     let mut command = program(&["run", "-n", "job", "--", "true"]);
     command
         .env("LEASEHOLD_REPLICAS", "1")
         .env("LEASEHOLD_REPLICAS_TIMEOUT", "50ms")
         .env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
     ends(&mut command, 69, "replica");
-    ends(program(&TRUE).env("LEASEHOLD_SCRIPTS", "no"), 64, "scripts");
     ends(program(&TRUE).env("LEASEHOLD_PASSWORD", "S3CR3T"), 64, "LEASEHOLD_PASSWORD is set too");
     let said =
         ends(program(&TRUE).env("LEASEHOLD_PASSWORD_FILE", "/no/S3CR3T"), 64, "LEASEHOLD_PASSWORD_FILE");

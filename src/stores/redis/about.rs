@@ -21,7 +21,7 @@ pub(crate) struct About {
 
 impl About {
     pub(super) fn of(connections: &Connections, deadline: Moment) -> Result<About> {
-        let reply = connections.call(&Command::new("INFO"), deadline).map_err(Failure::into_error)?;
+        let reply = connections.call(Command::new("INFO"), deadline).map_err(Failure::into_error)?;
         let reply = reply::accepted(reply).map_err(|error| reply::refusal(&error, Expected::Nothing))?;
         match reply {
             Value::BulkString(text) => Ok(About::read(&String::from_utf8_lossy(&text))),
@@ -49,7 +49,7 @@ pub(super) fn scripts_refused(error: &redis::ServerError) -> Error {
         ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused => Error::new(
             refused.kind(),
             "connect",
-            "the server does not let this user run scripts, which all but token locks need (see without_scripts)",
+            "the server does not let this user run scripts, which all locks need",
         )
         .with_source(refused),
         _ => refused,

@@ -10,6 +10,7 @@
 //! After a failover the connection may lead to another server than that which granted. So a round asks first,
 //! for each grant, whether this server has it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::reply::{Expected, Redirect, accepted, refusal, tagged, unexpected};
 use crate::stores::redis::script::{Command, TOUCH};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment, millis};
 
 /// After this time without an acknowledgement the server says whether a replica is connected at all.
@@ -34,7 +35,6 @@ const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acks {
     connections: Arc<Connections>,
-    scripts: bool,
     wanted: Copies,
     rounds: Mutex<Rounds>,
     /// The server may have no replica: it is asked before it is waited for.
@@ -42,7 +42,6 @@ pub(crate) struct Acks {
     /// The observers were notified that there is none.
     is_reported: AtomicBool,
     reporter: Arc<Reporter>,
-    /// For the observers.
     server: Arc<str>,
 }
 
@@ -50,38 +49,17 @@ pub(crate) struct Acks {
 struct Rounds {
     /// A round is on its way.
     is_asking: bool,
-    /// The next one, which gathers grants.
-    next: Option<Arc<Round>>,
+    /// The grants whose threads wait, by the order in which they came, and what wakes each.
+    grants: BTreeMap<u64, (Place, Arc<Condvar>)>,
+    last: u64,
 }
 
-struct Round {
-    state: Mutex<RoundState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct RoundState {
-    /// One request for each grant, which asks whether the server still has it.
-    checks: Vec<Command>,
-    waiting: usize,
-    phase: Phase,
-}
-
-#[derive(Default)]
-enum Phase {
-    #[default]
-    Gathering,
-    /// The next of its threads to wake leads it.
-    Vacant,
-    Asking,
-    /// With the answers to the checks, if all grants are where they have to be.
-    Over(Result<Vec<Value>>),
-}
-
-enum Turn {
-    Leads,
-    IsOver,
-    IsLate,
+enum Place {
+    /// For the next round, which asks this first: does the server have it?
+    Gathered(Command),
+    Asked,
+    /// The answer to that, if all grants of the round are where they have to be.
+    Answered(Result<Value>),
 }
 
 /// The facts about a grant that a round needs.
@@ -92,33 +70,17 @@ pub(crate) struct Grant {
     pub(crate) expected: Value,
     /// Undoes it. For several grants of one script, whose first this is, all.
     pub(crate) undo: Command,
-    /// For clients that may not use scripts.
-    pub(crate) scriptless: Option<Scriptless>,
 }
-
-/// The same without scripts, for an owner's token.
-#[derive(Clone)]
-pub(crate) struct Scriptless {
-    pub(crate) token: String,
-    /// As the script `touch.lua`; `false`: nothing was written.
-    pub(crate) touch: OnToken,
-    /// `false`: the owner did not hold it.
-    pub(crate) undo: OnToken,
-}
-
-type OnToken = fn(&mut Dialog<'_>, &str, &str) -> Answer<bool>;
 
 impl Acks {
     pub(crate) fn new(
         connections: &Arc<Connections>,
-        scripts: bool,
         wanted: Copies,
         reporter: &Arc<Reporter>,
         server: &str,
     ) -> Arc<Acks> {
         Arc::new(Acks {
             connections: Arc::clone(connections),
-            scripts,
             wanted,
             rounds: Mutex::default(),
             is_alone: AtomicBool::new(wanted.unless_alone),
@@ -137,15 +99,8 @@ impl Acks {
     }
 
     fn undo(&self, grant: &Grant, deadline: Moment) -> Answer<bool> {
-        if let Some(Scriptless { token, undo, .. }) = self.scriptless(grant) {
-            return self.connections.dialog(deadline, |dialog| undo(dialog, grant.lock.key(), token));
-        }
-        let reply = self.connections.call(&grant.undo, deadline)?;
+        let reply = self.connections.call(grant.undo.clone(), deadline)?;
         Ok(tagged(reply, Expected::Nothing)?.tag() == b"freed")
-    }
-
-    fn scriptless<'a>(&self, grant: &'a Grant) -> Option<&'a Scriptless> {
-        if self.scripts { None } else { grant.scriptless.as_ref() }
     }
 
     /// As [`confirm`](Self::confirm), without undoing.
@@ -155,17 +110,8 @@ impl Acks {
         let limit = self.wanted.within.min(deadline.since(begun).mul_f64(0.9));
         let until = begun.plus(limit);
         loop {
-            let (round, at, leads) = self.enter(&grant.check);
-            let leads = leads
-                || match round.wait(until) {
-                    Turn::Leads => true,
-                    Turn::IsOver => false,
-                    Turn::IsLate => return Err(self.too_few(None)),
-                };
-            if leads {
-                self.lead(&round, grant, until, deadline);
-            }
-            match round.answer(at) {
+            let (answer, has_led) = self.answer(grant, until, deadline);
+            match answer {
                 Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => {
                     let refused = refusal(&error, Expected::Nothing);
@@ -173,46 +119,54 @@ impl Acks {
                     return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
                 }
                 Ok(_) => return Err(gone()),
-                Err(error) if leads || Clock::System.now() >= until => return Err(error),
+                Err(error) if has_led || Clock::System.now() >= until => return Err(error),
                 // The round ended early, since another grant's time was over; this one still has time.
                 Err(_) => {}
             }
         }
     }
 
-    /// How many grants the next round has.
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn gathered(&self) -> usize {
-        self.rounds.lock().next.as_ref().map_or(0, |round| round.state.lock().checks.len())
+        let rounds = self.rounds.lock();
+        rounds.grants.values().filter(|(place, _)| matches!(place, Place::Gathered(_))).count()
     }
 
-    /// Adds a grant to the round that gathers; returns its place there, and whether this thread leads the
-    /// round, at once.
-    fn enter(&self, check: &Command) -> (Arc<Round>, usize, bool) {
+    /// Has the grant take part in a round, which this thread leads if no other is on its way. Returns the answer
+    /// to its check, or why the round failed; and whether this thread led it.
+    fn answer(&self, grant: &Grant, until: Moment, deadline: Moment) -> (Result<Value>, bool) {
         let mut rounds = self.rounds.lock();
-        let round = Arc::clone(
-            rounds
-                .next
-                .get_or_insert_with(|| Arc::new(Round { state: Mutex::default(), changed: Condvar::new() })),
-        );
-        let mut state = round.state.lock();
-        state.checks.push(check.clone());
-        state.waiting += 1;
-        let at = state.checks.len() - 1;
-        let leads = !std::mem::replace(&mut rounds.is_asking, true);
-        if leads {
-            rounds.next = None;
-            state.phase = Phase::Asking;
+        rounds.last += 1;
+        let (number, changed, mut has_led) = (rounds.last, Arc::new(Condvar::new()), false);
+        rounds.grants.insert(number, (Place::Gathered(grant.check.clone()), Arc::clone(&changed)));
+        loop {
+            let left = limit_of(until);
+            if let Some((Place::Answered(_), _)) = rounds.grants.get(&number)
+                && let Some((Place::Answered(answer), _)) = rounds.grants.remove(&number)
+            {
+                return (answer, has_led);
+            } else if left.is_zero() {
+                rounds.grants.remove(&number);
+                // This thread may have been woken to lead.
+                if !rounds.is_asking {
+                    rounds.wake_leader();
+                }
+                return (Err(self.too_few(None)), has_led);
+            } else if !rounds.is_asking {
+                has_led = true;
+                rounds.is_asking = true;
+                let (numbers, checks) = rounds.gathered();
+                MutexGuard::unlocked(&mut rounds, || self.lead(grant, numbers, checks, until, deadline));
+            } else {
+                changed.wait_for(&mut rounds, left);
+            }
         }
-        drop(state);
-        (round, at, leads)
     }
 
-    fn lead(&self, round: &Round, grant: &Grant, until: Moment, deadline: Moment) {
-        let checks = std::mem::take(&mut round.state.lock().checks);
+    fn lead(&self, grant: &Grant, numbers: Vec<u64>, checks: Vec<Command>, until: Moment, deadline: Moment) {
         let panicked =
             || Error::new(ErrorKind::Resource, "lock", "the thread that asked the replicas panicked");
-        let mut leader = Leader { acks: self, round, outcome: Err(panicked()) };
+        let mut leader = Leader { acks: self, numbers, outcome: Err(panicked()) };
         let asked = self.connections.dialog(deadline, |dialog| self.ask(dialog, grant, checks, until));
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
@@ -237,15 +191,8 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        let scriptless = self.scriptless(grant);
-        if let Some(Scriptless { token, touch, .. }) = scriptless {
-            if !touch(dialog, grant.lock.key(), token)? {
-                return Ok(Err(gone()));
-            }
-        } else {
-            // With its body: sent again, it would come after the WAIT.
-            commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
-        }
+        // With its body: sent again, it would come after the WAIT.
+        commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
             let first = if self.wanted.unless_alone { ASK_WHO_AFTER } else { Duration::MAX };
@@ -253,7 +200,7 @@ impl Acks {
         }
         let mut answers = dialog.say(&commands)?.into_iter();
         let held: Vec<Value> = answers.by_ref().take(count).collect();
-        if scriptless.is_none() && answers.next() != Some(Value::Int(1)) {
+        if answers.next() != Some(Value::Int(1)) {
             return Ok(Err(gone()));
         }
         if wants_replica && let Err(error) = self.replicas_have(dialog, answers.next(), until)? {
@@ -327,7 +274,6 @@ impl Acks {
         }
     }
 
-    /// `count`: of acknowledgements, if known.
     fn too_few(&self, count: Option<i64>) -> Error {
         let Copies { replicas, within, unless_alone, .. } = self.wanted;
         let count = count.map_or_else(|| "too few".to_owned(), |count| count.to_string());
@@ -378,7 +324,6 @@ fn acknowledged(answer: Option<Value>) -> Result<i64> {
     }
 }
 
-/// The replicas that a server lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Nobody,
@@ -419,67 +364,47 @@ fn waitaof_refused(error: &redis::ServerError) -> Error {
     Error::new(kind, "lock", words).with_source(refused)
 }
 
-impl Round {
-    /// Waits until the round is over, or this thread is to lead it.
-    fn wait(&self, until: Moment) -> Turn {
-        let mut state = self.state.lock();
-        loop {
-            match state.phase {
-                Phase::Over(_) => return Turn::IsOver,
-                // A thread whose time is over asks too: nobody else may be left.
-                Phase::Vacant => {
-                    state.phase = Phase::Asking;
-                    return Turn::Leads;
+impl Rounds {
+    fn gathered(&mut self) -> (Vec<u64>, Vec<Command>) {
+        let take =
+            |(number, (place, _)): (&u64, &mut (Place, _))| match std::mem::replace(place, Place::Asked) {
+                Place::Gathered(check) => Some((*number, check)),
+                other => {
+                    *place = other;
+                    None
                 }
-                Phase::Gathering | Phase::Asking => {}
-            }
-            let left = limit_of(until);
-            if left.is_zero() {
-                state.waiting -= 1;
-                return Turn::IsLate;
-            }
-            self.changed.wait_for(&mut state, left);
-        }
+            };
+        self.grants.iter_mut().filter_map(take).unzip()
     }
 
-    /// Has one of its threads lead it; `false`: none is left.
-    fn find_leader(&self) -> bool {
-        let mut state = self.state.lock();
-        let is_wanted = state.waiting > 0;
-        if is_wanted {
-            state.phase = Phase::Vacant;
-            self.changed.notify_one();
-        }
-        is_wanted
-    }
-
-    /// The answer to the check of the grant at this place, or why the round failed.
-    fn answer(&self, at: usize) -> Result<Value> {
-        match &mut self.state.lock().phase {
-            Phase::Over(Ok(answers)) => {
-                Ok(answers.get_mut(at).map_or(Value::Nil, |answer| std::mem::replace(answer, Value::Nil)))
-            }
-            Phase::Over(Err(error)) => Err(error.copy()),
-            Phase::Gathering | Phase::Vacant | Phase::Asking => Err(gone()),
-        }
+    fn wake_leader(&self) {
+        let next = self.grants.values().find(|(place, _)| matches!(place, Place::Gathered(_)));
+        next.into_iter().for_each(|(_, changed)| _ = changed.notify_one());
     }
 }
 
-/// Ends its round, and has the next one led, however the leading thread leaves.
+/// Ends its round, so that another thread can lead the next, however the leading thread leaves.
 struct Leader<'a> {
     acks: &'a Acks,
-    round: &'a Round,
+    numbers: Vec<u64>,
     outcome: Result<Vec<Value>>,
 }
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
         let mut rounds = self.acks.rounds.lock();
-        // A round that nobody waits for any more is dropped.
-        rounds.is_asking = rounds.next.take().is_some_and(|next| next.find_leader());
-        drop(rounds);
-        let outcome = std::mem::replace(&mut self.outcome, Ok(Vec::new()));
-        self.round.state.lock().phase = Phase::Over(outcome);
-        self.round.changed.notify_all();
+        rounds.is_asking = false;
+        for (at, number) in self.numbers.iter().enumerate() {
+            let answer = match &self.outcome {
+                Ok(answers) => Ok(answers.get(at).cloned().unwrap_or(Value::Nil)),
+                Err(error) => Err(error.copy()),
+            };
+            // A thread whose time was over has left.
+            if let Some((place, changed)) = rounds.grants.get_mut(number) {
+                *place = Place::Answered(answer);
+                changed.notify_one();
+            }
+        }
+        rounds.wake_leader();
     }
 }

@@ -13,7 +13,7 @@ use crate::hosts::{
     unescaped, unknown_parameter,
 };
 use crate::secrets::Renewable;
-use crate::stores::redis::place::{Login, Role, ServerPlace};
+use crate::stores::redis::place::{Login, Role, ServerPlace, certificates};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
 
@@ -34,7 +34,6 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// A Sentinel's port, unless the URL names another.
 const SENTINEL_PORT: u16 = 26379;
 
 impl RedisAddress {
@@ -89,13 +88,10 @@ impl RedisAddress {
 
     /// A server's place, with the certificates that this address has.
     pub(super) fn secured(&self, place: &ServerPlace) -> ServerPlace {
-        match (&self.target, place) {
-            #[cfg(feature = "tls")]
-            (Target::Place(ServerPlace::Tls { config, .. }), ServerPlace::Tls { host, port, .. }) => {
-                ServerPlace::Tls { host: host.clone(), port: *port, config: Arc::clone(config) }
-            }
-            (Target::Place(_), place) => place.clone(),
-            (Target::Master(sentinels), place) => sentinels.secured(place),
+        match &self.target {
+            Target::Place(ServerPlace::Tcp { tls, .. }) => place.secured(tls.as_ref()),
+            Target::Place(ServerPlace::Unix(_)) => place.clone(),
+            Target::Master(sentinels) => sentinels.secured(place),
         }
     }
 
@@ -134,17 +130,9 @@ impl RedisAddress {
 
     /// The same login elsewhere. `None`: not reached by a host's name and a port.
     pub(super) fn at(&self, host: &Host, port: u16, role: Role) -> Option<RedisAddress> {
-        let Target::Place(place) = &self.target else { return None };
-        let place = match place {
-            ServerPlace::Tcp { .. } => ServerPlace::Tcp { host: host.clone(), port },
-            #[cfg(feature = "tls")]
-            ServerPlace::Tls { config, .. } => {
-                ServerPlace::Tls { host: host.clone(), port, config: config.clone() }
-            }
-            ServerPlace::Unix(_) => return None,
-        };
+        let Target::Place(ServerPlace::Tcp { tls, .. }) = &self.target else { return None };
         Some(RedisAddress {
-            target: Target::Place(place),
+            target: Target::Place(ServerPlace::Tcp { host: host.clone(), port, tls: tls.clone() }),
             login: Login { role, ..self.login.clone() },
             connect_timeout: self.connect_timeout,
             renewal: self.renewal.clone(),
@@ -153,12 +141,9 @@ impl RedisAddress {
 
     /// `None`: not reached by these.
     pub(super) fn host_and_port(&self) -> Option<(&Host, u16)> {
-        let Target::Place(place) = &self.target else { return None };
-        match place {
-            ServerPlace::Tcp { host, port } => Some((host, *port)),
-            #[cfg(feature = "tls")]
-            ServerPlace::Tls { host, port, .. } => Some((host, *port)),
-            ServerPlace::Unix(_) => None,
+        match &self.target {
+            Target::Place(ServerPlace::Tcp { host, port, .. }) => Some((host, *port)),
+            Target::Place(ServerPlace::Unix(_)) | Target::Master(_) => None,
         }
     }
 }
@@ -262,7 +247,6 @@ fn instead_of(name: &str) -> &'static str {
     }
 }
 
-/// The connection to one server at a fixed place.
 fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
     let info = options.url.as_str().into_connection_info();
@@ -271,12 +255,10 @@ fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     let place = match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
             no_authorities(options)?;
-            ServerPlace::Tcp { host: given(host), port: *port }
+            ServerPlace::Tcp { host: given(host), port: *port, tls: None }
         }
-        #[cfg(feature = "tls")]
         ConnectionAddr::TcpTls { host, port, .. } => {
-            let config = crate::tls::config(&options.tls)?;
-            ServerPlace::Tls { host: given(host), port: *port, config }
+            ServerPlace::Tcp { host: given(host), port: *port, tls: certificates(options, true)? }
         }
         ConnectionAddr::Unix(path) => ServerPlace::Unix(path.clone()),
         _ => {
@@ -321,7 +303,7 @@ fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo,
         match info.map_err(|error| bad().with_source(error))?.addr() {
             ConnectionAddr::Tcp(host, port) => {
                 let host = options.hosts.given(host, has_port || !login.is_empty());
-                places.push(Arc::new(ServerPlace::Tcp { host, port: *port }));
+                places.push(Arc::new(ServerPlace::Tcp { host, port: *port, tls: None }));
             }
             _ => return Err(bad()),
         }

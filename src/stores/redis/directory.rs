@@ -40,33 +40,25 @@ struct Scanned {
 }
 
 impl RedisStore {
-    fn ask_plain(&self, command: &Command, deadline: Moment) -> Answer<Value> {
+    fn ask_plain(&self, command: Command, deadline: Moment) -> Answer<Value> {
         refused(self.server.connections.call(command, deadline)?)
     }
 
     fn scan(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let cursor = if cursor.is_empty() { "0" } else { cursor };
         let command = Command::new("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(PAGE);
-        decoded(scanned(&self.ask_plain(&command, deadline)?))
+        decoded(scanned(&self.ask_plain(command, deadline)?))
     }
 
     /// The same for keys that may be locks. A server that refuses SCAN in a script names all keys.
     fn scan_locks(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let from = if cursor.is_empty() { "0" } else { cursor };
         let command = LIST.on(&[]).arg(from).arg(pattern).arg(PAGE);
-        match self.ask_plain(&command, deadline) {
+        match self.ask_plain(command, deadline) {
             Ok(reply) => decoded(scanned(&reply)),
             Err(Failure::Refused(_)) => self.scan(pattern, cursor, deadline),
             Err(unknown) => Err(unknown),
         }
-    }
-
-    fn check_scripts(&self) -> Answer<()> {
-        if self.server.scripts {
-            return Ok(());
-        }
-        let words = "lists and entries are read by scripts, which without_scripts() excludes";
-        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "list", words)))
     }
 
     /// A page of the locks. `again`: what is asked for once more elsewhere, as is one whose slot moves.
@@ -77,7 +69,6 @@ impl RedisStore {
         deadline: Moment,
         again: impl Fn(&LockName, &Error) -> Option<Answer<Inspection>>,
     ) -> Answer<Page<Inspection>> {
-        self.check_scripts()?;
         let Scanned { keys, cursor, number: examined } =
             self.scan_locks(&wanted.whole(), cursor, deadline)?;
         // Not keys that are parts of a lock, nor keys that no name can lead to.
@@ -119,14 +110,12 @@ impl RedisStore {
     }
 
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Vec<Option<Posted>>> {
-        self.check_scripts()?;
         let keys: Vec<String> = clients.iter().map(|client| entry(*client)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        decoded(posted(&self.ask_plain(&ENTRIES.on(&keys), deadline)?))
+        decoded(posted(&self.ask_plain(ENTRIES.on(&keys), deadline)?))
     }
 
     fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        self.check_scripts()?;
         let prefix = Part::ClientEntry.text();
         let Scanned { keys, cursor, number } = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
         let clients = keys.iter().filter_map(|key| ClientId::read(key.strip_prefix(prefix)?));
@@ -219,19 +208,20 @@ impl Directory for RedisStore {
             return done(Err(failure));
         }
         let command = put(client, text, lease);
-        let take = |outcome: Answer<Value>| done(answered(outcome.and_then(refused).map(drop)));
+        let take = |outcome: Answer<Value>| {
+            done(answered(outcome.and_then(refused).map(drop)));
+            None
+        };
         self.server.connections.post(command, deadline, None, take);
     }
 
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         self.agree_once(deadline)?;
-        let command = put(client, text, lease);
-        answered(self.server.connections.call(&command, deadline).and_then(refused).map(drop))
+        answered(self.ask_plain(put(client, text, lease), deadline).map(drop))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        let command = Command::new("DEL").arg(entry(client));
-        answered(self.server.connections.call(&command, deadline).and_then(refused).map(drop))
+        answered(self.ask_plain(Command::new("DEL").arg(entry(client)), deadline).map(drop))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {

@@ -14,8 +14,6 @@ mod conn;
 mod directory;
 mod keys;
 mod kinds;
-#[cfg(all(test, leasehold_fuzz))]
-mod made_up;
 mod pipeline;
 mod place;
 mod pubsub;

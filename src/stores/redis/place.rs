@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::ServerOptions;
+use crate::error::Result;
 use crate::hosts::{Host, Hosts};
 
 /// The contents of the handshake. Not `Debug`: it holds the password.
@@ -22,7 +24,6 @@ pub(crate) struct Login {
     pub(crate) hosts: Arc<Hosts>,
 }
 
-/// The role that the server must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Takes writes.
@@ -33,40 +34,44 @@ pub(crate) enum Role {
     ClusterMember,
 }
 
+#[cfg(feature = "tls")]
+pub(crate) use crate::tls::Config as TlsConfig;
+/// Without the feature nobody has any.
+#[cfg(not(feature = "tls"))]
 #[derive(Clone)]
-pub(crate) enum ServerPlace {
-    Tcp {
-        host: Host,
-        port: u16,
-    },
+pub(crate) enum TlsConfig {}
+
+/// The options' certificates, if TLS is wanted.
+pub(crate) fn certificates(options: &ServerOptions, is_tls: bool) -> Result<Option<TlsConfig>> {
     #[cfg(feature = "tls")]
-    Tls {
-        host: Host,
-        port: u16,
-        config: crate::tls::Config,
-    },
-    Unix(PathBuf),
+    if is_tls {
+        return crate::tls::config(&options.tls).map(Some);
+    }
+    let _ = (options, is_tls);
+    Ok(None)
 }
 
-impl ServerPlace {
-    pub(crate) fn host(&self) -> Option<&Host> {
-        match self {
-            ServerPlace::Tcp { host, .. } => Some(host),
-            #[cfg(feature = "tls")]
-            ServerPlace::Tls { host, .. } => Some(host),
-            ServerPlace::Unix(_) => None,
-        }
-    }
+#[derive(Clone)]
+pub(crate) enum ServerPlace {
+    Tcp { host: Host, port: u16, tls: Option<TlsConfig> },
+    Unix(PathBuf),
 }
 
 impl ServerPlace {
     /// For a provider of credentials; errors show [`Display`](fmt::Display), which hides what may be secret.
     pub(crate) fn address(&self) -> String {
         match self {
-            ServerPlace::Tcp { host, port } => format!("{}:{port}", host.name()),
-            #[cfg(feature = "tls")]
-            ServerPlace::Tls { host, port, .. } => format!("{}:{port}", host.name()),
+            ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
             ServerPlace::Unix(path) => path.display().to_string(),
+        }
+    }
+
+    pub(crate) fn secured(&self, tls: Option<&TlsConfig>) -> ServerPlace {
+        match self {
+            ServerPlace::Tcp { host, port, .. } => {
+                ServerPlace::Tcp { host: host.clone(), port: *port, tls: tls.cloned() }
+            }
+            ServerPlace::Unix(_) => self.clone(),
         }
     }
 }
@@ -74,9 +79,7 @@ impl ServerPlace {
 impl fmt::Display for ServerPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServerPlace::Tcp { host, port } => write!(f, "{host}:{port}"),
-            #[cfg(feature = "tls")]
-            ServerPlace::Tls { host, port, .. } => write!(f, "{host}:{port}"),
+            ServerPlace::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
             ServerPlace::Unix(path) => write!(f, "{}", path.display()),
         }
     }

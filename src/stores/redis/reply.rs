@@ -80,6 +80,25 @@ pub(super) fn ttl(ttl_ms: i64) -> Option<Duration> {
     }
 }
 
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// One of several names and values, which are a list or, in RESP3, a map.
+pub(super) fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a Value> {
+    match fields {
+        Value::Array(items) => items.chunks(2).find_map(|pair| match pair {
+            [key, value] if text(key) == Some(name) => Some(value),
+            _ => None,
+        }),
+        Value::Map(pairs) => pairs.iter().find_map(|(key, value)| (text(key) == Some(name)).then_some(value)),
+        _ => None,
+    }
+}
+
 pub(super) fn unexpected(reply: &Value) -> Error {
     let kind = match reply {
         Value::Nil => "nothing",

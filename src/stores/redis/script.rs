@@ -15,16 +15,22 @@ pub(super) struct Script {
     body: Cow<'static, str>,
     /// EVALSHA and the script's SHA-1, packed.
     call: Vec<u8>,
-    /// Unique among scripts.
     number: usize,
-    /// The script with sharded channels, and with channels of both kinds.
-    sharded: OnceLock<Box<Script>>,
-    both: OnceLock<Box<Script>>,
+    /// The same behind each [`Prefix`].
+    publishes_sharded: OnceLock<Box<Script>>,
+    publishes_both: OnceLock<Box<Script>>,
+    under_mark: OnceLock<Box<Script>>,
 }
 
-/// Prefixes that make a script publish otherwise.
-const TELL_SHARDED: &str = include_str!("lua/publish_sharded.lua");
-const TELL_BOTH: &str = include_str!("lua/publish_both.lua");
+/// The beginning of a script that notifies waiters otherwise than by PUBLISH, or runs only under a ring's mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prefix {
+    /// By SPUBLISH.
+    PublishSharded,
+    /// By PUBLISH and SPUBLISH.
+    PublishBoth,
+    UnderMark,
+}
 
 /// The scripts that a connection's server is known to know, a bit each.
 #[derive(Debug, Clone, Default)]
@@ -107,34 +113,6 @@ scripts! {
     TOUCH = "touch.lua";
 }
 
-/// Scripts behind the guard, which runs them only under a ring's mark.
-macro_rules! guarded {
-    ($($name:ident = $($file:literal),+;)*) => {
-        $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
-            Script::new(concat!(include_str!("lua/ring_guard.lua"), $(include_str!(concat!("lua/", $file))),+))
-        });)*
-    };
-}
-
-guarded! {
-    RING_ACQUIRE = "fence.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire.lua";
-    RING_FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
-    RING_RW_ACQUIRE = "fence.lua", "join.lua", "reserved.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
-    RING_TOKEN_ACQUIRE = "token_acquire.lua";
-    RING_LOOK = "check.lua";
-}
-
-/// How scripts notify waiters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PublishMode {
-    /// By PUBLISH.
-    Plain,
-    /// By SPUBLISH.
-    Sharded,
-    /// By both.
-    Both,
-}
-
 impl Script {
     fn new(body: &'static str) -> Script {
         Script::of(Cow::Borrowed(body))
@@ -146,16 +124,17 @@ impl Script {
         "EVALSHA".pack(&mut call);
         redis::Script::new(&body).get_hash().pack(&mut call);
         let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
-        Script { body, call, number, sharded: OnceLock::new(), both: OnceLock::new() }
+        let [publishes_sharded, publishes_both, under_mark] = [const { OnceLock::new() }; 3];
+        Script { body, call, number, publishes_sharded, publishes_both, under_mark }
     }
 
-    fn told(&'static self, publish_mode: PublishMode) -> &'static Script {
-        let after = |words: &str| Box::new(Script::of(Cow::Owned([words, &self.body].concat())));
-        match publish_mode {
-            PublishMode::Plain => self,
-            PublishMode::Sharded => self.sharded.get_or_init(|| after(TELL_SHARDED)),
-            PublishMode::Both => self.both.get_or_init(|| after(TELL_BOTH)),
-        }
+    fn behind(&'static self, prefix: Prefix) -> &'static Script {
+        let (made, prefix) = match prefix {
+            Prefix::PublishSharded => (&self.publishes_sharded, include_str!("lua/publish_sharded.lua")),
+            Prefix::PublishBoth => (&self.publishes_both, include_str!("lua/publish_both.lua")),
+            Prefix::UnderMark => (&self.under_mark, include_str!("lua/ring_guard.lua")),
+        };
+        made.get_or_init(|| Box::new(Script::of(Cow::Owned([prefix, &self.body].concat()))))
     }
 
     /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, the waiters' channel among
@@ -178,7 +157,6 @@ pub(super) struct Command {
     has_body: bool,
 }
 
-/// A type that a word of a command may be made of.
 pub(super) trait Word {
     fn pack(&self, to: &mut Vec<u8>);
 }
@@ -292,10 +270,13 @@ impl Command {
         self
     }
 
-    /// The same behind `guarded`: the server runs it only if the node bears `mark`, with a token above
-    /// `fence`.
-    pub(super) fn under(self, guarded: &'static Script, mark: &str, fence: u64) -> Command {
-        Command { script: Some(guarded), ..self }.arg(fence).arg(MARK_KEY).arg(mark)
+    pub(super) fn behind(self, prefix: Prefix) -> Command {
+        Command { script: self.script.map(|script| script.behind(prefix)), ..self }
+    }
+
+    /// The same, which the server runs only if the node bears `mark`, with a token above `fence`.
+    pub(super) fn under(self, mark: &str, fence: u64) -> Command {
+        self.behind(Prefix::UnderMark).arg(fence).arg(MARK_KEY).arg(mark)
     }
 
     pub(super) fn pack_into(&self, bytes: &mut Vec<u8>) {
@@ -308,21 +289,17 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    pub(super) fn script(&self) -> Option<&'static Script> {
-        self.script
+    /// With the script's body unless the server is known to know it: the reply would come too late to send the
+    /// body.
+    pub(super) fn packing(&self) -> impl FnOnce(&mut Vec<u8>, bool) {
+        |to, is_known| {
+            let whole = if is_known { None } else { self.with_body() };
+            whole.as_ref().unwrap_or(self).pack_into(to);
+        }
     }
 
-    /// `None`: this one notifies waiters so already.
-    pub(super) fn told(&self, publish_mode: PublishMode) -> Option<Command> {
-        let before = self.script.filter(|_| !self.has_body)?;
-        let script = before.told(publish_mode);
-        let is_other = script.number != before.number;
-        is_other.then(|| Command {
-            packed: self.packed.clone(),
-            words: self.words,
-            script: Some(script),
-            has_body: false,
-        })
+    pub(super) fn script(&self) -> Option<&'static Script> {
+        self.script
     }
 
     /// The request to send when the reply says that the server does not know the script, and so ran nothing.

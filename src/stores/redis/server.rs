@@ -6,8 +6,8 @@ use redis::Value;
 
 use crate::ident::LockName;
 use crate::refused::Refused;
-use crate::seam::{Answer, Attempt, Pending, named};
-use crate::stores::redis::acks::{Acks, Grant};
+use crate::seam::{Answer, Pending, named};
+use crate::stores::redis::acks::Acks;
 use crate::stores::redis::conn::connections::{Connections, Started};
 use crate::stores::redis::pubsub::Subscriber;
 use crate::stores::redis::reply::{Expected, Tagged, tagged};
@@ -18,7 +18,6 @@ use crate::time::{Clock, Moment};
 pub(crate) struct RedisServer {
     pub(crate) connections: Arc<Connections>,
     pub(crate) subscriber: Arc<Subscriber>,
-    pub(crate) scripts: bool,
     /// For grants that need copies elsewhere.
     pub(crate) acks: Option<Arc<Acks>>,
     pub(crate) queue_rights: QueueRights,
@@ -44,23 +43,14 @@ impl QueueRights {
     }
 }
 
-/// One call of the seam.
 pub(crate) struct RedisCall<'a> {
     pub(crate) server: &'a RedisServer,
     pub(crate) deadline: Moment,
 }
 
 impl RedisCall<'_> {
-    pub(crate) fn ask(&self, command: &Command, expected: Expected) -> Answer<Tagged> {
+    pub(crate) fn ask(&self, command: Command, expected: Expected) -> Answer<Tagged> {
         tagged(self.server.connections.call(command, self.deadline)?, expected)
-    }
-
-    /// The result of an attempt at a new hold: a grant counts once it is on the copies that it needs.
-    pub(crate) fn confirmed(&self, grant: impl FnOnce() -> Grant, attempt: Attempt) -> Answer<Attempt> {
-        if let (Some(acks), Attempt::Granted { .. }) = (&self.server.acks, &attempt) {
-            acks.confirm(&grant(), self.deadline)?;
-        }
-        Ok(attempt)
     }
 }
 

@@ -24,7 +24,6 @@ pub(super) fn at_a_time(kind: Kind) -> u32 {
     if is_batched(kind) { TOGETHER as u32 } else { 1 }
 }
 
-/// The request of attempts at several locks.
 pub(super) fn acquisitions(claims: &[Claim], or_none: bool) -> Command {
     let counters: Vec<Option<String>> =
         claims.iter().map(|claim| claim.wants_fence.then(|| keys::fence_counter(claim.name.key()))).collect();
@@ -56,10 +55,9 @@ pub(super) fn acquired(reply: &Tagged) -> Answer<Vec<Option<FencingToken>>> {
     })
 }
 
-/// The request of releases of several locks.
-pub(super) fn removals(claims: &[Claim]) -> Command {
-    let locks: Vec<&str> = claims.iter().map(|claim| claim.name.key()).collect();
-    claims.iter().fold(RELEASE_ALL.on(&locks), |command, claim| {
+pub(super) fn removals<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Command {
+    let locks: Vec<&str> = claims.clone().map(|claim| claim.name.key()).collect();
+    claims.fold(RELEASE_ALL.on(&locks), |command, claim| {
         command.arg(claim.owner).arg(keys::channel(claim.name.key()))
     })
 }
@@ -91,54 +89,44 @@ pub(super) fn clean_up(
     settles: bool,
     deadline: Moment,
 ) -> Vec<Answer<Release>> {
-    let (several, single): (Vec<usize>, Vec<usize>) = (0..claims.len()).partition(|at| {
-        settles && claims.len() > 1 && claims.get(*at).is_some_and(|claim| is_batched(claim.kind))
-    });
-    let pick = |at: &usize| claims.get(*at).cloned();
-    let groups: Vec<Vec<Claim>> =
-        several.chunks(TOGETHER).map(|group| group.iter().filter_map(pick).collect()).collect();
-    let alone: Vec<Claim> = single.iter().filter_map(pick).collect();
-    let mut commands: Vec<Command> = groups.iter().map(|group| removals(group)).collect();
-    commands.extend(alone.iter().map(|claim| kinds::of(claim.kind).leaving(claim)));
+    let is_grouped = |claim: &Claim| settles && claims.len() > 1 && is_batched(claim.kind);
+    let (grouped, alone): (Vec<_>, Vec<_>) =
+        claims.iter().enumerate().partition(|(_, claim)| is_grouped(claim));
+    let requests: Vec<&[(usize, &Claim)]> = grouped.chunks(TOGETHER).chain(alone.chunks(1)).collect();
+    let command = |group: &&[(usize, &Claim)]| match group {
+        [(_, claim)] if !is_grouped(claim) => kinds::of(claim.kind).leaving(claim),
+        group => removals(group.iter().map(|(_, claim)| *claim)),
+    };
+    let commands = requests.iter().map(command).collect();
     let (replies, is_settled) = if settles {
-        server.connections.batch_in_doubt(&commands, deadline)
+        server.connections.batch_in_doubt(commands, deadline)
     } else {
-        (server.connections.batch(&commands, deadline), false)
+        (server.connections.batch(commands, deadline), false)
     };
-    let mut replies = replies.into_iter();
-    let mut next = || replies.next().unwrap_or_else(|| Ok(Value::Nil));
-    let mut outcomes: Vec<Option<Answer<Release>>> = claims.iter().map(|_| None).collect();
-    let mut put = |at: Option<&usize>, outcome: Answer<Release>| {
-        if let Some(place) = at.and_then(|at| outcomes.get_mut(*at)) {
-            *place = Some(outcome);
-        }
-    };
-    let mut places = several.iter();
-    for group in &groups {
-        match next().and_then(|reply| {
-            all_released(&tagged(reply, Expected::Hash)?, &vec![1; group.len()], &server.queue_rights)
-        }) {
-            Ok(released) => released.into_iter().for_each(|release| put(places.next(), Ok(release))),
-            Err(failure) => group.iter().for_each(|_| put(places.next(), Err(failure.copy()))),
-        }
-    }
-    for (at, claim) in single.iter().zip(&alone) {
-        let released = |reply| {
+    let read = |group: &[(usize, &Claim)], reply: Value| match group {
+        [(_, claim)] if !is_grouped(claim) => {
             let reply = tagged(reply, expected(claim.kind))?;
-            kinds::of(claim.kind).released(&reply, 1, &server.queue_rights)
-        };
-        put(Some(at), next().and_then(released));
-    }
+            kinds::of(claim.kind).released(&reply, 1, &server.queue_rights).map(|release| vec![release])
+        }
+        group => all_released(&tagged(reply, Expected::Hash)?, &vec![1; group.len()], &server.queue_rights),
+    };
     let settled = |release: Release| match release {
         Release::NotHeld { .. } if is_settled => Release::Never,
         other => other,
     };
-    claims
-        .iter()
-        .zip(outcomes)
-        .map(|(claim, outcome)| {
-            let outcome = outcome.unwrap_or_else(|| Ok(Release::NotHeld { holder: None }));
-            named(outcome.map(settled), "unlock", claim.name.given())
-        })
-        .collect()
+    let mut outcomes: Vec<Answer<Release>> =
+        claims.iter().map(|_| Ok(settled(Release::NotHeld { holder: None }))).collect();
+    for (group, reply) in requests.iter().zip(replies) {
+        let mut released = reply.and_then(|reply| read(group, reply)).map(Vec::into_iter);
+        for (at, claim) in group.iter() {
+            let release = match &mut released {
+                Ok(released) => released.next().map(|release| Ok(settled(release))),
+                Err(failure) => Some(Err(failure.copy())),
+            };
+            if let (Some(release), Some(outcome)) = (release, outcomes.get_mut(*at)) {
+                *outcome = named(release, "unlock", claim.name.given());
+            }
+        }
+    }
+    outcomes
 }

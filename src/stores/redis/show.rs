@@ -20,7 +20,6 @@ const MOST: u32 = 100;
 /// The hash's field in which a hold with a ceiling describes itself.
 const ABOUT: &str = "leasehold:about";
 
-/// The hash's field of a cached hold.
 const KEPT: &str = "leasehold:kept";
 
 /// Redisson's number for a lease without end.
@@ -30,10 +29,9 @@ pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Mom
     let key = name.key();
     let channels =
         [keys::channel(key), keys::rw_channel(key), keys::permits_channel(key), keys::latch_channel(key)];
-    read(name, connections.call(&request(name, &channels), deadline)?)
+    read(name, connections.call(request(name, &channels), deadline)?)
 }
 
-/// Looks at a name, and counts the listeners of these channels.
 pub(super) fn request(name: &LockName, channels: &[String]) -> Command {
     let key = name.key();
     let keys = [
@@ -150,7 +148,6 @@ impl<'a> Shown<'a> {
         Ok(())
     }
 
-    /// From the server's present time.
     fn left(&self, until_ms: i64) -> Duration {
         Duration::from_millis(u64::try_from(until_ms.saturating_sub(self.now_ms)).unwrap_or(0))
     }

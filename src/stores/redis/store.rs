@@ -21,9 +21,10 @@ use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, deferrable, expected};
+use crate::stores::redis::kinds::kind::{RedisKind, expected, is_given_back};
+use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::pubsub::{self, Subscriber};
+use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
@@ -34,7 +35,6 @@ use crate::time::{Clock, Moment};
 
 pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
-    /// With Sentinels only.
     monitor: Option<SentinelMonitor>,
     /// All of this client's requests to the server go over these connections, and one script may use all
     /// keys: not a cluster's member.
@@ -51,7 +51,7 @@ impl RedisStore {
         let store = RedisStore::unconnected(options, reporter)?;
         store.server.connections.connect_first()?;
         let deadline = Clock::System.after(options.command_timeout);
-        let probed = store.agree(false, options.scripts.then(probe), deadline);
+        let probed = store.agree(false, Some(probe()), deadline);
         if let Some(reply) = probed.map_err(|failure| failure.into_error().during("connect"))? {
             reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
         }
@@ -67,28 +67,24 @@ impl RedisStore {
             Target::Place(_) => None,
             Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
         };
-        let (place, silence) = (address.target.to_string(), pubsub::SILENCE);
-        let subscriber = Subscriber::of(
-            address,
-            Arc::clone(&reporter),
-            options.unsubscribe_delay,
-            silence,
-            &[pubsub::PLAIN],
-        );
-        let connections = Arc::new(connections);
-        let copies = options.copies(monitor.is_some());
-        let acks = copies.map(|wanted| Acks::new(&connections, options.scripts, wanted, &reporter, &place));
-        let store = RedisStore::new(connections, subscriber, options.scripts, acks, QueueRights::default());
+        let store = RedisStore::new(connections, options, &reporter, &[pubsub::PLAIN], monitor.is_some());
         Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
     }
 
+    /// `has_replicas`: grants wait for one by default.
     pub(super) fn new(
-        connections: Arc<Connections>,
-        subscriber: Arc<Subscriber>,
-        scripts: bool,
-        acks: Option<Arc<Acks>>,
-        queue_rights: QueueRights,
+        connections: Connections,
+        options: &ServerOptions,
+        reporter: &Arc<Reporter>,
+        modes: &'static [SubscribeMode],
+        has_replicas: bool,
     ) -> RedisStore {
+        let (address, connections) = (Arc::clone(&connections.address), Arc::new(connections));
+        let place = address.target.to_string();
+        let (linger, silence) = (options.unsubscribe_delay, pubsub::SILENCE);
+        let subscriber = Subscriber::of(address, Arc::clone(reporter), linger, silence, modes);
+        let copies = options.copies(has_replicas);
+        let acks = copies.map(|wanted| Acks::new(&connections, wanted, reporter, &place));
         // No thread waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
@@ -96,7 +92,7 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server = RedisServer { connections, subscriber, scripts, acks, queue_rights };
+        let server = RedisServer { connections, subscriber, acks, queue_rights: QueueRights::default() };
         RedisStore {
             server,
             monitor: None,
@@ -137,15 +133,6 @@ impl RedisStore {
         RedisCall { server: &self.server, deadline }
     }
 
-    pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim, deadline: Moment) -> Answer<Handoff> {
-        let command = kinds::of(from.kind).hand_off(from, to);
-        let reply = command.ok_or_else(no_request);
-        let reply = reply.and_then(|command| self.server.connections.call(&command, deadline));
-        let handed = reply.and_then(|reply| handed(reply, to.wants_fence));
-        let acks = self.server.acks.as_deref();
-        named(handed.and_then(|handed| confirmed(handed, acks, to, deadline)), "lock", to.name.given())
-    }
-
     pub(super) fn close_by(&self, deadline: Moment) {
         self.server.subscriber.close();
         self.server.connections.close(deadline);
@@ -154,7 +141,6 @@ impl RedisStore {
         }
     }
 
-    /// The server's identity, and its place in a cluster.
     pub(crate) fn about(&self, deadline: Moment) -> Result<About> {
         About::of(&self.server.connections, deadline)
     }
@@ -180,7 +166,7 @@ impl RedisStore {
             is_sent.push(command.is_some());
             commands.extend(command);
         }
-        let mut replies = self.server.connections.batch(&commands, deadline).into_iter();
+        let mut replies = self.server.connections.batch(commands, deadline).into_iter();
         let answers = claims.iter().zip(is_sent).map(|(claim, is_sent)| {
             let kind = kinds::of(claim.kind);
             let reply = if is_sent { replies.next() } else { None };
@@ -192,22 +178,9 @@ impl RedisStore {
     }
 }
 
-fn no_request() -> Failure {
+pub(super) fn no_request() -> Failure {
     let words = "this kind of lock has no such request";
     Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
-}
-
-fn handed(reply: redis::Value, wants_fence: bool) -> Answer<Handoff> {
-    replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)
-}
-
-/// A hand-off counts once it has its copies. If it lacks them, its outcome is unknown to both threads: each
-/// gives its number up, and what is left of either is cleaned up.
-fn confirmed(handoff: Handoff, acks: Option<&Acks>, to: &Claim, deadline: Moment) -> Answer<Handoff> {
-    if let (Handoff::Granted { .. }, Some(acks)) = (&handoff, acks) {
-        acks.reach(&kinds::of(to.kind).grant(to), deadline).map_err(Failure::Unknown)?;
-    }
-    Ok(handoff)
 }
 
 impl Store for RedisStore {
@@ -226,8 +199,8 @@ impl Store for RedisStore {
         }
     }
 
-    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        kinds::check_scripts(self.server.scripts, kind, name)
+    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
+        Ok(())
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
@@ -240,56 +213,58 @@ impl Store for RedisStore {
         } else {
             claim
         };
-        let result = kinds::of(claim.kind).attempt(&self.until(deadline), claim, count);
-        named(result, "lock", claim.name.given())
+        let (command, read) = self.attempting(claim, count, deadline);
+        named(self.ask(command, deadline, read), "lock", claim.name.given())
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        let result = kinds::of(claim.kind).release(&self.until(deadline), claim, left);
-        named(result, "unlock", claim.name.given())
+        if !is_given_back(claim.kind) {
+            return Ok(NOTHING_HELD);
+        }
+        let (command, read) = self.releasing(claim, left, deadline);
+        named(self.ask(command, deadline, read), "unlock", claim.name.given())
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        let (server, kind) = (&self.server, kinds::of(claim.kind));
-        let is_sent = deferrable(claim.kind) != Deferrable::Neither;
-        if !is_sent || claim.waits && !server.scripts {
+        if !is_given_back(claim.kind) {
             return done.answer(self.release_or_leave(claim, deadline));
         }
+        let (server, kind) = (&self.server, kinds::of(claim.kind));
         let (own_listeners, rights) = (kind.own_listeners(server, claim), server.queue_rights.clone());
         let (name, releasing) = (Arc::clone(&claim.name), done.releasing());
-        let expected = expected(claim.kind);
-        let take = move |outcome: Answer<redis::Value>| {
+        let (expected, forgetting) = (expected(claim.kind), kind.forgetting(claim));
+        let take = move |outcome: Answer<Value>| {
             let read = |reply| kind.released(&tagged(reply, expected)?, own_listeners, &rights);
             let result = outcome.and_then(read);
-            let is_answered = result.is_ok();
+            let forgetting = forgetting.filter(|_| result.is_ok());
             done.answer(named(result, "unlock", name.given()));
-            is_answered
+            forgetting
         };
         let removal = if claim.waits { kind.leaving(claim) } else { kind.removal(claim, 0) };
-        match kind.forgetting(claim) {
-            Some(forgetting) => server.connections.post_then(removal, forgetting, deadline, releasing, take),
-            None => server.connections.post(removal, deadline, releasing, |outcome| _ = take(outcome)),
-        }
+        server.connections.post(removal, deadline, releasing, take);
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let command = kinds::of(from.kind).hand_off(from, to)?;
+        let (acks, wants_fence, claim) = (self.server.acks.clone(), to.wants_fence, to.clone());
+        let read = move |reply| {
+            let handed = replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)?;
+            // Without its copies its outcome is unknown to both threads: each gives its number up, and what is
+            // left of either is cleaned up.
+            if let (Handoff::Granted { .. }, Some(acks)) = (&handed, acks) {
+                acks.reach(&kinds::of(claim.kind).grant(&claim), deadline).map_err(Failure::Unknown)?;
+            }
+            Ok(handed)
+        };
+        if self.server.connections.is_asking() {
+            return Some(self.begin("lock", to, command, deadline, read));
+        }
         // A lock whose hand-off cannot be sent is released instead, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
-        let (acks, to) = (self.server.acks.clone(), to.clone());
-        let name = Arc::clone(&to.name);
-        let read = move |reply| confirmed(handed(reply, to.wants_fence)?, acks.as_deref(), &to, deadline);
-        Some(Box::new(Underway { started, read, action: "lock", name }))
+        Some(Box::new(Underway { started, read, action: "lock", name: Arc::clone(&to.name) }))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        if !self.server.scripts {
-            let renew = |claim: &Claim| {
-                let result = kinds::of(claim.kind).renew_without_scripts(&self.until(deadline), claim);
-                named(result, "renew", claim.name.given())
-            };
-            return claims.iter().map(renew).collect();
-        }
         self.batch(
             claims,
             "renew",
@@ -300,9 +275,6 @@ impl Store for RedisStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        if !self.server.scripts {
-            return claims.iter().map(|claim| self.release(claim, 0, deadline)).collect();
-        }
         several::clean_up(&self.server, claims, self.settles_doubts, deadline)
     }
 
@@ -371,10 +343,11 @@ impl WaitQueues for RedisStore {
             // An entry that could not be removed has no listener, so a release skips it.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
-            let take = move |outcome: Answer<redis::Value>| {
+            let take = move |outcome: Answer<Value>| {
                 if !matches!(outcome.map(reply::accepted), Ok(Ok(_))) {
                     channel.iter().for_each(|channel| subscriber.end_soon(channel));
                 }
+                None
             };
             // Not repeated after NOSCRIPT: by then the client may want its place again.
             connections.post(command, deadline, None, take);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
-use crate::seam::{Answer, Failure, Store};
+use crate::seam::{Failure, Store};
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::Receiver;
 use crate::sync::{Mutex, thread};
@@ -41,14 +41,11 @@ impl Redlock {
         Ok(redlock)
     }
 
-    fn open_all(
-        &self,
-        connect_timeout: Duration,
-        arrivals: &Receiver<Arrival>,
-    ) -> Vec<Option<Result<Voter>>> {
+    /// Takes the servers into use that can be reached; why others cannot, if they have said.
+    fn open_all(&self, connect_timeout: Duration, arrivals: &Receiver<Arrival>) -> Vec<Option<Result<()>>> {
         let (nodes, begun) = (&self.shared.nodes, Clock::System.now());
         (0..nodes.len()).for_each(|at| self.shared.begin_to_open(at, connect_timeout));
-        let mut opened: Vec<Option<Result<Voter>>> = nodes.iter().map(|_| None).collect();
+        let mut opened: Vec<Option<Result<()>>> = nodes.iter().map(|_| None).collect();
         let mut wait_until = Moment::NEVER;
         loop {
             let now = Clock::System.now();
@@ -63,66 +60,47 @@ impl Redlock {
                 && let (Some(node), Some(place)) = (nodes.get(at), opened.get_mut(at))
             {
                 node.is_opening.store(false, Ordering::SeqCst);
-                *place = Some(one);
+                *place = Some(one.map(|member| node.join(member)));
             }
         }
     }
 
-    fn join_all(&self, all: Vec<Option<Result<Voter>>>) -> Result<()> {
+    fn join_all(&self, opened: Vec<Option<Result<()>>>) -> Result<()> {
         let nodes = &self.shared.nodes;
-        let mut opened = Vec::new();
         // The reason for an unusable list, and a server's refusal, which the client returns without a
         // majority.
         let (mut wrong, mut unusable) = (None, None);
-        let late = || Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet");
-        for (node, answer) in nodes.iter().zip(all) {
-            match answer.unwrap_or_else(|| Err(late())) {
-                Ok(member) => opened.push(Ok(member)),
-                Err(error) => {
-                    if !error.is_silence() && error.kind() != ErrorKind::Busy {
-                        let words = format!("{}: {}", node.place, error.detail());
-                        let refusal = Error::new(error.kind(), "connect", words).with_source(error.copy());
-                        let of = if is_of_list(&error) { &mut wrong } else { &mut unusable };
-                        of.get_or_insert(refusal);
-                    }
-                    opened.push(Err(Failure::Refused(error)));
-                }
+        let late = || Err(Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet"));
+        let opened = opened.into_iter().map(|one| one.unwrap_or_else(late).map_err(Failure::Refused));
+        let votes = Votes(opened.collect());
+        for (node, answer) in nodes.iter().zip(&votes.0) {
+            if let Err(failure) = answer
+                && let error = failure.error()
+                && !error.is_silence()
+                && error.kind() != ErrorKind::Busy
+            {
+                let words = format!("{}: {}", node.place, error.detail());
+                let refusal = Error::new(error.kind(), "connect", words).with_source(error.copy());
+                let of = if is_of_list(error) { &mut wrong } else { &mut unusable };
+                of.get_or_insert(refusal);
             }
         }
-        let members = || {
-            let zipped = nodes.iter().zip(&opened);
-            zipped.filter_map(|(node, answer)| match answer {
-                Ok(member) => Some((node, member)),
-                Err(_) => None,
-            })
-        };
-        let twins = members().enumerate().find_map(|(at, (node, member))| {
-            let is_twin =
-                |(_, other): &(&VotingNode, &Voter)| is_one_server(&other.identity, &member.identity);
-            members().take(at).find(is_twin).map(|(twin, _)| same_server(&twin.place, &node.place))
+        let twins = nodes.iter().enumerate().find_map(|(at, node)| {
+            let twin = self.shared.twin_of(at, node.member()?)?;
+            Some(same_server(&node.place, &twin.place))
         });
-        let votes = Votes(opened);
         let too_few = votes.done().count() < votes.majority();
-        if let Some(error) = twins {
-            close_all(votes.0);
-            return Err(error);
-        }
-        if let Some(error) = wrong.or(unusable.filter(|_| too_few)) {
-            close_all(votes.0);
+        if let Some(error) = twins.or(wrong).or(unusable.filter(|_| too_few)) {
             return Err(error);
         }
         if too_few {
             let answer =
-                votes.too_few::<()>("connect", &self.monitor.places(), false, |_| "connected".to_owned());
-            close_all(votes.0);
+                votes.too_few::<()>("connect", &self.monitor.places(), false, |()| "connected".to_owned());
             return answer.map_err(Failure::into_error);
         }
         // Each has its own deadline: on a slow link, too, the first client notes the format on all.
-        let noted = |member: &Voter| member.noted(Clock::System.after(self.shared.node_timeout));
-        let other_format = votes.done().find_map(|member| noted(member).err());
-        if let Some(error) = other_format {
-            close_all(votes.0);
-            return Err(error);
+        for member in nodes.iter().filter_map(VotingNode::member) {
+            member.noted(Clock::System.after(self.shared.node_timeout))?;
         }
         if nodes.len().is_multiple_of(2) {
             let all = nodes.len();
@@ -132,15 +110,13 @@ impl Redlock {
             ));
         }
         for (node, answer) in nodes.iter().zip(votes.0) {
-            match answer {
-                Ok(member) => {
-                    self.shared.report_doubts(node, &member);
-                    node.join(member);
-                }
-                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
-                    self.shared.warn(format!("{} cannot be used yet: {}", node.place, error.detail()));
-                    self.shared.put_out(node, &error, None);
-                }
+            if let Some(member) = node.member() {
+                self.shared.report_doubts(node, member);
+            }
+            if let Err(failure) = answer {
+                let error = failure.into_error();
+                self.shared.warn(format!("{} cannot be used yet: {}", node.place, error.detail()));
+                self.shared.put_out(node, &error, None);
             }
         }
         Ok(())
@@ -151,12 +127,6 @@ impl Redlock {
 fn is_of_list(error: &Error) -> bool {
     use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
-}
-
-fn close_all(opened: Vec<Answer<Voter>>) {
-    for member in opened.into_iter().flatten() {
-        member.store.close();
-    }
 }
 
 /// Longest time for a connection to a server that is opened late.

@@ -29,7 +29,8 @@ use crate::seam::capabilities::{
 };
 use crate::seam::subscription::{Subscription, count_of_several};
 use crate::seam::{
-    Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
+    Answer, Answered, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot,
+    Store,
 };
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
@@ -49,7 +50,6 @@ pub(crate) struct Redlock {
 }
 
 impl Redlock {
-    /// Deadline of one node for a request with a lease.
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
         // At least `LEAST_TIME` even for the shortest lease: a node that took less would be called silent.
         let timeout = self.shared.node_timeout.min((lease / 10).max(LEAST_TIME));
@@ -60,7 +60,6 @@ impl Redlock {
         deadline.min(Clock::System.after(self.shared.node_timeout))
     }
 
-    /// Sends to each usable node, then reads their answers.
     fn ask<T: 'static>(
         &self,
         claim: &Claim,
@@ -123,7 +122,6 @@ impl Redlock {
         ask(store.as_ref(), renamed.as_ref().unwrap_or(name), self.node_until(deadline))
     }
 
-    /// Asks the nodes in turn about a lock.
     fn each<T>(
         &self,
         name: &LockName,
@@ -133,7 +131,6 @@ impl Redlock {
         Votes(self.shared.nodes.iter().map(|node| self.one(node, name, deadline, &ask)).collect())
     }
 
-    /// The views that enough nodes have of a lock.
     fn views(
         &self,
         kind: Kind,
@@ -244,7 +241,7 @@ impl Store for Redlock {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if claim.kind.is_token() || claim.waits {
+        if claim.waits {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         // Nobody waits, so a slow server gets the whole time.
@@ -304,10 +301,9 @@ impl Store for Redlock {
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let before = self.monitor.over(claim);
-        let mut votes = self.batch(std::slice::from_ref(claim), deadline, |store, claims, deadline| {
-            claims.iter().map(|claim| store.expire_in(claim, rest, deadline)).collect()
+        let votes = self.ask(claim, deadline, |store, claim, deadline| {
+            Box::new(Answered(store.expire_in(claim, rest, deadline)))
         });
-        let votes = votes.pop().unwrap_or(Votes(Vec::new()));
         let votes = self.counted(claim, votes, &before, || false);
         if votes.count(|held| *held) >= votes.majority() {
             return Ok(true);

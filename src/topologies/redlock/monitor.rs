@@ -39,13 +39,11 @@ const STRAGGLERS: Duration = Duration::from_secs(2);
 /// Claims in a batch for each time-out of the server.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
-/// Time-out of a batch of `claims` at one server.
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
     let parts = u32::try_from(claims / CLAIMS_PER_TIMEOUT + 1).unwrap_or(u32::MAX);
     node_timeout.saturating_mul(parts)
 }
 
-/// A server, and the outcome of connecting.
 pub(super) type Arrival = (usize, Result<Voter>);
 
 /// The servers, and the work to be done about them.
@@ -159,7 +157,6 @@ impl NodeMonitor {
 }
 
 impl NodeMonitorShared {
-    /// A server did not answer, and is not asked until it does.
     pub(super) fn put_out(
         &self,
         node: &VotingNode,
@@ -308,7 +305,6 @@ impl NodeMonitorShared {
 }
 
 impl PendingCleanup {
-    /// The clean-up, after a longer pause.
     fn later(&self) -> PendingCleanup {
         PendingCleanup {
             node: self.node,

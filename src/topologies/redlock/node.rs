@@ -14,7 +14,6 @@ use crate::time::{Clock, Moment};
 /// Connects to the server; the argument limits one connection.
 pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
-/// A usable server.
 pub(crate) struct Voter {
     pub(crate) store: Arc<dyn Store>,
     /// The server's identity, whatever its address; `None`: unknown.
@@ -24,7 +23,6 @@ pub(crate) struct Voter {
     pub(crate) note_format: FormatNoter,
 }
 
-/// Notes the format on a server without one.
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
@@ -44,7 +42,6 @@ pub(crate) struct VotingNode {
     pub(super) place: String,
     map_names: Option<NameMapper>,
     pub(super) open: VoterOpener,
-    /// Whether a thread is connecting to it.
     pub(super) is_opening: AtomicBool,
     /// Empty until first reached.
     member: OnceLock<Voter>,
@@ -59,7 +56,6 @@ struct NodeOutage {
     error: Error,
     next_check: Moment,
     pause: Duration,
-    /// The lock to ask about.
     probe: Option<(Kind, Arc<LockName>, Owner)>,
 }
 
@@ -79,14 +75,11 @@ impl VotingNode {
         }
     }
 
-    // ---- its names
-
     /// The lock under this server's key; `None`: the usual key.
     pub(super) fn renamed(&self, name: &LockName) -> Result<Option<LockName>> {
         self.map_names.as_ref().map(|map| name.keyed(map(name.key()))).transpose()
     }
 
-    /// Whether its keys are those given by its clients.
     pub(super) fn has_names_as_given(&self) -> bool {
         self.map_names.is_none()
     }
@@ -98,9 +91,6 @@ impl VotingNode {
         Ok(Claim { name, queue_mode: QueueMode::Barges, listens_for: ListensFor::Releases, ..claim.clone() })
     }
 
-    // ---- whether it answers
-
-    /// Takes the server into use.
     pub(super) fn join(&self, member: Voter) {
         self.member.get_or_init(|| member); // only the monitor opens, so there is never a second
         *self.outage.lock() = None;

@@ -48,7 +48,6 @@ impl NodeMonitor {
 pub(super) struct PendingRelease {
     monitor: Arc<NodeMonitor>,
     claim: Claim,
-    /// Servers that do not count.
     uncounted: Vec<usize>,
     state: Mutex<ReleaseState>,
 }

@@ -16,13 +16,11 @@ use crate::time::Moment;
 /// Most holds given back to one server before the next server's turn.
 const AT_A_TIME: usize = 500;
 
-/// The servers that do not count, by owner.
 #[derive(Default)]
 pub(super) struct Restores {
     entries: Mutex<HashMap<Owner, Vec<Entry>>>,
 }
 
-/// One server that does not count for one hold.
 struct Entry {
     node: usize,
     name: Arc<LockName>,
@@ -47,7 +45,6 @@ pub(super) struct Order {
 }
 
 impl Restores {
-    /// The servers that do not count for a hold.
     pub(super) fn uncounted(&self, claim: &Claim) -> Vec<usize> {
         let entries = self.entries.lock();
         let its = entries.get(&claim.owner).into_iter().flatten().filter(|entry| entry.is_of(claim));
@@ -105,7 +102,6 @@ impl Restores {
         owed
     }
 
-    /// A clean-up of the claim begins there.
     pub(super) fn doubt(&self, node: usize, claim: &Claim) {
         let mut entries = self.entries.lock();
         let its = entries.entry(claim.owner).or_default();

@@ -113,7 +113,6 @@ impl Votes<Attempt> {
         self.count(|attempt| matches!(attempt, Attempt::Granted { .. }))
     }
 
-    /// The greatest fence among the grants.
     pub(super) fn fencing_token(&self) -> Option<FencingToken> {
         let fences = self.done().filter_map(|attempt| match attempt {
             Attempt::Granted { fence, .. } => *fence,

@@ -20,7 +20,6 @@ fn none<T>() -> Answer<T> {
     Failure::refused(Error::new(ErrorKind::Unsupported, "directory", "this node has no directory of clients"))
 }
 
-/// The node with a client's entry.
 fn home(view: &RingView, client: ClientId) -> u32 {
     view.circle.home(&format!("{}{client}", Part::ClientEntry.text()))
 }

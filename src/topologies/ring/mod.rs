@@ -22,11 +22,10 @@ use crate::seam::{
     Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
     named,
 };
-use crate::sync::channel::bounded;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 use plan::{Circle, Ring, RingNode};
-use view::{RingServer, RingView, moved_on, not_answering, settle, survey, under};
+use view::{RingServer, RingView, moved_on, not_answering, on_each, settle, survey, under};
 
 /// Makes the store for a node's URL. No I/O.
 pub(crate) type MemberOpener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
@@ -224,27 +223,17 @@ impl RingStore {
             places.push(at);
             theirs.push(claim.clone());
         }
-        let (sender, receiver) = bounded(groups.len());
-        for (home, (places, theirs)) in groups {
-            let (done, at) = (sender.clone(), places.clone());
-            let is_sent = view.node(home).is_some_and(|node| {
-                let store = Arc::clone(&node.store);
-                node.send(Box::new(move || {
-                    // Nobody listens to a late answer.
-                    drop(done.send((at, ask(&*store, &theirs, deadline))));
-                }))
-            });
-            if !is_sent {
-                let refused = places.iter().map(|_| Failure::refused(not_answering())).collect();
-                drop(sender.send((places, refused)));
-            }
-        }
-        drop(sender);
+        let jobs = groups.into_iter().filter_map(|(home, (places, theirs))| {
+            let node = view.node(home)?;
+            let store = Arc::clone(&node.store);
+            Some((&**node, places, move || ask(&*store, &theirs, deadline)))
+        });
         let shortest = claims.iter().map(|claim| claim.lease).min().unwrap_or_default();
         let until = deadline.min(Clock::System.after(shortest / 7));
-        while let Ok((places, theirs)) = receiver.recv_timeout(until.since(Clock::System.now())) {
-            for (place, answer) in places.into_iter().zip(theirs) {
-                if let Some(at) = answers.get_mut(place) {
+        for (places, theirs) in on_each(jobs, until) {
+            let refused = || places.iter().map(|_| Failure::refused(not_answering())).collect();
+            for (place, answer) in places.iter().zip(theirs.unwrap_or_else(refused)) {
+                if let Some(at) = answers.get_mut(*place) {
                     *at = Some(answer);
                 }
             }
@@ -253,7 +242,6 @@ impl RingStore {
         answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
     }
 
-    /// Any node's store, for what is the same on all.
     fn any(&self) -> Option<Arc<dyn RingMember>> {
         self.view().nodes.first().map(|node| Arc::clone(&node.store))
     }
@@ -272,7 +260,6 @@ impl RingStore {
         }
     }
 
-    /// The store at a name's current home.
     fn of(&self, name: &LockName) -> Option<Arc<dyn RingMember>> {
         let view = self.view();
         view.node(view.circle.home(name.key())).map(|node| Arc::clone(&node.store))
@@ -366,17 +353,11 @@ impl Store for RingStore {
     fn close(&self) {
         let view = self.view();
         // At the same time, since each may wait for pending requests.
-        let (sender, receiver) = bounded::<()>(view.nodes.len());
-        for node in &view.nodes {
-            let (store, sender) = (Arc::clone(&node.store), sender.clone());
-            node.send(Box::new(move || {
-                store.close();
-                drop(sender);
-            }));
-        }
-        drop(sender);
-        // Nothing is sent: the channel ends when every sender is dropped.
-        receiver.iter().for_each(drop);
+        let jobs = view.nodes.iter().map(|node| {
+            let store = Arc::clone(&node.store);
+            (&**node, (), move || store.close())
+        });
+        drop(on_each(jobs, Moment::NEVER));
         view.nodes.iter().for_each(|node| node.close());
     }
 }

@@ -320,14 +320,12 @@ pub(crate) fn hash(text: &[u8]) -> u64 {
     mixed ^ (mixed >> 33)
 }
 
-/// The points of all nodes, in order.
 #[derive(Debug)]
 pub(crate) struct Circle {
     points: Vec<(u64, u32)>,
 }
 
 impl Circle {
-    /// Nodes with label, weight and number.
     pub(crate) fn new<'a>(nodes: impl Iterator<Item = (&'a str, u32, u32)>) -> Circle {
         Circle::with_points(nodes, POINTS)
     }

@@ -13,7 +13,7 @@ use crate::seam::ring_member::{Marked, RingMember};
 use crate::seam::{Answer, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::channel::{Sender, bounded};
+use crate::sync::channel::{Sender, bounded, unbounded};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 use crate::topologies::ring::plan::{Circle, Ring, RingMark};
@@ -71,7 +71,6 @@ impl RingView {
         }
     }
 
-    /// All places where the name may be held.
     pub(super) fn homes(&self, name: &LockName) -> Vec<u32> {
         let home = self.circle.home(name.key());
         let mut homes = self.earlier_homes(name.key(), home);
@@ -138,22 +137,39 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
         .zip(view.nodes.iter().zip(&view.marks))
         .filter_map(|(home, (node, mark))| Some((home, node, mark.as_ref()?)))
         .collect();
-    let (sender, receiver) = bounded(members.len());
-    for (home, node, mark) in &members {
-        let (sender, home, store, text) = (sender.clone(), *home, Arc::clone(&node.store), mark.to_string());
-        // A busy node has not answered somebody else yet.
-        node.send(Box::new(move || drop(sender.send((home, store.bears(&text, deadline))))));
-    }
-    drop(sender);
-    let mut answers = BTreeMap::new();
-    while let Ok((home, answer)) = receiver.recv_timeout(deadline.since(Clock::System.now())) {
-        answers.insert(home, answer);
-    }
+    let jobs = members.iter().map(|(home, node, mark)| {
+        let (store, text) = (Arc::clone(&node.store), mark.to_string());
+        (&***node, *home, move || store.bears(&text, deadline))
+    });
+    // A busy node has not answered somebody else yet.
+    let mut answers: BTreeMap<u32, _> = on_each(jobs, deadline).into_iter().collect();
     let late = || Err(Failure::Refused(not_answering()));
     members
         .into_iter()
-        .map(|(home, _, mark)| (home, mark, answers.remove(&home).unwrap_or_else(late)))
+        .map(|(home, _, mark)| (home, mark, answers.remove(&home).flatten().unwrap_or_else(late)))
         .collect()
+}
+
+/// Runs each node's job on its thread, all at the same time. Returns the results that come until `until`, by the
+/// jobs' keys; `None`: the node is busy.
+pub(super) fn on_each<'a, K: Clone + Send + 'static, T: Send + 'static>(
+    jobs: impl Iterator<Item = (&'a RingServer, K, impl FnOnce() -> T + Send + 'static)>,
+    until: Moment,
+) -> Vec<(K, Option<T>)> {
+    let (sender, receiver) = unbounded();
+    let mut results = Vec::new();
+    for (node, key, job) in jobs {
+        let (sender, its) = (sender.clone(), key.clone());
+        // Nobody listens to a late result.
+        if !node.send(Box::new(move || drop(sender.send((its, Some(job())))))) {
+            results.push((key, None));
+        }
+    }
+    drop(sender);
+    while let Ok(result) = receiver.recv_timeout(until.since(Clock::System.now())) {
+        results.push(result);
+    }
+    results
 }
 
 pub(super) fn moved_on() -> Error {

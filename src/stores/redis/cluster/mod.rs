@@ -33,10 +33,10 @@ use crate::shrink::CrowdMap;
 use crate::stores::redis::about::{agree_on_format, format_key};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds;
-use crate::stores::redis::kinds::kind::{Deferrable, deferrable};
+use crate::stores::redis::kinds::kind::is_given_back;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::several::is_batched;
-use crate::stores::redis::store::RedisStore;
+use crate::stores::redis::store::{RedisStore, no_request};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
@@ -50,7 +50,6 @@ const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 pub(crate) struct ClusterStore {
     topology: Topology,
     unread: UnreadReleases,
-    scripts: bool,
     command_timeout: Duration,
     notes: bool,
     /// The member that has the format's number has answered.
@@ -67,13 +66,11 @@ pub(crate) struct ClusterStore {
 #[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
-/// The last release of a lock, and where it went.
 struct SentRelease {
     number: u64,
     node: Arc<ClusterNode>,
 }
 
-/// The target of a request.
 #[derive(Clone)]
 struct SlotPlace {
     node: Arc<ClusterNode>,
@@ -82,13 +79,11 @@ struct SlotPlace {
 }
 
 impl ClusterStore {
-    /// Finds the members, and checks that locks can be kept there.
     pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
         let topology = Topology::connect(options, reporter)?;
         let store = Arc::new_cyclic(|me| ClusterStore {
             topology,
             unread: UnreadReleases::default(),
-            scripts: options.scripts,
             command_timeout: options.command_timeout,
             notes: options.notes,
             has_agreed: AtomicBool::new(false),
@@ -194,7 +189,6 @@ impl ClusterStore {
         }
     }
 
-    /// The target of a request that a member has redirected.
     fn redirected<T>(&self, from: &SlotPlace, answer: &Answer<T>) -> Option<SlotPlace> {
         let Err(Failure::Refused(error)) = answer else { return None };
         let redirect = Redirect::of(error)?;
@@ -205,8 +199,6 @@ impl ClusterStore {
         let endpoint = Endpoint { host, port: redirect.port };
         if !redirect.asking {
             self.topology.moved(redirect.slot, &endpoint);
-        } else if !self.scripts {
-            return None; // a transaction cannot be preceded by ASKING
         }
         let node = self.topology.node(&endpoint).ok()?;
         Some(SlotPlace { node, asking: redirect.asking })
@@ -243,23 +235,23 @@ impl ClusterStore {
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
         let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
-        let mut groups: Vec<ClusterGroup> = Vec::new();
+        let mut groups: Vec<ClusterGroup<'_>> = Vec::new();
         for (index, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
             // The current primary will do: batches need no order behind unread releases, which use another
             // connection.
             match self.topology.primary(slot(claim.name.key()), deadline) {
-                Ok(node) => ClusterGroup::add(&mut groups, SlotPlace { node, asking: false }, index, claim),
+                Ok(node) => add(&mut groups, SlotPlace { node, asking: false }, (index, claim)),
                 Err(error) => *answer = Some(Err(Failure::Refused(error))),
             }
         }
         for round in 0..=MOST_REDIRECTS {
             let mut next = Vec::new();
-            for (group, results) in self.send_groups(&groups, &send) {
-                for ((index, claim), result) in group.indices.iter().zip(&group.claims).zip(results) {
+            for (group, results) in groups.iter().zip(self.send_groups(&groups, &send)) {
+                for ((index, claim), result) in group.1.iter().zip(results) {
                     if round < MOST_REDIRECTS
-                        && let Some(place) = self.redirected(&group.place, &result)
+                        && let Some(place) = self.redirected(&group.0, &result)
                     {
-                        ClusterGroup::add(&mut next, place, *index, claim);
+                        add(&mut next, place, (*index, claim));
                     }
                     if let Some(answer) = answers.get_mut(*index) {
                         *answer = Some(result);
@@ -276,28 +268,26 @@ impl ClusterStore {
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
     }
 
-    fn send_groups<'a, T: Send>(
+    /// In the order of the groups.
+    fn send_groups<T: Send>(
         &self,
-        groups: &'a [ClusterGroup],
+        groups: &[ClusterGroup<'_>],
         send: &(impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync),
-    ) -> Vec<(&'a ClusterGroup, Vec<Answer<T>>)> {
-        let run = |group: &ClusterGroup| {
-            let answers = self.send(&group.place, |store| Ok(send(store, &group.claims)));
-            let failed = |failure: Failure| group.claims.iter().map(|_| Err(failure.copy())).collect();
-            answers.unwrap_or_else(failed)
+    ) -> Vec<Vec<Answer<T>>> {
+        let run = |(place, theirs): &ClusterGroup<'_>| {
+            let claims: Vec<Claim> = theirs.iter().map(|(_, claim)| (*claim).clone()).collect();
+            let answers = self.send(place, |store| Ok(send(store, &claims)));
+            answers.unwrap_or_else(|failure| claims.iter().map(|_| Err(failure.copy())).collect())
         };
-        let Some((mine, others)) = groups.split_last() else { return Vec::new() };
+        let Some((first, others)) = groups.split_first() else { return Vec::new() };
         thread::scope(|scope| {
-            let start = |group: &'a ClusterGroup| (group, spawn_scoped(scope, move || run(group)));
+            let start = |group| (group, spawn_scoped(scope, move || run(group)));
             let started: Vec<_> = others.iter().map(start).collect();
-            let mut all = vec![(mine, run(mine))];
-            for (group, thread) in started {
-                let results = match thread {
-                    Ok(thread) => thread.join().unwrap_or_default(),
-                    Err(_no_thread) => run(group),
-                };
-                all.push((group, results));
-            }
+            let mut all = vec![run(first)];
+            all.extend(started.into_iter().map(|(group, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_default(),
+                Err(_no_thread) => run(group),
+            }));
             all
         })
     }
@@ -326,24 +316,16 @@ impl ClusterStore {
     }
 }
 
-struct ClusterGroup {
-    place: SlotPlace,
-    indices: Vec<usize>,
-    claims: Vec<Claim>,
-}
+/// Claims of one request, and their places in the caller's list.
+type ClusterGroup<'a> = (SlotPlace, Vec<(usize, &'a Claim)>);
 
-impl ClusterGroup {
-    fn add(groups: &mut Vec<ClusterGroup>, place: SlotPlace, index: usize, claim: &Claim) {
-        let same = |group: &&mut ClusterGroup| {
-            Arc::ptr_eq(&group.place.node, &place.node) && group.place.asking == place.asking
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => {
-                group.indices.push(index);
-                group.claims.push(claim.clone());
-            }
-            None => groups.push(ClusterGroup { place, indices: vec![index], claims: vec![claim.clone()] }),
-        }
+fn add<'a>(groups: &mut Vec<ClusterGroup<'a>>, place: SlotPlace, claim: (usize, &'a Claim)) {
+    let is_there = |(other, _): &&mut ClusterGroup<'a>| {
+        Arc::ptr_eq(&other.node, &place.node) && other.asking == place.asking
+    };
+    match groups.iter_mut().find(is_there) {
+        Some((_, claims)) => claims.push(claim),
+        None => groups.push((place, vec![claim])),
     }
 }
 
@@ -372,7 +354,6 @@ impl UnreadReleases {
     }
 }
 
-/// A request on its way, and how to redirect it.
 struct RedirectedRequest<T, F> {
     store: Arc<ClusterStore>,
     place: SlotPlace,
@@ -403,7 +384,6 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        kinds::check_scripts(self.scripts, kind, name)?;
         // A token lock is one key. A latch's channel has the name in braces, whatever braces the name has.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
@@ -424,7 +404,7 @@ impl Store for ClusterStore {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if deferrable(claim.kind) == Deferrable::Neither {
+        if !is_given_back(claim.kind) {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         match self.place("unlock", &claim.name, deadline) {
@@ -437,7 +417,9 @@ impl Store for ClusterStore {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
-        let again = move |store: &RedisStore| store.hand_off_now(&from, &to, deadline);
+        let again = move |store: &RedisStore| {
+            store.hand_off(&from, &to, deadline).map_or_else(|| Err(no_request()), |pending| pending.wait())
+        };
         Some(Box::new(RedirectedRequest { store, place, pending, again }))
     }
 
@@ -527,8 +509,7 @@ impl Batches for ClusterStore {
     }
 
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
-        let is_one = is_batched(kind) && self.scripts;
-        is_one.then(|| u32::from(slot(name.key())))
+        is_batched(kind).then(|| u32::from(slot(name.key())))
     }
 
     fn begin_attempts(

@@ -279,13 +279,13 @@ mod tests {
     }
 }
 
-#[cfg(all(test, leasehold_fuzz))]
+#[cfg(all(test, unix, leasehold_fuzz))]
 mod fuzz {
     use std::hint::black_box;
 
     use super::*;
     use crate::fuzz::each;
-    use crate::stores::redis::made_up::{replies, weight};
+    use crate::stores::redis::tests::made_up::{replies, weight};
 
     #[test]
     fn any_answer_about_slots_is_a_map_or_refused() {

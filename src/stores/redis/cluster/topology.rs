@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::secrets::Renewable;
 use crate::stores::redis::about::{probe, scripts_refused};
-use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
 use crate::stores::redis::cluster::wakeups::ClusterWakeups;
@@ -21,7 +20,7 @@ use crate::stores::redis::conn::open::open;
 use crate::stores::redis::place::Role;
 use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, is_passing};
-use crate::stores::redis::script::{Command, PublishMode};
+use crate::stores::redis::script::{Command, Prefix};
 use crate::stores::redis::server::QueueRights;
 use crate::stores::redis::store::RedisStore;
 use crate::sync::Mutex;
@@ -61,7 +60,7 @@ struct Settings {
     reporter: Arc<Reporter>,
     threads: Arc<ScheduledThreadPool>,
     ways: &'static [SubscribeMode],
-    publish_mode: PublishMode,
+    publishes: Option<Prefix>,
     /// Shared: the user is the same everywhere.
     queue_rights: QueueRights,
 }
@@ -92,11 +91,8 @@ impl Topology {
         let deadline = Clock::System.after(options.connect_timeout);
         let wanted = options.cluster_pub_sub;
         let (answered, (map, is_sharded)) = first_of(&seeds, deadline, |seed, deadline| {
-            let mut commands =
-                vec![Command::new("CLUSTER").arg("SLOTS"), Command::new("PUBSUB").arg("SHARDNUMSUB")];
-            if options.scripts {
-                commands.push(probe());
-            }
+            let commands =
+                [Command::new("CLUSTER").arg("SLOTS"), Command::new("PUBSUB").arg("SHARDNUMSUB"), probe()];
             let mut replies = ask(&address, seed, &commands, deadline)?.into_iter();
             let map = read_slots(&SlotMap::new(), replies.next(), seed)?;
             // As Redisson: a server that cannot be asked has no sharded channels.
@@ -119,11 +115,11 @@ impl Topology {
             }
             Ok((map, is_sharded))
         })?;
-        let (ways, publish_mode): (&'static [SubscribeMode], _) = match wanted {
-            ClusterPubSub::Auto if is_sharded => (&[pubsub::SHARDED], PublishMode::Sharded),
-            ClusterPubSub::Sharded => (&[pubsub::SHARDED], PublishMode::Sharded),
-            ClusterPubSub::Both => (&[pubsub::SHARDED, pubsub::PLAIN], PublishMode::Both),
-            ClusterPubSub::Auto | ClusterPubSub::Plain => (&[pubsub::PLAIN], PublishMode::Plain),
+        let (ways, publishes): (&'static [SubscribeMode], _) = match wanted {
+            ClusterPubSub::Auto if is_sharded => (&[pubsub::SHARDED], Some(Prefix::PublishSharded)),
+            ClusterPubSub::Sharded => (&[pubsub::SHARDED], Some(Prefix::PublishSharded)),
+            ClusterPubSub::Both => (&[pubsub::SHARDED, pubsub::PLAIN], Some(Prefix::PublishBoth)),
+            ClusterPubSub::Auto | ClusterPubSub::Plain => (&[pubsub::PLAIN], None),
         };
         let topology = Topology {
             settings: Settings {
@@ -132,7 +128,7 @@ impl Topology {
                 reporter: Arc::clone(reporter),
                 threads: maintenance(),
                 ways,
-                publish_mode,
+                publishes,
                 queue_rights: QueueRights::default(),
             },
             seeds,
@@ -164,7 +160,6 @@ impl Topology {
         }
     }
 
-    /// Connects when used.
     pub(super) fn node(&self, endpoint: &Endpoint) -> Result<Arc<ClusterNode>> {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(endpoint) {
@@ -299,16 +294,11 @@ impl Settings {
         let threads = Arc::clone(&self.threads);
         let connections =
             Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
-        let connections = connections.with_publish_mode(self.publish_mode);
+        let connections = connections.publishing(self.publishes);
         let connections = if asking { connections.asking() } else { connections };
-        let reporter = Arc::clone(&self.reporter);
-        let subscriber =
-            Subscriber::of(address, reporter, options.unsubscribe_delay, pubsub::SILENCE, self.ways);
-        let connections = Arc::new(connections);
-        let (scripts, place) = (options.scripts, endpoint.to_string());
-        let acks = options.copies(true);
-        let acks = acks.map(|wanted| Acks::new(&connections, scripts, wanted, &self.reporter, &place));
-        Ok(RedisStore::new(connections, subscriber, scripts, acks, self.queue_rights.clone()))
+        let mut store = RedisStore::new(connections, options, &self.reporter, self.ways, true);
+        store.server.queue_rights = self.queue_rights.clone();
+        Ok(store)
     }
 }
 

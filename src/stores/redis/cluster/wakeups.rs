@@ -10,7 +10,6 @@ use crate::sync::{Mutex, Waker};
 
 pub(super) struct ClusterWakeups {
     homes: Mutex<ChannelHomes>,
-    /// For handing itself out as a channel's source.
     me: Weak<ClusterWakeups>,
 }
 

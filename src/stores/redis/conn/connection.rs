@@ -28,12 +28,18 @@ pub(super) fn connect(
     deadline: Moment,
 ) -> io::Result<Wire> {
     let wire = match place {
-        ServerPlace::Tcp { host, port } => Wire::Tcp(hosts.connect(host, *port, deadline)?),
-        #[cfg(feature = "tls")]
-        ServerPlace::Tls { host, port, config } => {
+        ServerPlace::Tcp { host, port, tls } => {
             let socket = hosts.connect(host, *port, deadline)?;
-            socket.set_write_timeout(Some(write_timeout))?;
-            Wire::tls(host.name(), config, socket, deadline)?
+            match tls {
+                None => Wire::Tcp(socket),
+                #[cfg(feature = "tls")]
+                Some(config) => {
+                    socket.set_write_timeout(Some(write_timeout))?;
+                    Wire::tls(host.name(), config, socket, deadline)?
+                }
+                #[cfg(not(feature = "tls"))]
+                Some(never) => match *never {},
+            }
         }
         ServerPlace::Unix(path) => Wire::Unix(LocalSocket::connect(path)?),
     };

@@ -22,8 +22,7 @@ use crate::stores::redis::conn::ledger::{Ledger, end_of_questions, question};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
 use crate::stores::redis::reply::is_logged_out;
-use crate::stores::redis::script::Command;
-use crate::stores::redis::script::PublishMode;
+use crate::stores::redis::script::{Command, Prefix};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
@@ -37,7 +36,7 @@ const CHUNK: usize = 512;
 const READY: u32 = 16;
 
 pub(crate) struct Connections {
-    address: Arc<RedisAddress>,
+    pub(crate) address: Arc<RedisAddress>,
     command_timeout: Duration,
     /// Every connection except that for renewals has a slot here, the shared one for as long as it is open.
     /// `None` when closed: the pool has a thread.
@@ -50,10 +49,12 @@ pub(crate) struct Connections {
     closed: AtomicBool,
     /// ASKING precedes each request: its key has moved here ahead of its slot.
     asking: bool,
-    publish_mode: PublishMode,
+    /// The beginning of scripts that notify waiters otherwise than by PUBLISH.
+    publishes: Option<Prefix>,
 }
 
-/// The error of a connect that failed a moment ago.
+type Shareable = (PooledConnection<ConnectionSlots>, Connection);
+
 struct Gate {
     until: Moment,
     error: Error,
@@ -88,12 +89,12 @@ impl Connections {
             gate: Mutex::new(None),
             closed: AtomicBool::new(false),
             asking: false,
-            publish_mode: PublishMode::Plain,
+            publishes: None,
         })
     }
 
-    pub(crate) fn with_publish_mode(self, publish_mode: PublishMode) -> Connections {
-        Connections { publish_mode, ..self }
+    pub(crate) fn publishing(self, publishes: Option<Prefix>) -> Connections {
+        Connections { publishes, ..self }
     }
 
     /// ASKING precedes each request, on a connection that the request has alone.
@@ -107,7 +108,6 @@ impl Connections {
         Connections { shared: Arc::new(SharedConnection::noted_in(Arc::clone(&ledger))), ledger, ..self }
     }
 
-    /// Has `act` called when the server turns out to be demoted.
     pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
         self.ledger.on_demotion(act);
     }
@@ -130,37 +130,39 @@ impl Connections {
     }
 
     /// Sends one request and reads its reply. An error reply is `Ok`: the caller judges it.
-    pub(crate) fn call(&self, command: &Command, deadline: Moment) -> Answer<Value> {
-        let told = command.told(self.publish_mode);
-        let command = told.as_ref().unwrap_or(command);
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+    pub(crate) fn call(&self, command: Command, deadline: Moment) -> Answer<Value> {
         if self.asking {
-            let replies = self.dialog(deadline, |dialog| dialog.say(std::slice::from_ref(command)))?;
+            let command = self.as_published(command);
+            let replies = self.dialog(deadline, |dialog| dialog.say(&[command]))?;
             return replies.into_iter().next().ok_or_else(no_reply);
         }
-        let send = |command: &Command| {
-            let sent = self.send(command, Body::IfForgotten, deadline, None);
-            self.shared.wait(&*sent.map_err(|(failure, _)| failure)?)
-        };
-        let mut reply = send(command)?;
-        if is_logged_out(&reply) {
-            // It ran nothing, and the next connection asks for the credentials of today.
-            reply = send(command)?;
+        let started = self.start(command, deadline)?;
+        let reply = started.wait()?;
+        if !is_logged_out(&reply) {
+            return Ok(reply);
         }
-        // The server did not know the script, so ran nothing: sent once more with its body.
-        command.again_after(&reply).map_or(Ok(reply), |whole| send(&whole))
+        // It ran nothing, and the next connection asks for the credentials of today.
+        self.start_over(started.command, deadline, |by| self.connect_shared(by))?.wait()
     }
 
-    /// Sends one request, for another thread to read its reply.
-    pub(crate) fn start(&self, command: Command, deadline: Moment) -> std::result::Result<Started, Failure> {
-        let command = self.as_published(command);
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let reply = self.send(&command, Body::UnlessKnown, deadline, None).map_err(|(failure, _)| failure)?;
+    pub(crate) fn start(&self, command: Command, deadline: Moment) -> Answer<Started> {
+        self.start_over(self.as_published(command), deadline, |by| self.connect_shared(by))
+    }
+
+    fn start_over(
+        &self,
+        command: Command,
+        deadline: Moment,
+        connect: impl FnOnce(Moment) -> Result<Shareable>,
+    ) -> Answer<Started> {
+        let deadline = self.limited(deadline);
+        let sent = self.shared.send(command.script(), command.packing(), deadline, None, connect);
+        let reply = sent.map_err(|(failure, _)| failure)?;
         Ok(Started { shared: Arc::clone(&self.shared), reply, command, deadline })
     }
 
     /// Sends one request. The thread that reads the reply gives it to `take`, in order with others of that
-    /// connection.
+    /// connection. The request that `take` returns is sent over the same connection; its outcome is ignored.
     ///
     /// `releasing`: a script that the server did not know is sent again with its body, after the hold that it
     /// releases was notified that its release comes behind others. `None`: `take` gets the refusal.
@@ -169,49 +171,37 @@ impl Connections {
         command: Command,
         deadline: Moment,
         releasing: Option<Arc<dyn Releasing>>,
-        take: impl FnOnce(Answer<Value>) + Send + 'static,
+        take: impl FnOnce(Answer<Value>) -> Option<Command> + Send + 'static,
     ) {
         let command = Arc::new(self.as_published(command));
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let deadline = self.limited(deadline);
         let (shared, sent) = (Arc::clone(&self.shared), Arc::clone(&command));
+        let take = move |shared: &SharedConnection, outcome| {
+            if let Some(then) = take(outcome) {
+                drop(shared.send_if_open(None, |to| then.pack_into(to), deadline, Some(Box::new(drop))));
+            }
+        };
         let take: ReplySink = Box::new(move |outcome| {
             let again = outcome.as_ref().ok().and_then(|reply| sent.again_after(reply));
-            if let (Some(whole), Some(releasing)) = (again, releasing) {
-                releasing.overtaken();
-                let pack = |to: &mut Vec<u8>| whole.pack_into(to);
-                let sent = shared.send_if_open(whole.script(), pack, deadline, Some(Box::new(take)));
-                if let Err((failure, Some(take))) = sent {
-                    take(Err(failure));
-                }
-            } else {
-                take(outcome);
+            let (Some(whole), Some(releasing)) = (again, releasing) else { return take(&shared, outcome) };
+            releasing.overtaken();
+            let pack = |to: &mut Vec<u8>| whole.pack_into(to);
+            let its = Arc::clone(&shared);
+            let take: ReplySink = Box::new(move |outcome| take(&its, outcome));
+            if let Err((failure, Some(take))) =
+                shared.send_if_open(whole.script(), pack, deadline, Some(take))
+            {
+                take(Err(failure));
             }
         });
-        if let Err((failure, Some(take))) = self.send(&command, Body::UnlessKnown, deadline, Some(take)) {
+        let connect = |by| self.connect_shared(by);
+        if let Err((failure, Some(take))) =
+            self.shared.send(command.script(), command.packing(), deadline, Some(take), connect)
+        {
             take(Err(failure));
         }
     }
 
-    /// As [`post`](Self::post). If `take` returns true, `then` is sent over the same connection; its outcome
-    /// is ignored.
-    pub(crate) fn post_then(
-        &self,
-        command: Command,
-        then: Command,
-        deadline: Moment,
-        releasing: Option<Arc<dyn Releasing>>,
-        take: impl FnOnce(Answer<Value>) -> bool + Send + 'static,
-    ) {
-        let shared = Arc::clone(&self.shared);
-        let take = move |outcome| {
-            if take(outcome) {
-                drop(shared.send_if_open(None, |to| then.pack_into(to), deadline, Some(Box::new(drop))));
-            }
-        };
-        self.post(command, deadline, releasing, take);
-    }
-
-    /// Reads replies that no thread waits for; returns whether some are still to come.
     pub(crate) fn poll_completions(&self) -> bool {
         self.shared.poll_completions()
     }
@@ -221,7 +211,6 @@ impl Connections {
         self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
     }
 
-    /// Whether a connection was hung up since the last call: the shared one, or that for renewals.
     pub(crate) fn hung_up(&self) -> bool {
         // Both are called: each clears what it reports.
         let is_shared = self.shared.hung_up();
@@ -236,33 +225,24 @@ impl Connections {
         is_shared || renewals
     }
 
-    /// The request with this server's way of notifying waiters.
-    pub(crate) fn as_published(&self, command: Command) -> Command {
-        command.told(self.publish_mode).unwrap_or(command)
+    fn as_published(&self, command: Command) -> Command {
+        match self.publishes {
+            Some(prefix) => command.behind(prefix),
+            None => command,
+        }
     }
 
-    fn send(
-        &self,
-        command: &Command,
-        body: Body,
-        deadline: Moment,
-        take: Option<ReplySink>,
-    ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
-        let connect = |by: Moment| {
-            let mut slot = self.slot(by).map_err(Failure::into_error)?;
-            let connection = match slot.0.take().filter(|connection| self.is_good(connection)) {
-                Some(connection) => connection,
-                None => self.connect_gated(by)?,
-            };
-            Ok((slot, connection))
+    fn limited(&self, deadline: Moment) -> Moment {
+        deadline.min(Clock::System.after(self.command_timeout))
+    }
+
+    fn connect_shared(&self, by: Moment) -> Result<Shareable> {
+        let mut slot = self.slot(by).map_err(Failure::into_error)?;
+        let connection = match slot.0.take().filter(|connection| self.is_good(connection)) {
+            Some(connection) => connection,
+            None => self.connect_gated(by)?,
         };
-        self.shared.send(
-            command.script(),
-            |to, is_known| body.pack(command, is_known, to),
-            deadline,
-            take,
-            connect,
-        )
+        Ok((slot, connection))
     }
 
     pub(crate) fn dialog<T>(
@@ -270,18 +250,17 @@ impl Connections {
         deadline: Moment,
         talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let deadline = self.limited(deadline);
         let mut slot = self.slot(deadline)?;
         self.use_connection(&mut slot.0, deadline, |deadline| self.connect_gated(deadline), talk)
     }
 
-    /// Like [`dialog`](Self::dialog), on the connection for renewals.
     pub(crate) fn renewal_dialog<T>(
         &self,
         deadline: Moment,
         talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let deadline = self.limited(deadline);
         let mut connection = self
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
@@ -295,21 +274,10 @@ impl Connections {
 
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the
     /// first failure: requests sent by then without an answer are unknown, the others are refused.
-    pub(crate) fn batch(
-        &self,
-        commands: &[Command],
-        deadline: Moment,
-    ) -> Vec<std::result::Result<Value, Failure>> {
-        let told: Option<Vec<Command>> =
-            commands.iter().map(|command| command.told(self.publish_mode)).collect();
-        let commands = told.as_deref().unwrap_or(commands);
+    pub(crate) fn batch(&self, commands: Vec<Command>, deadline: Moment) -> Vec<Answer<Value>> {
+        let commands: Vec<Command> = commands.into_iter().map(|command| self.as_published(command)).collect();
         let mut answers = Vec::with_capacity(commands.len());
-        let mut failed: Option<Error> = None;
         for chunk in commands.chunks(CHUNK) {
-            if let Some(error) = &failed {
-                answers.extend(chunk.iter().map(|_| Err(Failure::Refused(Error::copy(error)))));
-                continue;
-            }
             let mut replies = Vec::new();
             let failure = self.renewal_dialog(deadline, |dialog| dialog.collect(chunk, &mut replies)).err();
             if let Some(Failure::Refused(why)) = &failure
@@ -319,14 +287,14 @@ impl Connections {
                 answers.extend(outcomes);
                 continue;
             }
+            let missing = || failure.as_ref().map_or_else(no_reply, Failure::copy);
             replies.resize_with(chunk.len(), || None);
-            answers.extend(replies.into_iter().map(|reply| match (reply, &failure) {
-                (Some(reply), _) => Ok(reply),
-                (None, Some(Failure::Refused(error))) => Err(Failure::Refused(error.copy())),
-                (None, Some(Failure::Unknown(error))) => Err(Failure::Unknown(error.copy())),
-                (None, None) => Err(no_reply()),
-            }));
-            failed = failure.map(Failure::into_error);
+            answers.extend(replies.into_iter().map(|reply| reply.ok_or_else(missing)));
+            if let Some(failure) = failure {
+                let error = failure.into_error();
+                answers.resize_with(commands.len(), || Err(Failure::Refused(error.copy())));
+                break;
+            }
         }
         answers
     }
@@ -340,31 +308,20 @@ impl Connections {
         deadline: Moment,
         why: &Error,
     ) -> Option<Vec<Answer<Value>>> {
-        let none = |_by| Err(why.copy());
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let start = |command: &Command| {
-            let pack = |to: &mut Vec<u8>, is_known| Body::UnlessKnown.pack(command, is_known, to);
-            let sent = self.shared.send(command.script(), pack, deadline, None, none);
-            sent.map_err(|(failure, _)| failure).map(|reply| Started {
-                shared: Arc::clone(&self.shared),
-                reply,
-                command: command.clone(),
-                deadline,
-            })
-        };
         if !self.shared.is_open() {
             return None;
         }
+        let start = |command: &Command| self.start_over(command.clone(), deadline, |_by| Err(why.copy()));
         // All are sent before the first reply is waited for.
         let started: Vec<_> = commands.iter().map(start).collect();
-        Some(started.into_iter().map(|started| started.and_then(Started::wait)).collect())
+        Some(started.into_iter().map(|started| started.and_then(|started| started.wait())).collect())
     }
 
     /// As [`batch`](Self::batch), for requests that undo what is in doubt. Returns also whether no earlier
     /// request can arrive any more: the server no longer has any connection that was in doubt.
     pub(crate) fn batch_in_doubt(
         &self,
-        commands: &[Command],
+        commands: Vec<Command>,
         deadline: Moment,
     ) -> (Vec<Answer<Value>>, bool) {
         let is_settled = match self.ledger.doubtful() {
@@ -454,7 +411,7 @@ impl Connections {
     /// Waits for outstanding replies first: a release that was sent without waiting must arrive.
     pub(crate) fn close(&self, deadline: Moment) {
         self.closed.store(true, Ordering::SeqCst);
-        let deadline = deadline.min(Clock::System.after(self.command_timeout));
+        let deadline = self.limited(deadline);
         self.shared.close(deadline);
         // All at once: a slot that is given back is the next to be handed out.
         let Some(pool) = self.pool.lock().take() else { return };
@@ -471,24 +428,6 @@ pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
     Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
 }
 
-#[derive(Clone, Copy)]
-enum Body {
-    /// Unless the server is known to know the script: the reply would come too late to send the body.
-    UnlessKnown,
-    /// In a second request, after the server has said that it does not know the script.
-    IfForgotten,
-}
-
-impl Body {
-    fn pack(self, command: &Command, is_known: bool, to: &mut Vec<u8>) {
-        let whole = match self {
-            Body::UnlessKnown if !is_known => command.with_body(),
-            Body::UnlessKnown | Body::IfForgotten => None,
-        };
-        whole.as_ref().unwrap_or(command).pack_into(to);
-    }
-}
-
 pub(crate) struct Started {
     shared: Arc<SharedConnection>,
     reply: Arc<Reply>,
@@ -497,9 +436,10 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) fn wait(self) -> Answer<Value> {
+    pub(crate) fn wait(&self) -> Answer<Value> {
         let outcome = self.shared.wait(&self.reply);
-        // As in `call`, but only while the connection stands.
+        // The server did not know the script, so ran nothing: sent once more with its body, while the
+        // connection stands.
         let again = outcome.as_ref().ok().and_then(|reply| self.command.again_after(reply));
         let Some(whole) = again else { return outcome };
         let sent = self.shared.send_if_open(whole.script(), |to| whole.pack_into(to), self.deadline, None);

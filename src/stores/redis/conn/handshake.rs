@@ -9,7 +9,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Hosts;
 use crate::stores::redis::conn::connection::{Connection, connect};
 use crate::stores::redis::place::{Login, Role, ServerPlace};
-use crate::stores::redis::reply::{Expected, WRONG_PASSWORD, accepted, is_unknown_command, refusal};
+use crate::stores::redis::reply::{
+    Expected, WRONG_PASSWORD, accepted, field, is_unknown_command, refusal, text,
+};
 use crate::stores::redis::script::Command;
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
@@ -44,7 +46,11 @@ pub(crate) fn open_at(
             connection.origin.round_trip = Clock::System.now().since(sent);
         }
         if let HandshakeStep::Hello = step {
-            connection.origin.id = number(&reply);
+            // The server gives it to no other connection.
+            connection.origin.id = match field(&reply, "id") {
+                Some(Value::Int(id)) => Some(*id),
+                _ => None,
+            };
             if matches!(&reply, Value::ServerError(error) if is_lacking(error)) {
                 return Err(without_hello(connection, steps.len(), deadline));
             }
@@ -60,7 +66,7 @@ pub(crate) fn dial(
     write_timeout: Duration,
     deadline: Moment,
 ) -> Result<Connection> {
-    if let Some(host) = place.host() {
+    if let ServerPlace::Tcp { host, .. } = place {
         hosts.check(host)?;
     }
     let stream = connect(place, hosts, write_timeout, deadline);
@@ -172,27 +178,11 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
     Error::new(ErrorKind::Authentication, "connect", words)
 }
 
-/// The server's id of the connection, which it gives only once.
-fn number(greeting: &Value) -> Option<i64> {
-    let Value::Array(items) = greeting else { return None };
-    items.chunks(2).find_map(|pair| match pair {
-        [Value::BulkString(name), Value::Int(id)] if name == b"id" => Some(*id),
-        _ => None,
-    })
-}
-
-/// HELLO answers with a list of names and values.
 fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> {
-    let Value::Array(items) = greeting else {
+    if !matches!(greeting, Value::Array(_)) {
         return Err(Error::new(ErrorKind::Protocol, "connect", "HELLO was not answered by a list"));
-    };
-    let field = |name: &str| {
-        let is_name = |pair: &&[Value]| matches!(pair, [Value::BulkString(n), _] if n == name.as_bytes());
-        match items.chunks(2).find(is_name) {
-            Some([_, Value::BulkString(value)]) => String::from_utf8_lossy(value).into_owned(),
-            _ => String::new(),
-        }
-    };
+    }
+    let field = |name: &str| field(greeting, name).and_then(text).unwrap_or_default();
     if field("mode") == "sentinel" {
         let words = "this is a Sentinel, which keeps no data: give the URL redis-sentinel://…/master-name";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
@@ -202,7 +192,7 @@ fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> 
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     let version = field("version");
-    if is_durable && field("server") != "valkey" && is_before(&version, WAITAOF_SINCE) {
+    if is_durable && field("server") != "valkey" && is_before(version, WAITAOF_SINCE) {
         let words = "durable() needs WAITAOF, which came with Redis 7.2 and Valkey 7.2";
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -210,14 +200,14 @@ fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> 
             format!("{words}; the server is {version}"),
         ));
     }
-    if field("server") != "valkey" && is_too_old(&version) {
+    if field("server") != "valkey" && is_too_old(version) {
         return Err(Error::new(
             ErrorKind::TooOld,
             "connect",
             format!("the server is Redis {version}; the oldest supported is {}", oldest()),
         ));
     }
-    if wanted != Role::ClusterMember && matches!(field("role").as_str(), "replica" | "slave") {
+    if wanted != Role::ClusterMember && matches!(field("role"), "replica" | "slave") {
         return Err(Error::new(ErrorKind::ReadOnly, "connect", "the server is a read-only replica"));
     }
     Ok(())

@@ -118,7 +118,6 @@ impl Ledger {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Enters a new connection, begun in this generation.
     pub(crate) fn enter(&self, origin: &mut Origin, generation: u64) {
         let [last, before] = &self.round_trips;
         let round_trip = u64::try_from(origin.round_trip.as_micros()).unwrap_or(u64::MAX);
@@ -150,7 +149,6 @@ impl Ledger {
         self.lifetime.is_over(origin.replace_at, used, now)
     }
 
-    /// A replacement failed.
     pub(crate) fn keep(&self, origin: &mut Origin, now: Moment) {
         let soon = origin.ends.map_or(REPLACE_AGAIN, |ends| (ends.since(now) / 4).max(PASSES_WITHIN));
         origin.replace_at = now.plus(REPLACE_AGAIN.min(self.lifetime.age).min(soon));

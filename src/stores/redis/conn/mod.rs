@@ -6,9 +6,6 @@ pub(crate) mod dialog;
 pub(crate) mod handshake;
 pub(crate) mod ledger;
 pub(crate) mod open;
-#[cfg(test)]
-#[cfg(not(leasehold_shuttle))]
-mod pair;
 pub(crate) mod replies;
 pub(crate) mod shared;
 

@@ -14,7 +14,6 @@ use crate::wire::Wire;
 /// service stands for a master and its replicas.
 const MOST_DIALS: usize = 8;
 
-/// Connects until `deadline` at the latest, logs in, and checks the server: see [`open_at`].
 pub(crate) fn open(address: &RedisAddress, deadline: Moment) -> Result<Connection> {
     match &address.target {
         Target::Place(place) => log_in(address, place, deadline, &|_| ()),

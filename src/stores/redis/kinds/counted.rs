@@ -131,7 +131,7 @@ impl RedisKind for CountedKind {
             (Permits, Counting::AskLease(id)) => by_id(claim, "ask", 0, std::slice::from_ref(id)),
             (Permits, Counting::GiveBack(id)) => {
                 let command = permits(&PERMITS_RELEASE, claim).arg(&id[..]);
-                let released = replies::released(&call.ask(&command, Expected::Nothing)?, 0)?;
+                let released = replies::released(&call.ask(command, Expected::Nothing)?, 0)?;
                 return Ok(Some(i64::from(matches!(released, Release::Freed { .. }))));
             }
             (_, Counting::Ask) => self.counter(claim, "ask", 0, None),
@@ -143,7 +143,7 @@ impl RedisKind for CountedKind {
             (_, Counting::CountDown) => self.counter(claim, "count_down", 0, None),
             (_, Counting::Delete) => self.counter(claim, "delete", 0, None),
             (_, Counting::Forget) => {
-                call.server.connections.post(forgetting(claim), call.deadline, None, drop);
+                call.server.connections.post(forgetting(claim), call.deadline, None, |_| None);
                 return Ok(None);
             }
             (_, Counting::Notify { .. } | Counting::Enlist) => {
@@ -151,7 +151,7 @@ impl RedisKind for CountedKind {
             }
             (_, _by_id) => return Err(unsupported("these permits have no ids")),
         };
-        replies::counted(&call.ask(&command, Expected::Nothing)?)
+        replies::counted(&call.ask(command, Expected::Nothing)?)
     }
 }
 
@@ -178,7 +178,6 @@ fn forgetting(claim: &Claim) -> Command {
     Command::new("DEL").arg(request_key(claim))
 }
 
-/// The key of the result of a request.
 fn request_key(claim: &Claim) -> String {
     keys::command(claim.name.key(), &claim.owner.to_string())
 }

@@ -16,9 +16,7 @@ use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::{mutex, replies};
 use crate::stores::redis::reply::Expected;
-use crate::stores::redis::script::{
-    Command, FAIR_ACQUIRE, FAIR_HEAR, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script,
-};
+use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_HEAR, FAIR_RELEASE};
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
@@ -30,7 +28,6 @@ enum PlaceEnd {
     Force,
 }
 
-/// The fair lock.
 pub(super) struct FairKind;
 
 impl RedisKind for FairKind {
@@ -73,17 +70,13 @@ impl RedisKind for FairKind {
         Some(FAIR_HEAR.on(&keys).arg(claim.owner))
     }
 
-    fn guarded(&self) -> Option<&'static Script> {
-        Some(&RING_FAIR_ACQUIRE)
-    }
-
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         mutex::inspect(call, name, owner)
     }
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let command = ending(name.key(), "", 0, Duration::ZERO, PlaceEnd::Force);
-        let reply = call.ask(&command, Expected::Hash)?;
+        let reply = call.ask(command, Expected::Hash)?;
         Ok(matches!(replies::released(&reply, 0)?, Release::Freed { .. }))
     }
 }

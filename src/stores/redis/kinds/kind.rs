@@ -7,32 +7,17 @@ use redis::Value;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Snapshot};
+use crate::seam::{Answer, Claim, Counting, Failure, Kind, Release, Snapshot};
 use crate::stores::redis::acks::Grant;
-use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
+use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::{Expected, Tagged};
-use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
+use crate::stores::redis::script::{Command, EXPIRE_IN};
 use crate::stores::redis::server::{QueueRights, RedisCall, RedisServer};
 use crate::time::millis;
 
-/// Requests of a kind that can be sent now and answered later, in order with others on one connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deferrable {
-    /// An attempt is just [`acquisition`](RedisKind::acquisition), a release just
-    /// [`removal`](RedisKind::removal).
-    AttemptsAndReleases,
-    /// A release is [`removal`](RedisKind::removal), followed at most by
-    /// [`forgetting`](RedisKind::forgetting).
-    Releases,
-    Neither,
-}
-
-pub(crate) fn deferrable(kind: Kind) -> Deferrable {
-    match kind {
-        Kind::Mutex | Kind::Fenced | Kind::Fair | Kind::Read | Kind::Write => Deferrable::AttemptsAndReleases,
-        Kind::Semaphore | Kind::Permits => Deferrable::Releases,
-        Kind::Token | Kind::Latch | Kind::Signal => Deferrable::Neither,
-    }
+/// Whether a grant is given back: not that of a latch or of a condition's notification.
+pub(crate) fn is_given_back(kind: Kind) -> bool {
+    !kind.is_counted() || kind.has_permits()
 }
 
 /// The expected type of the key, for a refusal's words.
@@ -49,7 +34,6 @@ pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }
 
-/// Default methods fit most kinds.
 pub(crate) trait RedisKind: Sync {
     /// The channel of all releases, or of this waiter alone; `None`: waiters get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
@@ -93,11 +77,6 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// The script of [`acquisition`](Self::acquisition) behind a ring's guard; `None`: not for rings.
-    fn guarded(&self) -> Option<&'static Script> {
-        None
-    }
-
     /// `own_listeners`: how many of the notified clients are this one. `rights` learns what the reply says
     /// about the queue.
     fn released(&self, reply: &Tagged, own_listeners: i64, rights: &QueueRights) -> Answer<Release> {
@@ -107,14 +86,8 @@ pub(crate) trait RedisKind: Sync {
 
     /// How many of the clients that a release notifies are this one; zero where the reply counts none.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
-        let is_counted = claim.kind.has_queue() || deferrable(claim.kind) == Deferrable::Releases;
+        let is_counted = claim.kind.has_queue() || claim.kind.has_permits();
         i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
-    }
-
-    fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
-        let command = self.acquisition(claim, count, call.server.connections.link());
-        let attempt = replies::attempted(&call.ask(&command, expected(claim.kind))?, claim.wants_fence)?;
-        if needs_copies(claim, count) { call.confirmed(|| self.grant(claim), attempt) } else { Ok(attempt) }
     }
 
     /// The claim's grant, for those that need copies.
@@ -124,33 +97,13 @@ pub(crate) trait RedisKind: Sync {
             check: Command::new("HEXISTS").arg(claim.name.key()).arg(claim.owner),
             expected: Value::Int(1),
             undo: self.removal(claim, 0),
-            scriptless: None,
         }
-    }
-
-    fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {
-        // A latch and a condition's notification are not given back.
-        if claim.kind.is_counted() && deferrable(claim.kind) == Deferrable::Neither {
-            return Ok(NOTHING_HELD);
-        }
-        let reply = call.ask(&self.removal(claim, left), expected(claim.kind))?;
-        let listeners = self.own_listeners(call.server, claim);
-        let released = self.released(&reply, listeners, &call.server.queue_rights)?;
-        if let Some(forgetting) = self.forgetting(claim) {
-            call.server.connections.post(forgetting, call.deadline, None, drop);
-        }
-        Ok(released)
-    }
-
-    /// A renewal where scripts may not be used.
-    fn renew_without_scripts(&self, _call: &RedisCall<'_>, _claim: &Claim) -> Answer<bool> {
-        Err(unsupported("this kind of lock needs scripts"))
     }
 
     /// `false`: the owner does not hold it.
     fn expire_in(&self, call: &RedisCall<'_>, claim: &Claim, rest: Duration) -> Answer<bool> {
         let command = EXPIRE_IN.on(&[claim.name.key()]).arg(claim.owner).arg(millis(rest).max(1));
-        replies::renewed(&call.ask(&command, Expected::Hash)?)
+        replies::renewed(&call.ask(command, Expected::Hash)?)
     }
 
     fn count(&self, _call: &RedisCall<'_>, _claim: &Claim, _what: &Counting) -> Answer<Option<i64>> {

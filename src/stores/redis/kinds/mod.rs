@@ -8,15 +8,12 @@ pub(crate) mod replies;
 mod rw;
 mod token;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::ident::LockName;
 use crate::inspect::Mode;
 use crate::seam::{Claim, Kind, ListensFor};
 use counted::CountedKind;
 use kind::RedisKind;
 use rw::RwKind;
 
-/// The module of a kind.
 pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     match kind {
         Kind::Mutex | Kind::Fenced => &mutex::MutexKind,
@@ -31,7 +28,6 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     }
 }
 
-/// The channels that a waiter under this claim listens to.
 pub(crate) fn channels(claim: &Claim) -> Vec<String> {
     let kind = of(claim.kind);
     let turn = if claim.listens_for == ListensFor::Releases { None } else { kind.turn_channel(claim) };
@@ -40,13 +36,4 @@ pub(crate) fn channels(claim: &Claim) -> Vec<String> {
         _ => kind.channel(claim),
     };
     turn.into_iter().chain(releases).collect()
-}
-
-/// Refuses a kind that needs scripts where they may not be used.
-pub(crate) fn check_scripts(may_use_scripts: bool, kind: Kind, name: &LockName) -> Result<()> {
-    if may_use_scripts || kind.is_token() {
-        return Ok(());
-    }
-    let words = "this client is set not to use scripts, which all but token locks need";
-    Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
 }

@@ -9,13 +9,11 @@ use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    ACQUIRE, Command, FORCE, HAND_OFF, HEAR, INSPECT, LEAVE_LINE, LOOK_KEPT, RELEASE, RENEW, RING_ACQUIRE,
-    Script,
+    ACQUIRE, Command, FORCE, HAND_OFF, HEAR, INSPECT, LEAVE_LINE, LOOK_KEPT, RELEASE, RENEW,
 };
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
-/// The plain lock, and the fenced one.
 pub(crate) struct MutexKind;
 
 impl RedisKind for MutexKind {
@@ -83,10 +81,6 @@ impl RedisKind for MutexKind {
         })
     }
 
-    fn guarded(&self) -> Option<&'static Script> {
-        Some(&RING_ACQUIRE)
-    }
-
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         inspect(call, name, owner)
     }
@@ -94,7 +88,7 @@ impl RedisKind for MutexKind {
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
         let command = FORCE.on(&[lock]).arg(keys::channel(lock));
-        replies::forced(&call.ask(&command, Expected::Hash)?)
+        replies::forced(&call.ask(command, Expected::Hash)?)
     }
 }
 
@@ -133,5 +127,5 @@ pub(super) fn renewal(claim: &Claim) -> Command {
 
 pub(super) fn inspect(call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
     let command = INSPECT.on(&[name.key()]).arg(owner);
-    replies::inspected(&call.ask(&command, Expected::Hash)?)
+    replies::inspected(&call.ask(command, Expected::Hash)?)
 }

@@ -18,9 +18,8 @@ const AT_ONCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_
 const NEXT_WAS_NOTIFIED: i64 = -3;
 
 /// The answer to the release of something that nobody holds: a latch, or a condition's notification.
-pub(super) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
+pub(crate) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
 
-/// The reply of an attempt, for any lock but one by token.
 pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
     decoded(match reply.tag() {
         b"granted" => granted(reply, wants_fence),
@@ -63,7 +62,6 @@ fn fence(reply: &Tagged, wanted: bool) -> Result<Option<FencingToken>> {
     Ok(Some(FencingToken::new(number)))
 }
 
-/// The reply of a hand-off.
 pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Answer<Handoff> {
     decoded(match reply.tag() {
         b"granted" => fence(reply, wants_fence).map(|fence| Handoff::Granted { fence }),
@@ -102,7 +100,6 @@ fn known(holder: String) -> String {
     if Owner::is_one(owner) { owner } else { "something that is no owner of a lock" }.to_owned()
 }
 
-/// The reply of a renewal: whether the owner holds it.
 pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
     decoded(match reply.tag() {
         b"renewed" => Ok(true),
@@ -138,7 +135,6 @@ pub(super) fn no_lock() -> Failure {
     Failure::Refused(Error::new(ErrorKind::WrongType, "force_unlock", words))
 }
 
-/// The reply of a look at a hash's holder.
 pub(super) fn inspected(reply: &Tagged) -> Answer<Option<Snapshot>> {
     decoded(match reply.tag() {
         b"free" => Ok(None),
@@ -160,7 +156,6 @@ fn snapshot(reply: &Tagged) -> Result<Snapshot> {
     Ok(Snapshot { holder: holder.unwrap_or_default(), count, remaining: ttl(reply.number(1)?) })
 }
 
-/// The reply of something that counts.
 pub(super) fn counted(reply: &Tagged) -> Answer<Option<i64>> {
     decoded(match reply.tag() {
         b"count" => reply.number(1).map(Some),

@@ -16,13 +16,11 @@ use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_HEAR, RW_INSPECT, RW_LEAVE, RW_RELEASE,
-    RW_RENEW, Script,
+    Command, RENEW, RW_ACQUIRE, RW_FORCE, RW_HEAR, RW_INSPECT, RW_LEAVE, RW_RELEASE, RW_RENEW,
 };
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
-/// A half.
 pub(super) struct RwKind(pub(super) Mode);
 
 fn word(half: Mode) -> &'static str {
@@ -97,22 +95,18 @@ impl RedisKind for RwKind {
             Mode::Write => check.arg(format!("{}:write", claim.owner)),
         };
         let (undo, lock) = (self.removal(claim, 0), Arc::clone(&claim.name));
-        Grant { lock, check, expected: Value::Int(1), undo, scriptless: None }
-    }
-
-    fn guarded(&self) -> Option<&'static Script> {
-        Some(&RING_RW_ACQUIRE)
+        Grant { lock, check, expected: Value::Int(1), undo }
     }
 
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         let command = RW_INSPECT.on(&[name.key()]).arg(word(self.0)).arg(owner).arg(markers(name, owner));
-        replies::inspected(&call.ask(&command, Expected::Hash)?)
+        replies::inspected(&call.ask(command, Expected::Hash)?)
     }
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
         let command = RW_FORCE.on(&[lock]).arg(word(self.0)).arg(keys::rw_channel(lock));
-        replies::forced(&call.ask(&command, Expected::Hash)?)
+        replies::forced(&call.ask(command, Expected::Hash)?)
     }
 }
 

@@ -37,7 +37,6 @@ pub(crate) const PLAIN: SubscribeMode = SubscribeMode { subscribe: "SUBSCRIBE", 
 pub(crate) const SHARDED: SubscribeMode =
     SubscribeMode { subscribe: "SSUBSCRIBE", unsubscribe: "SUNSUBSCRIBE" };
 
-/// A client's wake-ups from one server.
 pub(crate) type Subscriber = Hub<RedisPubSub>;
 
 pub(crate) struct RedisPubSub {
@@ -51,13 +50,11 @@ pub(crate) struct RedisPubSub {
 pub(crate) struct PubSubState {
     /// No refused subscription is to be asked for again before this.
     pub(super) asks_again: Option<Moment>,
-    /// The writing half, while connected.
     pub(super) writer: Option<Arc<Wire>>,
     /// The connection that replaces the last one, which was old, and when it is replaced itself.
     pub(super) next: Option<(Arc<Wire>, Moment)>,
     /// The purposes of the replies to come, in order.
     pub(super) awaited: VecDeque<Awaited>,
-    /// Commands that are still to be written.
     out: Outbox,
 }
 
@@ -179,14 +176,12 @@ impl PubSubState {
         matches!(self.awaited.front(), Some(Awaited::Unsubscribed(other)) if **other == *channel)
     }
 
-    /// Takes the new connection, or none.
     pub(super) fn connect(&mut self, writer: Option<Arc<Wire>>) {
         self.writer = writer;
         self.out.reset();
         self.awaited.clear();
     }
 
-    /// Ends the connection, which the reading thread notices.
     fn hang_up(&mut self) {
         if let Some(writer) = self.writer.take() {
             writer.shutdown();

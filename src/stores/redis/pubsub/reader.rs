@@ -136,7 +136,6 @@ impl RedisPubSub {
     }
 }
 
-/// Acts on one message or reply.
 fn take(hub: &Subscriber, reply: Value) -> Result<()> {
     let mut state = hub.state.lock();
     if let Value::Array(items) = &reply

@@ -23,8 +23,8 @@ use crate::hosts::{Host, Hosts};
 use crate::secrets::Renewable;
 use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::handshake::{auth, auth_refused, dial};
-use crate::stores::redis::place::ServerPlace;
-use crate::stores::redis::reply::{Expected, accepted, is_unknown_command, refusal};
+use crate::stores::redis::place::{ServerPlace, TlsConfig, certificates};
+use crate::stores::redis::reply::{Expected, accepted, field, is_unknown_command, refusal, text};
 use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
@@ -45,17 +45,14 @@ const PROMOTION: Duration = Duration::from_secs(3);
 const SET_UP_ANEW: Duration = Duration::from_secs(10);
 
 pub(crate) struct Sentinels {
-    /// The master's.
     name: String,
     /// The Sentinels' addresses; those whose last ask failed are at the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     access: Arc<Renewable<Access>>,
-    /// As it was when this was made.
     first_access: Arc<Access>,
     write_timeout: Duration,
     hosts: Arc<Hosts>,
     known: Mutex<KnownMaster>,
-    /// Signalled when a master becomes known.
     changed: Condvar,
 }
 
@@ -63,32 +60,17 @@ pub(crate) struct Sentinels {
 struct Access {
     username: Option<String>,
     password: Option<String>,
-    #[cfg(feature = "tls")]
-    tls: Option<crate::tls::Config>,
+    tls: Option<TlsConfig>,
 }
 
 impl Access {
     fn new(options: &ServerOptions) -> Result<Access> {
-        #[cfg(feature = "tls")]
         let is_tls = options.url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("rediss"));
-        Ok(Access {
-            username: options.username.clone(),
-            password: options.password.clone(),
-            #[cfg(feature = "tls")]
-            tls: if is_tls { Some(crate::tls::config(&options.tls)?) } else { None },
-        })
-    }
-
-    fn secured(&self, place: &ServerPlace) -> ServerPlace {
-        #[cfg(feature = "tls")]
-        if let (Some(config), ServerPlace::Tcp { host, port }) = (&self.tls, place) {
-            return ServerPlace::Tls { host: host.clone(), port: *port, config: Arc::clone(config) };
-        }
-        place.clone()
+        let (username, password) = (options.username.clone(), options.password.clone());
+        Ok(Access { username, password, tls: certificates(options, is_tls)? })
     }
 }
 
-/// The facts known so far.
 #[derive(Default)]
 struct KnownMaster {
     master: Option<Master>,
@@ -100,7 +82,6 @@ struct KnownMaster {
     promoting_until: Option<Moment>,
 }
 
-/// A master, and since which switch it is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Master {
     epoch: u64,
@@ -149,7 +130,7 @@ impl Sentinels {
 
     /// A server's place, with the certificates of when this was made.
     pub(crate) fn secured(&self, place: &ServerPlace) -> ServerPlace {
-        self.first_access.secured(place)
+        place.secured(self.first_access.tls.as_ref())
     }
 
     /// A connection to the master. `connect` makes it, within the moment that it is given, and passes the
@@ -172,7 +153,7 @@ impl Sentinels {
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
             // Registered before anything is said: a switch also ends a connection that a hung master leaves
             // unanswered.
-            let place = ServerPlace::Tcp { host: Host::named(host), port: *port };
+            let place = ServerPlace::Tcp { host: Host::named(host), port: *port, tls: None };
             let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
@@ -288,7 +269,8 @@ impl Sentinels {
                 command.pack_into(&mut bytes);
             }
             let talk = || {
-                let mut connection = dial(&access.secured(place), &self.hosts, self.write_timeout, deadline)?;
+                let mut connection =
+                    dial(&place.secured(access.tls.as_ref()), &self.hosts, self.write_timeout, deadline)?;
                 begun(connection.stream());
                 connection.send(&bytes, deadline)?;
                 if auth.is_some() {
@@ -331,7 +313,7 @@ impl Sentinels {
             [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
             _ => None,
         };
-        let epoch = field(&details, "config-epoch").and_then(|epoch| epoch.parse().ok());
+        let epoch = field(&details, "config-epoch").and_then(text).and_then(|epoch| epoch.parse().ok());
         let (Some((host, port)), Some(epoch)) = (node, epoch) else {
             return Err(Error::new(ErrorKind::Protocol, "connect", "its answer is not a Sentinel's"));
         };
@@ -413,7 +395,6 @@ impl Sentinels {
         known.open.push((node.clone(), Arc::downgrade(stream)));
     }
 
-    /// A Sentinel that failed comes after those that did not.
     fn ask_last(&self, place: &Arc<ServerPlace>) {
         let mut places = self.places.lock();
         if let Some(at) = places.iter().position(|other| Arc::ptr_eq(other, place)) {
@@ -445,27 +426,6 @@ fn of_sentinel(place: &ServerPlace, error: Error) -> Error {
     Error::new(error.kind(), "connect", words).with_source(error)
 }
 
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
-}
-
-/// One of several names and values, which are a list or, in RESP3, a map.
-fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
-    match fields {
-        Value::Array(items) => items.chunks(2).find_map(|pair| match pair {
-            [key, value] if text(key) == Some(name) => text(value),
-            _ => None,
-        }),
-        Value::Map(pairs) => {
-            pairs.iter().find_map(|(key, value)| (text(key) == Some(name)).then(|| text(value)).flatten())
-        }
-        _ => None,
-    }
-}
-
 /// Messages of Sentinels when they make another server the master: first the one that does it says whom it
 /// will promote, then that it has, then all that they know.
 pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
@@ -481,7 +441,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     pub(super) fn sentinels(count: usize) -> Sentinels {
-        let place = || ServerPlace::Tcp { host: Host::given("sentinel", true), port: 1 };
+        let place = || ServerPlace::Tcp { host: Host::given("sentinel", true), port: 1, tls: None };
         let places = (0..count).map(|_| Arc::new(place())).collect();
         Sentinels::new("m", places, &ServerOptions::default()).unwrap()
     }
@@ -638,7 +598,7 @@ mod fuzz {
 
     use super::*;
     use crate::fuzz::each;
-    use crate::stores::redis::made_up::{replies, weight};
+    use crate::stores::redis::tests::made_up::{replies, weight};
 
     const TEXTS: &[&str] =
         &["name", "ip", "port", "10.0.0.1", "6379", "+selected-slave", "slave a:1 a 1 @ m a 2", " @ "];

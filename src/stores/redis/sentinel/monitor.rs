@@ -48,11 +48,9 @@ struct MonitorState {
     open: Vec<Weak<Wire>>,
 }
 
-/// One Sentinel.
 struct Post {
     place: Arc<ServerPlace>,
     connection: Option<Connection>,
-    /// Not connected to again before.
     next: Moment,
     back_off: Duration,
 }
@@ -121,7 +119,6 @@ impl MonitorShared {
         }
     }
 
-    /// Asks all Sentinels that there are.
     fn round(&self, posts: &mut [Post]) {
         let deadline = Clock::System.after(MOST);
         for post in posts.iter_mut() {

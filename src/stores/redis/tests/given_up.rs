@@ -115,7 +115,7 @@ fn old_connections_are_replaced_without_a_lost_answer() {
             scope.spawn(|| {
                 let until = Clock::System.after(Duration::from_secs(1));
                 while Clock::System.now() < until {
-                    let reply = connections.call(&Command::new("INCR").arg("n"), soon());
+                    let reply = connections.call(Command::new("INCR").arg("n"), soon());
                     assert!(matches!(reply, Ok(redis::Value::Int(_))), "{reply:?}");
                     count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                 }
@@ -132,7 +132,7 @@ fn old_connections_are_replaced_without_a_lost_answer() {
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
     let until = Clock::System.after(Duration::from_millis(100));
     while Clock::System.now() < until {
-        let reply = connections.call(&Command::new("INCR").arg("n"), soon());
+        let reply = connections.call(Command::new("INCR").arg("n"), soon());
         assert!(matches!(reply, Ok(redis::Value::Int(_))), "{reply:?}");
     }
     connections.close(soon());
@@ -165,8 +165,8 @@ fn an_old_connection_serves_without_a_new_one() {
         Connections::new(address, 1, Duration::from_secs(2), maintenance()).unwrap().lasting(lifetime);
     let command = Command::new("INCR").arg("n");
     for _ in 0..2 {
-        assert!(connections.call(&command, soon()).is_ok());
-        assert!(connections.batch(std::slice::from_ref(&command), soon()).remove(0).is_ok(), "a renewal");
+        assert!(connections.call(command.clone(), soon()).is_ok());
+        assert!(connections.batch(vec![command.clone()], soon()).remove(0).is_ok(), "a renewal");
     }
     assert!(fake.connects() > 2, "others were tried");
     connections.close(soon());

@@ -7,6 +7,8 @@ mod given_up;
 mod harness;
 mod hearing;
 mod kinds;
+#[cfg(leasehold_fuzz)]
+pub(super) mod made_up;
 mod permits;
 mod replicas;
 mod rights;

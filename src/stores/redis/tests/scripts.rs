@@ -11,7 +11,7 @@ use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, QueueMode, Release, S
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::kinds;
-use crate::stores::redis::script::PublishMode;
+use crate::stores::redis::script::Prefix;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, name, owner, soon};
 
 /// The value of the key, and its time to live.
@@ -347,16 +347,15 @@ fn a_latch_that_is_given_up_stays_as_it_is() {
 }
 
 /// The server's commands that taking a lock runs, and those that releasing it runs.
-fn commands(server: &Server, publish_mode: PublishMode) -> [BTreeSet<String>; 2] {
+fn commands(server: &Server, publish_mode: Option<Prefix>) -> [BTreeSet<String>; 2] {
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
-    let connections = Connections::new(address, 1, Duration::from_secs(3), maintenance())
-        .unwrap()
-        .with_publish_mode(publish_mode);
+    let connections =
+        Connections::new(address, 1, Duration::from_secs(3), maintenance()).unwrap().publishing(publish_mode);
     let me = claim(Kind::Mutex, "lk", 30_000);
     let kind = kinds::of(me.kind);
     let commands = [kind.acquisition(&me, 1, 0), kind.removal(&me, 0)].map(|command| {
         server.run(&["CONFIG", "RESETSTAT"]);
-        connections.call(&command, soon()).unwrap();
+        connections.call(command, soon()).unwrap();
         let stats = server.text(&["INFO", "commandstats"]).unwrap();
         let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'));
         let names = names.map(|(name, _)| name.to_owned()).filter(|name| name != "evalsha" && name != "eval");
@@ -369,9 +368,9 @@ fn commands(server: &Server, publish_mode: PublishMode) -> [BTreeSet<String>; 2]
 #[test]
 fn all_publish_modes_take_locks_alike() {
     let server = Server::start(&[]);
-    let [plain, _] = commands(&server, PublishMode::Plain);
+    let [plain, _] = commands(&server, None);
     assert!(plain.contains("hset"));
-    for publish_mode in [PublishMode::Sharded, PublishMode::Both] {
+    for publish_mode in [Some(Prefix::PublishSharded), Some(Prefix::PublishBoth)] {
         assert_eq!(commands(&server, publish_mode)[0], plain, "{publish_mode:?}");
     }
 }
@@ -383,11 +382,11 @@ fn each_publish_mode_publishes_by_its_commands() {
         let [_, released] = commands(&server, publish_mode);
         ["publish", "spublish"].map(|name| released.contains(name))
     };
-    assert_eq!(published(PublishMode::Plain), [true, false]);
+    assert_eq!(published(None), [true, false]);
     // Redis 6.2 has no sharded channels.
     if server.run(&["COMMAND", "INFO", "spublish"]) != redis::Value::Array(vec![redis::Value::Nil]) {
-        assert_eq!(published(PublishMode::Sharded), [false, true]);
-        assert_eq!(published(PublishMode::Both), [true, true]);
+        assert_eq!(published(Some(Prefix::PublishSharded)), [false, true]);
+        assert_eq!(published(Some(Prefix::PublishBoth)), [true, true]);
     }
 }
 

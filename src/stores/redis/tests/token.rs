@@ -1,28 +1,21 @@
-//! The token lock, with scripts and without.
+//! The token lock.
 
 use std::time::Duration;
 
-use crate::config::ServerOptions;
 use crate::error::ErrorKind;
 use crate::seam::{Attempt, Claim, Kind, Release, Store};
-use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, owner, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, granted, owner, soon};
 
-fn both_ways(test: impl Fn(&Server, &dyn Store)) {
-    for scripts in [true, false] {
-        let server = Server::start(&[]);
-        let store = open(&ServerOptions { scripts, ..server.options() });
-        test(&server, &store);
-        if !scripts {
-            let ran = server.text(&["INFO", "commandstats"]).unwrap();
-            assert!(!ran.contains("cmdstat_eval"), "{ran}");
-        }
-        store.close();
-    }
+fn with_server(test: impl Fn(&Server, &dyn Store)) {
+    let server = Server::start(&[]);
+    let store = server.store();
+    test(&server, &store);
+    store.close();
 }
 
 #[test]
 fn a_token_lock_is_taken_kept_and_freed() {
-    both_ways(|server, store| {
+    with_server(|server, store| {
         let (me, you) = (claim(Kind::Token, "lk", 30_000), claim(Kind::Token, "lk", 30_000));
         assert_eq!(granted(store.attempt(&me, 1, soon())), None);
         assert_eq!(server.text(&["GET", "lk"]), Some(me.owner.to_string()));
@@ -51,7 +44,7 @@ fn a_token_lock_is_taken_kept_and_freed() {
 
 #[test]
 fn a_node_of_an_earlier_attempt_is_adopted() {
-    both_ways(|server, store| {
+    with_server(|server, store| {
         let me = claim(Kind::Token, "lk", 30_000);
         granted(store.attempt(&me, 1, soon()));
         server.run(&["PEXPIRE", "lk", "5000"]);
@@ -62,7 +55,7 @@ fn a_node_of_an_earlier_attempt_is_adopted() {
 
 #[test]
 fn a_token_lock_is_inspected_and_forced() {
-    both_ways(|server, store| {
+    with_server(|server, store| {
         let me = claim(Kind::Token, "lk", 30_000);
         let inspect = |who| store.inspect(Kind::Token, &me.name, who, soon()).done();
         assert_eq!(inspect(me.owner), None);
@@ -80,7 +73,7 @@ fn a_token_lock_is_inspected_and_forced() {
 
 #[test]
 fn a_redis_lock_in_the_key_is_kept() {
-    both_ways(|server, store| {
+    with_server(|server, store| {
         server.run(&["HSET", "lk", "other:1", "1"]);
         let me = claim(Kind::Token, "lk", 30_000);
         let errors = [
@@ -99,45 +92,11 @@ fn a_redis_lock_in_the_key_is_kept() {
 }
 
 #[test]
-fn only_token_locks_work_without_scripts() {
-    let server = Server::start(&[]);
-    let store = open(&ServerOptions { scripts: false, ..server.options() });
-    let name = crate::stores::redis::tests::harness::name("lk");
-    assert!(store.check_name(Kind::Token, &name).is_ok());
-    for kind in [Kind::Mutex, Kind::Fenced] {
-        assert_eq!(store.check_name(kind, &name).unwrap_err().kind(), ErrorKind::Unsupported);
-    }
-    store.close();
-}
-
-#[test]
-fn a_token_lock_cannot_be_re_entered() {
-    both_ways(|_, store| {
+fn a_token_lock_has_no_messages() {
+    with_server(|_, store| {
         let me = claim(Kind::Token, "lk", 30_000);
-        granted(store.attempt(&me, 1, soon()));
-        assert_eq!(store.attempt(&me, 2, soon()).refused().kind(), ErrorKind::Unsupported);
         let waker = crate::sync::Waker::default();
         assert!(store.listen(&me, &waker).is_none());
         assert!(store.message_count(&me).is_none());
     });
-}
-
-#[test]
-fn a_change_before_the_delete_is_noticed() {
-    let server = Server::start(&[]);
-    let store = open(&ServerOptions { scripts: false, ..server.options() });
-    let me = claim(Kind::Token, "lk", 30_000);
-    // Renewals by another thread touch the key all the time; the release goes through all the same.
-    for _ in 0..50 {
-        granted(store.attempt(&me, 1, soon()));
-        std::thread::scope(|scope| {
-            let renewals = std::thread::Builder::new().spawn_scoped(scope, || {
-                (0..20).filter(|_| store.renew(std::slice::from_ref(&me), soon()).remove(0).done()).count()
-            });
-            assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
-            renewals.unwrap().join().unwrap();
-        });
-        assert_eq!(server.number(&["EXISTS", "lk"]), 0);
-    }
-    store.close();
 }

@@ -133,7 +133,7 @@ fn a_reservation_lasts_as_the_link_needs() {
     let store = server.store();
     let run = |claim: &Claim, queue_mode: &str| {
         let ask = ACQUIRE.on(&["k"]).arg(claim.owner).arg(1_u32).arg(30_000_u64).arg(queue_mode);
-        store.server.connections.call(&ask, soon()).unwrap()
+        store.server.connections.call(ask, soon()).unwrap()
     };
     // A busy machine reads the rest of a reservation late: each round shows at most what was left.
     let left = (0..20).map(|_| {

@@ -5,7 +5,26 @@ use crossbeam_channel::{Sender, bounded};
 use r2d2::Pool;
 
 use super::*;
-use crate::stores::redis::conn::pair::{Peer, pair};
+
+/// The server's end.
+#[cfg(unix)]
+type Peer = std::os::unix::net::UnixStream;
+#[cfg(windows)]
+type Peer = std::net::TcpStream;
+
+#[cfg(unix)]
+fn pair() -> (Wire, Peer) {
+    let (ours, theirs) = Peer::pair().unwrap();
+    (Wire::Unix(ours), theirs)
+}
+
+#[cfg(windows)]
+fn pair() -> (Wire, Peer) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    (Wire::Tcp(crate::system::socket(ours).unwrap()), theirs)
+}
 
 const LONG: Duration = Duration::from_secs(10);
 
