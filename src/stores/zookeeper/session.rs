@@ -4,6 +4,8 @@
 //! in the order of the requests. When a connection ends, requests without a reply fail *before* the next
 //! connection is made: their callers decide under which owner numbers they may ask again. `keep` has the
 //! second thread.
+//!
+//! Long because one protocol connects, writes, reads and ends a connection.
 
 use std::collections::VecDeque;
 use std::io;
