@@ -14,6 +14,23 @@ mod pipe;
 #[cfg(leasehold_shuttle)]
 pub(crate) use self::pipe::Pipe;
 
+/// The same with each sort of socket, whose type differs.
+macro_rules! on_socket {
+    ($wire:expr, $socket:ident => $do:expr, $pipe:pat => $model:expr) => {
+        match $wire {
+            Wire::Tcp($socket) => $do,
+            Wire::Unix($socket) => $do,
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => {
+                let $socket = tls.socket();
+                $do
+            }
+            #[cfg(leasehold_shuttle)]
+            Wire::Model($pipe) => $model,
+        }
+    };
+}
+
 pub(crate) enum Wire {
     Tcp(Socket),
     Unix(LocalSocket),
@@ -68,15 +85,7 @@ impl Wire {
     ///
     /// The socket must have a short write time-out: it may take less than the system said.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        let may_be_written = match self {
-            Wire::Tcp(socket) => has_room(socket, Duration::ZERO),
-            Wire::Unix(socket) => has_room(socket, Duration::ZERO),
-            #[cfg(feature = "tls")]
-            Wire::Tls(tls) => has_room(tls.socket(), Duration::ZERO),
-            #[cfg(leasehold_shuttle)]
-            Wire::Model(pipe) => return pipe.write(bytes),
-        };
-        if !may_be_written {
+        if !on_socket!(self, socket => has_room(socket, Duration::ZERO), _ => true) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let written = match self {
@@ -99,25 +108,11 @@ impl Wire {
 
     /// `None`: reads never time out.
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Wire::Tcp(socket) => socket.set_read_timeout(timeout),
-            Wire::Unix(socket) => socket.set_read_timeout(timeout),
-            #[cfg(feature = "tls")]
-            Wire::Tls(tls) => tls.socket().set_read_timeout(timeout),
-            #[cfg(leasehold_shuttle)]
-            Wire::Model(pipe) => pipe.set_read_timeout(timeout),
-        }
+        on_socket!(self, socket => socket.set_read_timeout(timeout), pipe => pipe.set_read_timeout(timeout))
     }
 
     pub(crate) fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Wire::Tcp(socket) => socket.set_write_timeout(Some(timeout)),
-            Wire::Unix(socket) => socket.set_write_timeout(Some(timeout)),
-            #[cfg(feature = "tls")]
-            Wire::Tls(tls) => tls.socket().set_write_timeout(Some(timeout)),
-            #[cfg(leasehold_shuttle)]
-            Wire::Model(_) => Ok(()),
-        }
+        on_socket!(self, socket => socket.set_write_timeout(Some(timeout)), _ => Ok(()))
     }
 
     /// Whether a read would return at once, with bytes or the end.
@@ -148,14 +143,7 @@ impl Wire {
 
     pub(crate) fn shutdown(&self) {
         // An error means that it is down already.
-        drop(match self {
-            Wire::Tcp(socket) => socket.shutdown(Shutdown::Both),
-            Wire::Unix(socket) => socket.shutdown(Shutdown::Both),
-            #[cfg(feature = "tls")]
-            Wire::Tls(tls) => tls.socket().shutdown(Shutdown::Both),
-            #[cfg(leasehold_shuttle)]
-            Wire::Model(pipe) => pipe.shutdown(),
-        });
+        drop(on_socket!(self, socket => socket.shutdown(Shutdown::Both), pipe => pipe.shutdown()));
     }
 }
 
@@ -195,14 +183,12 @@ fn remaining(deadline: Moment) -> io::Result<Duration> {
     if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
 }
 
-/// Reads and writes with a common deadline.
 pub(crate) struct Timed<'a> {
     wire: &'a Wire,
     deadline: Moment,
     /// Read only bytes that have arrived.
     pub(crate) only_ready: bool,
     pub(crate) was_not_ready: bool,
-    /// The time-out set on the socket.
     armed: &'a Cell<Duration>,
 }
 

@@ -25,7 +25,6 @@ pub(crate) enum Attempt {
     InWaitQueue {
         /// When to ask again at the latest; `None`: nothing says when.
         retry_after: Option<Duration>,
-        /// The messages that wake the waiter.
         listens_for: ListensFor,
         /// Whether to watch for releases that do not notify the queue: this client is first in it, and the
         /// holder's release would.
@@ -36,7 +35,6 @@ pub(crate) enum Attempt {
 }
 
 impl Attempt {
-    /// A grant outside of any queue.
     pub(crate) const fn granted(fence: Option<FencingToken>) -> Attempt {
         Attempt::Granted { fence, queued: 0 }
     }
@@ -45,10 +43,7 @@ impl Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
     /// The owner held the lock and now holds nothing; waiters were notified.
-    Freed {
-        /// The other clients that were notified.
-        others: Others,
-    },
+    Freed { others: Others },
     /// The owner holds the lock with the count that was to be left.
     StillHeld,
     /// The owner did not hold the lock; nothing changed.
@@ -72,7 +67,6 @@ pub(crate) enum Others {
 }
 
 impl Others {
-    /// For a number of listeners, which may be zero.
     pub(crate) fn listening(count: u32) -> Others {
         if count == 0 { Others::Nobody } else { Others::Listen(count) }
     }
@@ -90,7 +84,6 @@ pub(crate) enum Handoff {
     Lost,
 }
 
-/// Adds the lock's name to each answer.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite", feature = "etcd"))]
 pub(crate) fn named_each<T>(
     claims: &[crate::seam::claim::Claim],
@@ -134,12 +127,10 @@ impl Sink {
         Sink { answered: Box::new(answered), releasing: None }
     }
 
-    /// The sink of a release that ends this hold.
     pub(crate) fn of(self, releasing: Option<Arc<dyn Releasing>>) -> Sink {
         Sink { releasing, ..self }
     }
 
-    /// For a store that passes the release on.
     pub(crate) fn releasing(&self) -> Option<Arc<dyn Releasing>> {
         self.releasing.clone()
     }

@@ -54,7 +54,6 @@ pub(crate) struct Capabilities<'a> {
 pub(crate) const SAFETY_POLL: (Duration, Duration) =
     (Duration::from_millis(1_000), Duration::from_millis(1_200));
 
-/// The pauses of waiters that nothing wakes.
 pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
 impl Default for Capabilities<'_> {
@@ -92,17 +91,14 @@ pub(crate) struct TableInUse {
 }
 
 pub(crate) trait HomeNodes: Send + Sync {
-    /// The place of a lock of this name. No I/O.
     fn home(&self, name: &LockName) -> u32;
 }
 
 /// Requests whose answers are read later, so that several stores can be asked at the same time, and those for
 /// several locks at once.
 pub(crate) trait Batches: Send + Sync {
-    /// As [`attempt`](super::Store::attempt).
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>>;
 
-    /// As [`release`](super::Store::release).
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 
     /// Locks with the same number can be taken and released by one request. `None`: this one cannot. No I/O.
@@ -159,7 +155,6 @@ pub(crate) trait ConnectionWatch: Send + Sync {
     fn hung_up(&self) -> Option<bool>;
 }
 
-/// A store that keeps entries of free locks.
 pub(crate) trait Sweeping: Send + Sync {
     /// Removes some entries of locks that have been free for longer than `age`; how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
@@ -202,10 +197,8 @@ pub(crate) trait HoldCaching: Send + Sync {
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
-/// The result of a look at a cached hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CachedCheck {
-    /// No other client wants it.
     Stays,
     /// Others want it. Of a cached hold also: the store cannot see whether they do.
     Wanted,

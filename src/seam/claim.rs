@@ -8,7 +8,6 @@ use crate::inspect::Location;
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
-/// An owner that wants or holds a lock, and its lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) kind: Kind,
@@ -34,7 +33,6 @@ pub(crate) struct Claim {
     /// For how long the caller has waited, where several may have the lock: zero at its first attempt. A thread that
     /// reads already has waited for ever: no writer goes before its further reads.
     pub(crate) waited: Duration,
-    /// How many permits; one for locks.
     pub(crate) units: u32,
     /// The note that the store may show to people. The store ends nothing by it.
     pub(crate) note: Option<HoldNote>,
@@ -53,7 +51,6 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// A claim to one unit that does not wait.
     pub(crate) fn new(kind: Kind, name: &Arc<LockName>, owner: Owner, lease: Duration) -> Claim {
         Claim {
             kind,
@@ -77,7 +74,6 @@ impl Claim {
         }
     }
 
-    /// The claim, listening for its client's turn in the queue.
     #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite", leasehold_shuttle))]
     pub(crate) fn by_own_turn(&self) -> Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }

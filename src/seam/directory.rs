@@ -12,11 +12,9 @@ use crate::time::Moment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) text: String,
-    /// Remaining time of the entry.
     pub(crate) remaining: Duration,
 }
 
-/// Receives the answer to the writing of an entry.
 pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
 
 /// An unknown outcome is just a failure here: no lock depends on it.
@@ -69,7 +67,6 @@ pub(crate) struct Wanted {
     pub(crate) pattern: String,
 }
 
-/// The place at which a list goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The servers still to be asked, the present one first; `None`: not begun.
@@ -81,7 +78,6 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Page<T> {
     pub(crate) found: Vec<T>,
-    /// `None`: this was the last page.
     pub(crate) next: Option<Place>,
     pub(crate) requests: u64,
     /// How many keys or rows the store looked at.
@@ -98,7 +94,6 @@ pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -
     Ok(page)
 }
 
-/// Reads entries that may be on different servers.
 pub(crate) fn read_each(
     clients: &[ClientId],
     read: impl Fn(ClientId) -> Answer<Page<Option<Posted>>>,

@@ -33,7 +33,6 @@ impl Failure {
         }
     }
 
-    /// A copy for each of several requests that failed as one.
     pub(crate) fn copy(&self) -> Failure {
         match self {
             Failure::Refused(error) => Failure::Refused(error.copy()),
@@ -41,7 +40,10 @@ impl Failure {
         }
     }
 
-    /// Whether the server said that it takes no writes.
+    pub(crate) fn each<T>(&self, count: usize) -> Vec<Answer<T>> {
+        (0..count).map(|_| Err(self.copy())).collect()
+    }
+
     #[cfg(feature = "mysql")]
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)

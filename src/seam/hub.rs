@@ -21,11 +21,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// How long [`Hub::close`] waits for the thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// A store's protocol for wake-ups.
 pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
-    /// The protocol's part of a channel's state.
     type Note: Default + Send;
-    /// The protocol's part of the hub's state.
     type State: Default + Send;
 
     /// Waits until there is something to listen to, connects, and wakes listeners until the connection ends.
@@ -67,13 +64,10 @@ pub(crate) struct HubChannel<N> {
     pub(crate) note: N,
     /// When to ask again after the server refused this subscription.
     pub(crate) refused: Option<Moment>,
-    /// Since when nobody listens.
     idle_since: Option<Moment>,
-    /// Whether it outlasts its last listener.
     pub(crate) lingers: bool,
 }
 
-/// A change of the channels that the server does not know yet.
 pub(crate) enum News {
     Came(Arc<Channel>),
     Went(Arc<Channel>),
@@ -115,7 +109,6 @@ impl<P: WakeupProtocol> Hub<P> {
         Some(listening)
     }
 
-    /// Number of messages on `channel`, if a subscription stands.
     pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
@@ -125,7 +118,6 @@ impl<P: WakeupProtocol> Hub<P> {
         channel.is_up().then(|| channel.message_count())
     }
 
-    /// Whether it has no channels.
     pub(crate) fn is_idle(&self) -> bool {
         self.state.lock().channels.is_empty()
     }
@@ -279,7 +271,6 @@ impl<P: WakeupProtocol> HubState<P> {
         self.channels.insert(name, HubChannel { idle_since, ..HubChannel::new(channel) });
     }
 
-    /// Asks the server for this channel.
     pub(crate) fn came(&mut self, channel: &Arc<Channel>) {
         if self.is_served {
             self.news.push(News::Came(Arc::clone(channel)));

@@ -15,11 +15,9 @@ pub(crate) trait Inspect {
     /// `None`: the lock is free.
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>>;
 
-    /// For people: an object of any kind.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection>;
 }
 
-/// A held lock as the store sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// A holder as the store writes it; empty if the store does not say.
@@ -31,7 +29,6 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The holders of this kind among those shown.
     pub(crate) fn of(seen: Inspection, kind: Kind, owner: Owner) -> Option<Snapshot> {
         let (mode, owner) = (kind.family().mode(), owner.to_string());
         let holders: Vec<Holder> = seen.holders.into_iter().filter(|holder| holder.mode == mode).collect();

@@ -28,7 +28,6 @@ pub(crate) enum Kind {
     Signal,
 }
 
-/// How kinds differ, for the engine and several stores.
 struct Properties {
     family: Family,
     is_shared: bool,
@@ -121,7 +120,6 @@ impl Kind {
         self.properties().is_fenced
     }
 
-    /// Whether a releasing thread may pass it on to another.
     pub(crate) const fn is_handed_off(self) -> bool {
         self.properties().is_handed_off
     }
@@ -136,7 +134,6 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether it is granted to as many as there are permits.
     pub(crate) const fn has_permits(self) -> bool {
         matches!(self, Kind::Semaphore | Kind::Permits)
     }
@@ -171,7 +168,6 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// The half of a read-write lock.
     pub(crate) const fn mode(self) -> Option<Mode> {
         match self {
             Family::Read => Some(Mode::Read),
@@ -187,7 +183,6 @@ impl Family {
 pub(crate) enum Counting {
     /// The count; `None`: never set up.
     Ask,
-    /// How many permits with ids are out.
     AskOut,
     /// How many permits there are, out or not; `None`: never set up.
     AskAll,

@@ -14,7 +14,6 @@ pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Marked<T> {
-    /// The node has that mark; the result.
     Under(T),
     /// The node has this mark, or none if empty. Nothing was done.
     Other(String),
@@ -28,14 +27,12 @@ pub(crate) enum Probe {
         fence: u64,
     },
     Busy {
-        /// The rest of the holder's lease; `None`: it has no end.
         retry_after: Option<Duration>,
     },
 }
 
 /// A ring's additional requests to its nodes.
 pub(crate) trait RingMember: Store {
-    /// Changes nothing on the node.
     fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>>;
 
     /// Replaces the mark `expected` by `new`; empty: no mark.
@@ -50,6 +47,5 @@ pub(crate) trait RingMember: Store {
         deadline: Moment,
     ) -> Answer<Marked<Attempt>>;
 
-    /// Whether anyone holds the claim's lock.
     fn probe_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Probe>>;
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::shrink::CrowdMap;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waker};
 
@@ -18,7 +19,6 @@ pub(crate) struct Channel {
     /// Messages that this client may be next soon; not counted above.
     standby_count: AtomicU64,
     up: AtomicBool,
-    /// The server refused the subscription.
     refused: AtomicBool,
     wakers: Mutex<Vec<Listener>>,
     next_id: AtomicU64,
@@ -81,7 +81,6 @@ impl Channel {
         }
     }
 
-    /// The lock may be free.
     pub(crate) fn notify(&self) {
         // Counts first and wakes second: a waiter that has read the old count is signalled later, and checks
         // again. Races with the waiting loop, which reads the count before its attempt.
@@ -123,10 +122,41 @@ pub(crate) trait ChannelSource: Send + Sync {
     fn left(&self, channel: &Arc<Channel>);
 }
 
+/// Channels that are always up, and end with their last listener.
+#[derive(Debug, Default)]
+pub(crate) struct Channels(Mutex<CrowdMap<Box<str>, Arc<Channel>>>);
+
+impl Channels {
+    /// `source` passes leaving listeners on to [`left`](Self::left).
+    pub(crate) fn listen(&self, name: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
+        // Joined under the mutex that `left` takes, so that a channel just joined is not removed.
+        let mut channels = self.0.lock();
+        let channel = channels.entry(name.into()).or_insert_with(|| Arc::new(Channel::new(name, true)));
+        Subscription::new(Arc::clone(channel), source, waker)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Channel>> {
+        self.0.lock().get(name).cloned()
+    }
+
+    #[cfg(feature = "zookeeper")]
+    pub(crate) fn notify_all(&self) {
+        let all: Vec<_> = self.0.lock().values().cloned().collect();
+        all.iter().for_each(|channel| channel.notify());
+    }
+
+    pub(crate) fn left(&self, channel: &Arc<Channel>) {
+        let mut channels = self.0.lock();
+        let own = channels.get(channel.channel());
+        if own.is_some_and(|own| Arc::ptr_eq(own, channel) && channel.listeners() == 0) {
+            channels.remove(channel.channel());
+        }
+    }
+}
+
 /// A waiter's places at one or several channels, perhaps on several servers. Dropping it ends them.
 pub(crate) struct Subscription {
     places: Vec<ChannelPlace>,
-    /// How many channels must be up.
     enough: usize,
 }
 
@@ -175,7 +205,6 @@ impl Subscription {
         self.channels().map(|channel| channel.standby_count.load(Ordering::SeqCst)).sum()
     }
 
-    /// Whether the server refused any part of the subscription.
     pub(crate) fn is_refused(&self) -> bool {
         self.channels().any(|channel| channel.refused.load(Ordering::SeqCst))
     }
@@ -210,12 +239,12 @@ impl fmt::Debug for Subscription {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
 
-    struct Nobody;
+    pub(crate) struct Nobody;
 
     impl ChannelSource for Nobody {
         fn left(&self, _channel: &Arc<Channel>) {}
@@ -247,5 +276,19 @@ mod tests {
         assert!(waker.sleep(Some(Duration::ZERO)) && !other.sleep(Some(Duration::ZERO)));
         drop(subscription);
         assert_eq!(channel.listeners(), 0);
+    }
+
+    #[test]
+    fn a_channel_of_a_map_ends_with_its_last_listener() {
+        let channels = Channels::default();
+        let hear = || channels.listen("a", Arc::new(Nobody), &Waker::default());
+        let (one, other) = (hear(), hear());
+        let channel = channels.get("a").unwrap();
+        drop(one);
+        channels.left(&channel);
+        assert!(channels.get("a").is_some() && channels.get("b").is_none());
+        drop(other);
+        channels.left(&channel);
+        assert!(channels.get("a").is_none());
     }
 }

@@ -20,7 +20,6 @@ pub(super) struct EtcdAddress {
     pub(super) hosts: Arc<Hosts>,
 }
 
-/// A member of the cluster, or a gateway in front of it.
 pub(super) struct EtcdMember {
     pub(super) host: Host,
     pub(super) port: u16,

@@ -23,13 +23,7 @@ use crate::time::{Clock, Moment};
 
 const PAGE: u32 = 250;
 
-/// Stands between the prefix and the client's id.
 const CLIENTS: &str = "%clients/";
-
-struct Keys {
-    found: Vec<KeyRead>,
-    has_more: bool,
-}
 
 struct KeyRead {
     /// May be anybody's key.
@@ -95,8 +89,14 @@ impl EtcdStore {
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// Keys below `folder`, beginning with `from`.
-    fn keys(&self, folder: &str, from: &Place, values: bool, deadline: Moment) -> Answer<Keys> {
+    /// Keys below `folder`, beginning with `from`, and the page that shows them.
+    fn keys<T>(
+        &self,
+        folder: &str,
+        from: &Place,
+        values: bool,
+        deadline: Moment,
+    ) -> Answer<(Vec<KeyRead>, Page<T>)> {
         let begin = if from.cursor.is_empty() { STANDARD.encode(folder) } else { from.cursor.clone() };
         let body = json!({
             "key": begin,
@@ -117,20 +117,18 @@ impl EtcdStore {
             })
         };
         let found: Option<Vec<_>> = pairs.map(read).collect();
-        Ok(Keys {
-            found: found.ok_or_else(|| Failure::Refused(unreadable()))?,
-            has_more: answer.get("more").and_then(Value::as_bool).unwrap_or(false),
-        })
+        let found = found.ok_or_else(|| Failure::Refused(unreadable()))?;
+        let has_more = answer.get("more").and_then(Value::as_bool).unwrap_or(false);
+        let next = found.last().filter(|_| has_more).map(|last| goes_on(&last.key, b"\0"));
+        let examined = u64::try_from(found.len()).unwrap_or(u64::MAX);
+        Ok((found, Page { found: Vec::new(), next, requests: 1, examined }))
     }
 
     fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         let folder = format!("{}{CLIENTS}", self.members.address.prefix);
-        let keys = self.keys(&folder, from, true, deadline)?;
-        let mut page = Page { found: Vec::new(), next: None, requests: 1, examined: 0 };
-        page.examined = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
-        page.next = keys.found.last().filter(|_| keys.has_more).map(|last| goes_on(&last.key, b"\0"));
+        let (keys, mut page) = self.keys(&folder, from, true, deadline)?;
         let each = deadline.since(Clock::System.now());
-        for KeyRead { key, value, lease } in keys.found {
+        for KeyRead { key, value, lease } in keys {
             let key = String::from_utf8(key).unwrap_or_default();
             let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
             page.requests += 1;
@@ -145,23 +143,19 @@ impl EtcdStore {
     /// last one's keys.
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
-        let keys = self.keys(prefix, from, false, deadline)?;
-        let mut page = Page { found: Vec::new(), next: None, requests: 1, examined: 0 };
-        page.examined = u64::try_from(keys.found.len()).unwrap_or(u64::MAX);
+        let (keys, mut page) = self.keys(prefix, from, false, deadline)?;
         let mut lines: Vec<&[u8]> = Vec::new();
-        for KeyRead { key, .. } in &keys.found {
+        for KeyRead { key, .. } in &keys {
             // Other keys below the prefix are not ours.
             let Some(line) = line_of(key).filter(|line| line.len() >= prefix.len()) else { continue };
             if lines.last() != Some(&line) {
                 lines.push(line);
             }
         }
-        if let Some(last) = keys.found.last().filter(|_| keys.has_more) {
-            page.next = Some(match lines.last().filter(|line| line_of(&last.key) == Some(**line)) {
-                // The first key behind all owners of this lock.
-                Some(line) => goes_on(line, b"/%0"),
-                None => goes_on(&last.key, b"\0"),
-            });
+        let last = keys.last().and_then(|last| line_of(&last.key));
+        if let (Some(next), Some(line)) = (&mut page.next, lines.last().filter(|line| last == Some(**line))) {
+            // The first key behind all owners of this lock.
+            *next = goes_on(line, b"/%0");
         }
         let each = deadline.since(Clock::System.now());
         for line in lines {
@@ -182,14 +176,12 @@ impl EtcdStore {
     }
 }
 
-/// The part of an owner's key that names the lock.
 fn line_of(key: &[u8]) -> Option<&[u8]> {
     let mark = OWNERS.as_bytes();
     let at = key.windows(mark.len()).rposition(|part| part == mark)?;
     key.get(..at)
 }
 
-/// The next page begins at `key` followed by `behind`.
 fn goes_on(key: &[u8], behind: &[u8]) -> Place {
     Place { servers: None, cursor: STANDARD.encode([key, behind].concat()) }
 }

@@ -33,7 +33,6 @@ pub(super) fn warning(version: &str) -> String {
     )
 }
 
-/// Ends a hold whose key has gone.
 #[derive(Debug, Default)]
 pub(super) struct End(AtomicBool);
 
@@ -49,6 +48,7 @@ impl Bound for End {
 
 #[derive(Default)]
 pub(super) struct Holds {
+    pub(super) are_watched: bool,
     entries: CrowdMap<String, EarlyEntry>,
 }
 
@@ -97,19 +97,16 @@ impl Holds {
         end.upgrade().is_some_and(|end| !end.0.swap(true, Ordering::AcqRel))
     }
 
-    /// Holds old enough to be watched.
     pub(super) fn settled(&self, now: Moment) -> impl Iterator<Item = (&str, i64)> {
         let settled = self.entries.iter().filter(move |(_, entry)| entry.settles <= now && !entry.is_over());
         settled.map(|(key, entry)| (key.as_str(), entry.created))
     }
 
-    /// When the next hold is old enough.
     pub(super) fn next_settles(&self, now: Moment) -> Option<Moment> {
         let coming = self.entries.values().filter(|entry| entry.settles > now && !entry.is_over());
         coming.map(|entry| entry.settles).min()
     }
 
-    /// [`Holds::settled`], in the form that the watch compares.
     pub(super) fn fronts(&self, now: Moment) -> impl Iterator<Item = Front> {
         self.settled(now).map(|(key, created)| Front { key: key.to_owned(), created })
     }

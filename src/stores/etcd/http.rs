@@ -19,19 +19,17 @@ use crate::wire::{Timed, Wire, is_late};
 
 /// Longest answer accepted: a batch of a hundred locks with names of the greatest length.
 const LONGEST: usize = 32 * 1024 * 1024;
-/// Longest head, trailer or chunk-size line.
 const LONGEST_HEAD: usize = 64 * 1024;
-/// Most lines in a head or trailer.
 const MOST_HEADERS: usize = 100;
-/// Bytes asked of the socket at once.
 const PIECE: usize = 8 * 1024;
 /// Longest time that one write may block.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Used by one thread at a time.
 pub(super) struct Connection {
+    /// The member's index, and its host and port.
+    pub(super) at: usize,
+    pub(super) member: String,
     wire: Arc<Wire>,
-    /// The read time-out set on the socket.
     armed: Cell<Duration>,
     /// Bytes from `start` on were read and not yet used.
     buffer: Vec<u8>,
@@ -47,7 +45,6 @@ enum Length {
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
-    /// Whether the server keeps the connection open.
     pub(super) stays: bool,
 }
 
@@ -58,7 +55,11 @@ struct Head {
 }
 
 impl Connection {
-    pub(super) fn open(member: &EtcdMember, hosts: &Arc<Hosts>, deadline: Moment) -> io::Result<Connection> {
+    pub(super) fn open(
+        (at, member): (usize, &EtcdMember),
+        hosts: &Arc<Hosts>,
+        deadline: Moment,
+    ) -> io::Result<Connection> {
         let socket = hosts.connect(&member.host, member.port, deadline)?;
         socket.set_write_timeout(Some(WRITE_LIMIT))?;
         #[cfg(feature = "tls")]
@@ -68,7 +69,8 @@ impl Connection {
         };
         #[cfg(not(feature = "tls"))]
         let wire = Wire::Tcp(socket);
-        Ok(Connection { wire: Arc::new(wire), armed: Cell::default(), buffer: Vec::new(), start: 0 })
+        let (wire, member) = (Arc::new(wire), member.to_string());
+        Ok(Connection { at, member, wire, armed: Cell::default(), buffer: Vec::new(), start: 0 })
     }
 
     /// Whether the server has kept the connection open, as far as this machine knows; no round trip.
@@ -77,7 +79,6 @@ impl Connection {
         self.rest().is_empty() && !self.wire.has_bytes()
     }
 
-    /// Lets another thread hang up.
     pub(super) fn wire(&self) -> Arc<Wire> {
         Arc::clone(&self.wire)
     }
@@ -86,7 +87,6 @@ impl Connection {
         self.wire.write_all(request, deadline)
     }
 
-    /// Reads a whole answer by `deadline`.
     pub(super) fn receive(&mut self, deadline: Moment) -> io::Result<Response> {
         let head = self.head(deadline)?;
         let body = match head.length {
@@ -184,7 +184,6 @@ impl Connection {
         self.buffer.get(self.start..).unwrap_or_default()
     }
 
-    /// Reads more bytes.
     fn fill(&mut self, deadline: Moment) -> io::Result<()> {
         self.buffer.drain(..self.start.min(self.buffer.len()));
         self.start = 0;
@@ -262,7 +261,7 @@ mod tests {
             .spawn(move || server.accept().unwrap().0.write_all(answer).unwrap())
             .unwrap();
         let member = EtcdMember::new(Host::named("127.0.0.1"), port);
-        Connection::open(&member, &Arc::default(), deadline()).unwrap()
+        Connection::open((0, &member), &Arc::default(), deadline()).unwrap()
     }
 
     fn deadline() -> Moment {

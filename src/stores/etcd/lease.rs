@@ -20,18 +20,15 @@ use crate::time::{Clock, Moment, window};
 const MOST_IDLE: usize = 64;
 const LONGEST_IDLE: u64 = 61;
 
-/// A lease in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EtcdLease {
     pub(super) id: i64,
-    /// In seconds.
     pub(super) ttl: u64,
     /// Sending time of the request that last reset the lease.
     confirmed: Moment,
 }
 
 impl EtcdLease {
-    /// Earliest end, by this machine's clock.
     pub(super) fn ends(&self) -> Moment {
         self.confirmed.plus(window(Duration::from_secs(self.ttl)))
     }
@@ -105,7 +102,6 @@ impl Leases {
         is_kept
     }
 
-    /// A key has the lease from now on.
     pub(super) fn lend(&self, lease: EtcdLease) {
         self.state.lock().lent.insert(lease.id, lease);
     }

@@ -9,7 +9,7 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::secrets::Renewable;
-use crate::stores::etcd::address::{EtcdAddress, EtcdMember};
+use crate::stores::etcd::address::EtcdAddress;
 use crate::stores::etcd::http::{Connection, Response};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -23,10 +23,8 @@ pub(super) fn is_lease_over(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(error) if error.detail() == LEASE_OVER)
 }
 
-/// The members, and the state that all connections to them share.
 pub(super) struct Members {
     pub(super) address: Arc<EtcdAddress>,
-    /// Certificates, renewed from their files.
     renewal: Arc<Renewable<EtcdAddress>>,
     /// User and password, renewed from the sources of credentials.
     logins: Arc<Renewable<EtcdAddress>>,
@@ -48,9 +46,9 @@ impl Members {
     }
 
     /// Connects to the first member that accepts. After a failure nothing was sent.
-    pub(super) fn connect(&self, deadline: Moment) -> Result<Connected<'_>, Error> {
+    pub(super) fn connect(&self, deadline: Moment) -> Result<Connection, Error> {
         let members = &self.address.members;
-        let first = self.first.load(Ordering::Relaxed);
+        let first = self.first();
         let mut last = None;
         for turn in 0..members.len() {
             let at = first.wrapping_add(turn) % members.len();
@@ -61,29 +59,31 @@ impl Members {
             let share = (deadline.since(now) / left).min(self.address.connect_timeout);
             let open = |renewed: &EtcdAddress, _ends: Option<Moment>| {
                 let renewed = renewed.members.get(at).unwrap_or(member);
-                let opened = Connection::open(renewed, &self.address.hosts, now.plus(share));
-                opened.map_err(|error| broken(member, error))
+                let opened = Connection::open((at, renewed), &self.address.hosts, now.plus(share));
+                opened.map_err(|error| broken(&member.to_string(), error))
             };
             match self.renewal.with("", deadline, open) {
-                Ok(connection) => return Ok(Connected { connection, member }),
+                Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error.or_answer(last)),
             }
-            self.pass_over(member);
+            self.pass_over(at);
         }
         Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no member")))
     }
 
-    /// Tries the next member first if `member` was the first.
-    fn pass_over(&self, member: &EtcdMember) {
-        let members = &self.address.members;
-        let first = self.first.load(Ordering::Relaxed);
-        if members.get(first % members.len()).is_some_and(|first| std::ptr::eq(first, member)) {
-            self.first.store(first.wrapping_add(1) % members.len(), Ordering::Relaxed);
+    /// The index of the member tried first.
+    fn first(&self) -> usize {
+        self.first.load(Ordering::Relaxed) % self.address.members.len().max(1)
+    }
+
+    /// Tries the next member first if this one was the first.
+    fn pass_over(&self, at: usize) {
+        if self.first() == at {
+            self.first.store(at.wrapping_add(1), Ordering::Relaxed);
         }
     }
 
-    /// The bytes of a request; `extra` are further header lines.
-    pub(super) fn request(&self, member: &EtcdMember, path: &str, body: &str, extra: &str) -> Vec<u8> {
+    pub(super) fn request(&self, member: &str, path: &str, body: &str, extra: &str) -> Vec<u8> {
         let token = self.token.lock();
         let authorization =
             token.as_ref().map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
@@ -96,11 +96,6 @@ impl Members {
     }
 }
 
-pub(super) struct Connected<'a> {
-    pub(super) connection: Connection,
-    pub(super) member: &'a EtcdMember,
-}
-
 /// A pool of connections; a thread takes one for one exchange.
 pub(super) struct Transport {
     members: Arc<Members>,
@@ -108,14 +103,12 @@ pub(super) struct Transport {
     lender: Option<Arc<Transport>>,
     most: u32,
     state: Mutex<MembersState>,
-    /// Signalled when a connection returns or is dropped.
     freed: Condvar,
 }
 
 #[derive(Default)]
 struct MembersState {
-    /// With the index of the member.
-    idle: Vec<(usize, Connection)>,
+    idle: Vec<Connection>,
     taken: u32,
     closed: bool,
 }
@@ -132,9 +125,9 @@ impl Transport {
     }
 
     /// An idle connection; it returns to this pool.
-    fn lend(&self) -> Option<(usize, Connection)> {
+    fn lend(&self) -> Option<Connection> {
         let mut state = self.state.lock();
-        let at = state.idle.iter().rposition(|(_, connection)| connection.is_alive())?;
+        let at = state.idle.iter().rposition(Connection::is_alive)?;
         Some(state.idle.remove(at))
     }
 
@@ -143,7 +136,6 @@ impl Transport {
         serde_json::from_slice(&answer).map_err(|error| Failure::Unknown(unreadable().with_source(error)))
     }
 
-    /// As [`Transport::call`], without reading the answer as JSON.
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
         // A token ends after some minutes and with each change of users or roles. The request was refused
@@ -155,7 +147,6 @@ impl Transport {
         if response.status == 200 { Ok(response.body) } else { Err(refusal(&response)) }
     }
 
-    /// Gets a token, if there is a user.
     pub(super) fn authenticate(&self, deadline: Moment) -> Answer<()> {
         if !self.members.has_login {
             return Ok(());
@@ -190,67 +181,52 @@ impl Transport {
         Err(not_sent(refusal(&response)))
     }
 
-    /// One exchange, over an idle connection or a new one.
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let mut place = self.place(deadline).map_err(Failure::Refused)?;
-        let first = self.members.first.load(Ordering::Relaxed) % self.members.address.members.len().max(1);
-        let members = &self.members.address.members;
-        let mut idle = place.idle.take().filter(|(_, connection)| connection.is_alive());
+        let mut idle = place.idle.take().filter(Connection::is_alive);
         // An idle connection to a member that is no longer first serves only if no new one can be made.
-        let other = idle.take_if(|(at, _)| *at != first);
+        let other = idle.take_if(|idle| idle.at != self.members.first());
         let mut again = None;
-        let (connection, member) = match idle.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
+        let mut connection = match idle {
             Some(usable) => usable,
             None => {
                 // Half of the time is left for an idle connection.
                 let has_other = other.is_some() || self.lender.is_some();
                 let connects_by = if has_other { Clock::System.halfway(deadline) } else { deadline };
-                match self.members.connect(connects_by) {
-                    Ok(connected) => {
-                        again = self.lender.as_ref();
-                        (connected.connection, connected.member)
-                    }
-                    Err(error) => {
-                        let lent = || {
-                            place.lent_by = self.lender.as_deref();
-                            self.lender.as_ref()?.lend()
-                        };
-                        let there =
-                            other.or_else(lent).and_then(|(at, there)| Some((there, members.get(at)?)));
-                        there.ok_or(Failure::Refused(error))?
-                    }
-                }
+                let connected = self.members.connect(connects_by);
+                again = self.lender.as_ref().filter(|_| connected.is_ok());
+                let lent = || {
+                    place.lent_by = self.lender.as_deref();
+                    self.lender.as_ref()?.lend()
+                };
+                connected.or_else(|error| other.or_else(lent).ok_or(Failure::Refused(error)))?
             }
         };
-        let (mut connection, mut member) = (connection, member);
-        let say = |connection: &mut Connection, member: &EtcdMember, deadline| {
-            let request = self.members.request(member, path, body, "");
+        let say = |connection: &mut Connection, deadline| {
+            let request = self.members.request(&connection.member, path, body, "");
             let response = connection.send(&request, deadline).and_then(|()| connection.receive(deadline));
             response.map_err(|error| {
-                self.members.pass_over(member);
-                Failure::Unknown(broken(member, error))
+                self.members.pass_over(connection.at);
+                Failure::Unknown(broken(&connection.member, error))
             })
         };
         // A gateway that accepts connections and serves none shows only by its silence.
         let first_by = if again.is_some() { Clock::System.halfway(deadline) } else { deadline };
-        let mut response = say(&mut connection, member, first_by);
+        let mut response = say(&mut connection, first_by);
         if let (Err(_), Some(lender)) = (&response, again)
-            && let Some((at, lent)) = lender.lend()
-            && let Some(lends) = members.get(at)
+            && let Some(lent) = lender.lend()
         {
             place.lent_by = Some(lender);
-            (connection, member) = (lent, lends);
-            response = say(&mut connection, member, deadline);
+            connection = lent;
+            response = say(&mut connection, deadline);
         }
         let response = response?;
         // A member without a leader, or one that shuts down. Behind a name or proxy that leads elsewhere by
         // now, only a new connection gets there.
-        if response.stays && response.status < 500 {
-            place.give_back =
-                members.iter().position(|at| std::ptr::eq(at, member)).map(|at| (at, connection));
-        }
         if response.status >= 500 {
-            self.members.pass_over(member);
+            self.members.pass_over(connection.at);
+        } else if response.stays {
+            place.give_back = Some(connection);
         }
         Ok(response)
     }
@@ -283,12 +259,10 @@ impl Transport {
     }
 }
 
-/// The right to use one connection, returned when dropped.
 struct MemberPlace<'a> {
     wire: &'a Transport,
-    idle: Option<(usize, Connection)>,
-    give_back: Option<(usize, Connection)>,
-    /// The pool that the connection returns to instead.
+    idle: Option<Connection>,
+    give_back: Option<Connection>,
     lent_by: Option<&'a Transport>,
 }
 
@@ -305,7 +279,6 @@ impl Drop for MemberPlace<'_> {
     }
 }
 
-/// Whether a token may stand in a header line.
 fn is_plain(token: &str) -> bool {
     !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -315,7 +288,7 @@ pub(super) fn not_sent(failure: Failure) -> Failure {
     Failure::Refused(failure.into_error())
 }
 
-fn broken(member: &EtcdMember, error: io::Error) -> Error {
+fn broken(member: &str, error: io::Error) -> Error {
     #[cfg(feature = "tls")]
     if let Some((kind, words)) = crate::tls::refusal(&error) {
         return Error::new(kind, "ask", format!("{member}: {words}")).with_source(error);
@@ -353,7 +326,6 @@ fn wants_token(response: &Response) -> bool {
             || message.contains("revision of auth store is old"))
 }
 
-// gRPC's error numbers.
 const DEADLINE_EXCEEDED: u64 = 4;
 const NOT_FOUND: u64 = 5;
 const PERMISSION_DENIED: u64 = 7;

@@ -33,16 +33,13 @@ pub(super) struct Front {
     pub(super) created: i64,
 }
 
-/// The key of an owner that holds or wants a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HeldKey {
-    /// As the server sent it.
     pub(super) key: String,
     pub(super) owner: String,
     pub(super) count: u32,
     pub(super) ttl: u64,
     pub(super) lease: i64,
-    /// The revision of the last change.
     pub(super) revision: i64,
     /// The revision of the creation, which is the place in the queue.
     pub(super) created: i64,
@@ -103,7 +100,6 @@ impl KeyLine {
         &self.0
     }
 
-    /// All keys of the queue.
     pub(super) fn range(&self) -> Value {
         let [key, range_end] = self.bounds();
         json!({ "key": key, "range_end": range_end })
@@ -134,7 +130,6 @@ impl KeyLine {
         } })
     }
 
-    /// Asks for the last key, or the last created before `before`.
     pub(super) fn last(&self, before: Option<i64>) -> Value {
         let [key, range_end] = self.bounds();
         // The server reads zero as no bound.
@@ -150,7 +145,6 @@ impl KeyLine {
         } })
     }
 
-    /// Condition: the queue is empty.
     pub(super) fn is_empty(&self) -> Value {
         let [key, range_end] = self.bounds();
         json!({
@@ -178,12 +172,10 @@ pub(super) fn all(prefix: &str) -> Value {
     KeyLine(prefix.to_owned()).range()
 }
 
-/// Condition: the key does not exist.
 pub(super) fn is_absent(key: &str) -> Value {
     is_since(key, 0)
 }
 
-/// Condition: the key exists.
 pub(super) fn is_there(key: &str) -> Value {
     json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
 }
@@ -278,7 +270,6 @@ impl Done {
         Ok(pairs.and_then(|pairs| pairs.get(0)))
     }
 
-    /// The nested transaction at `place`.
     pub(super) fn inner(&self, place: usize) -> Result<Done> {
         let inner = self.responses.get(place).and_then(|response| response.get("response_txn"));
         inner.map(Done::read).ok_or_else(unreadable)
@@ -294,14 +285,6 @@ pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
 /// The answer lacks one of a batch, so that one's outcome is unknown.
 pub(super) fn unanswered() -> Failure {
     Failure::Unknown(unreadable())
-}
-
-pub(super) fn for_each_of(count: usize, failure: Failure) -> impl Iterator<Item = Failure> {
-    let is_unknown = matches!(failure, Failure::Unknown(_));
-    let error = failure.into_error();
-    (0..count).map(
-        move |_| if is_unknown { Failure::Unknown(error.copy()) } else { Failure::Refused(error.copy()) },
-    )
 }
 
 #[cfg(test)]

@@ -44,8 +44,7 @@ use crate::shrink::Sweeps;
 use crate::stores::etcd::lease::{Leases, time_to_live};
 use crate::stores::etcd::members::{Members, Transport, not_sent};
 use crate::stores::etcd::message::{
-    BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, for_each_of, get, is_absent, is_since, put, take_away, txn,
-    unanswered,
+    BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, get, is_absent, is_since, put, take_away, txn, unanswered,
 };
 use crate::stores::etcd::watch::watch;
 use crate::stores::etcd::watched::Watch;
@@ -54,14 +53,12 @@ use crate::time::{Clock, Moment};
 
 pub(crate) struct EtcdStore {
     members: Arc<Members>,
-    /// For attempts.
     wire: Arc<Transport>,
     /// For renewals and clean-ups, so that a crowd of waiters cannot cost a lease.
     renewals: Transport,
     leases: Leases,
     sweeps: Sweeps,
     watch: Arc<Watch>,
-    /// The lease of the client's directory entry.
     entry_lease: Mutex<Option<i64>>,
 }
 
@@ -108,7 +105,6 @@ impl EtcdStore {
         }
     }
 
-    /// Warns about servers that may end leases early, and watches the holds there.
     fn check_version(&self, reporter: &Reporter, deadline: Moment) {
         let status = self.wire.call("/v3/maintenance/status", &json!({}), deadline).ok();
         let version = status.as_ref().and_then(|status| status.get("version")?.as_str());
@@ -149,7 +145,8 @@ impl Store for EtcdStore {
         let outcome = if count == 1 {
             self.take(claim, deadline)
         } else {
-            self.change(claim, None, |_| count, true, deadline).map(|fence| match fence {
+            let changed = self.change(&self.wire, claim, None, (Some(count), true), deadline);
+            changed.map(|fence| match fence {
                 Some(fence) => Attempt::granted(claim.wants_fence.then(|| FencingToken::new(fence))),
                 None => Attempt::Lost,
             })
@@ -161,7 +158,7 @@ impl Store for EtcdStore {
         let outcome = if left == 0 {
             self.remove_one(claim, deadline)
         } else {
-            match self.change(claim, None, |_| left, false, deadline) {
+            match self.change(&self.wire, claim, None, (Some(left), false), deadline) {
                 Ok(Some(_)) => Ok(Release::StillHeld),
                 Ok(None) => {
                     let held = self.look(&self.line(&claim.name).first(), deadline);
@@ -174,9 +171,9 @@ impl Store for EtcdStore {
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        let outcomes = claims.chunks(BATCH).flat_map(|batch| match self.renew_batch(batch, deadline) {
-            Ok(outcomes) => outcomes,
-            Err(failure) => for_each_of(batch.len(), not_sent(failure)).map(Err).collect(),
+        let outcomes = claims.chunks(BATCH).flat_map(|batch| {
+            let renewed = self.renew_batch(batch, deadline);
+            renewed.unwrap_or_else(|failure| not_sent(failure).each(batch.len()))
         });
         named_each(claims, outcomes, "renew")
     }
@@ -254,7 +251,6 @@ impl Sessions for EtcdStore {
 const MOST_SHOWN: u32 = 100;
 
 impl EtcdStore {
-    /// The owners at a lock; shows at most `most` of the queue.
     fn seen(&self, name: &LockName, most: u32, deadline: Moment) -> Answer<Inspection> {
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
         let looks = [self.line(name).first_of(most)];
@@ -280,7 +276,6 @@ impl EtcdStore {
     }
 }
 
-/// A check costs two questions a lock.
 const CHECK_BATCH: usize = BATCH / 2;
 
 impl HoldCaching for EtcdStore {
@@ -289,9 +284,9 @@ impl HoldCaching for EtcdStore {
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
-        let looks = claims.chunks(CHECK_BATCH).flat_map(|batch| match self.check_batch(batch, deadline) {
-            Ok(looks) => looks,
-            Err(failure) => for_each_of(batch.len(), not_sent(failure)).map(Err).collect(),
+        let looks = claims.chunks(CHECK_BATCH).flat_map(|batch| {
+            let looks = self.check_batch(batch, deadline);
+            looks.unwrap_or_else(|failure| not_sent(failure).each(batch.len()))
         });
         named_each(claims, looks, "renew")
     }

@@ -10,15 +10,14 @@ use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release};
 use crate::stores::etcd::lease::{EtcdLease, keep_alive, revoke, time_to_live, ttl_of};
 use crate::stores::etcd::members::{Transport, is_lease_over, not_sent};
 use crate::stores::etcd::message::{
-    BATCH, Done, Front, HeldKey, KeyLine, for_each_of, get, is_absent, is_at, is_since, is_there, put,
-    put_as_leased, take_away, txn, unanswered, value,
+    BATCH, Done, Front, HeldKey, KeyLine, get, is_absent, is_at, is_since, is_there, put, put_as_leased,
+    take_away, txn, unanswered, value,
 };
 use crate::stores::etcd::watched::WatchPlace;
 use crate::time::{Clock, Moment};
 
 use crate::stores::etcd::EtcdStore;
 
-/// Most tries of a change whose key another request changes in between.
 const TRIES: usize = 8;
 
 impl EtcdStore {
@@ -34,16 +33,12 @@ impl EtcdStore {
         wire.call("/v3/kv/txn", body, deadline).map(|answer| Done::read(&answer))
     }
 
-    /// The result of a `get` or of a queue's `first`.
     pub(super) fn look(&self, what: &Value, deadline: Moment) -> Answer<Option<HeldKey>> {
         let done =
             self.txn(&self.wire, &txn(&[], std::slice::from_ref(what), &[]), deadline).map_err(not_sent)?;
         done.found(0).map_err(Failure::Refused)
     }
 
-    // ---- taking
-
-    /// First level of a hold.
     pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         let key = self.key(claim);
         if claim.caches {
@@ -104,7 +99,7 @@ impl EtcdStore {
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
             }
             // As does a key with another lease.
-            _ => Ok(self.change(claim, None, |_| 1, true, deadline)?.is_some()),
+            _ => Ok(self.change(&self.wire, claim, None, (Some(1), true), deadline)?.is_some()),
         }
     }
 
@@ -192,50 +187,48 @@ impl EtcdStore {
         Ok(Stands::at(place, front))
     }
 
-    /// Changes the count of a hold that stands, and makes it run for the claim's lease from now on if
-    /// `prolongs`. Returns its fence: the creation, since a later revision would exceed the fences of those
-    /// behind. `None`: the owner holds nothing.
+    /// Changes the count of a hold that stands, if one is given, and makes it run for the claim's lease from now
+    /// on if `prolongs`. Returns its fence: the creation, since a later revision would exceed the fences of
+    /// those behind. `None`: the owner holds nothing.
     pub(super) fn change(
         &self,
+        wire: &Transport,
         claim: &Claim,
-        seen: Option<HeldKey>,
-        count: impl Fn(&HeldKey) -> u32,
-        prolongs: bool,
+        mut seen: Option<HeldKey>,
+        (count, prolongs): (Option<u32>, bool),
         deadline: Moment,
     ) -> Answer<Option<u64>> {
         let key = self.key(claim);
-        let mut seen = seen;
         for _ in 0..TRIES {
             let held = match seen.take() {
                 Some(held) => Some(held),
                 None => self.look(&get(&key), deadline)?,
             };
             let Some(held) = held.filter(|held| held.is_of(claim.owner)) else { return Ok(None) };
-            let other_lease = if prolongs {
-                match self.long_enough(&self.wire, &held, claim.lease, deadline).map_err(not_sent)? {
-                    Enough::Ended => return Ok(None),
-                    Enough::Yes => None,
-                    Enough::No => Some(self.leases.take(&self.wire, claim.lease, deadline)?),
-                }
-            } else {
-                None
+            let fence = Some(u64::try_from(held.created).unwrap_or(0));
+            let enough = prolongs.then(|| self.long_enough(wire, &held, claim.lease, deadline));
+            let other_lease = match enough.transpose().map_err(not_sent)? {
+                Some(Enough::Ended) => return Ok(None),
+                Some(Enough::Yes) if count.is_none() => return Ok(fence),
+                Some(Enough::Yes) | None => None,
+                Some(Enough::No) => Some(self.leases.take(wire, claim.lease, deadline)?),
             };
             let ttl = other_lease.map_or(held.ttl, |lease| lease.ttl);
-            let value = value(claim.owner, count(&held), ttl);
+            let value = value(claim.owner, count.unwrap_or(held.count), ttl);
             let change = match other_lease {
                 Some(lease) => put(&key, &value, lease.id),
                 None => put_as_leased(&key, &value),
             };
             let done =
-                self.txn(&self.wire, &txn(&[is_at(&key, held.revision)], &[change], &[get(&key)]), deadline)?;
+                self.txn(wire, &txn(&[is_at(&key, held.revision)], &[change], &[get(&key)]), deadline)?;
             if done.succeeded {
                 if let Some(lease) = other_lease {
                     self.leases.lend(lease);
                 }
-                return Ok(Some(u64::try_from(held.created).unwrap_or(0)));
+                return Ok(fence);
             }
             if let Some(lease) = other_lease {
-                self.leases.give_back(&self.wire, lease, deadline);
+                self.leases.give_back(wire, lease, deadline);
             }
             seen = done.found(0).map_err(Failure::Refused)?;
             if seen.is_none() {
@@ -272,9 +265,6 @@ impl EtcdStore {
         })
     }
 
-    // ---- giving back
-
-    /// Removes the owner of each claim.
     pub(super) fn remove(
         &self,
         wire: &Transport,
@@ -291,7 +281,7 @@ impl EtcdStore {
                     let inner = done.inner(at).map_err(Failure::Unknown)?;
                     self.removed(wire, claim, &inner, deadline)
                 })),
-                Err(failure) => outcomes.extend(for_each_of(batch.len(), failure).map(Err)),
+                Err(failure) => outcomes.extend(failure.each(batch.len())),
             }
         }
         outcomes
@@ -332,79 +322,42 @@ impl EtcdStore {
         Ok(Release::Freed { others: Others::Nobody })
     }
 
-    // ---- keeping alive
-
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
-        self.prolong(claims, (0..claims.len()).map(|place| done.found(place)), deadline)
-    }
-
-    /// Keeps the keys alive that a request just found for these claims; returns which of them live.
-    pub(super) fn prolong(
-        &self,
-        claims: &[Claim],
-        found: impl Iterator<Item = Result<Option<HeldKey>, Error>>,
-        deadline: Moment,
-    ) -> Answer<Vec<Answer<bool>>> {
         // A key found under a lease that is kept alive *afterwards* stands for the whole lease.
         let mut alike = Vec::new();
-        let mut outcomes: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
-        for (claim, found) in claims.iter().zip(found) {
-            outcomes.push(match found {
+        let mut known: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
+        for (at, claim) in claims.iter().enumerate() {
+            known.push(match done.found(at) {
                 Err(error) => Some(Err(Failure::Refused(error))),
-                Ok(Some(held)) if held.is_of(claim.owner) => {
-                    if held.ttl == ttl_of(claim.lease) {
-                        alike.push(held.lease);
-                        None
-                    } else {
-                        Some(self.renew_other(claim, &held, deadline))
-                    }
+                Ok(Some(held)) if !held.is_of(claim.owner) => Some(Ok(false)),
+                Ok(Some(held)) if held.ttl == ttl_of(claim.lease) => {
+                    alike.push(held.lease);
+                    None
                 }
-                Ok(_) => Some(Ok(false)),
+                // Taken with an explicit lease.
+                Ok(Some(held)) => {
+                    let renewed = self.change(&self.renewals, claim, Some(held), (None, true), deadline);
+                    Some(renewed.map(|fence| fence.is_some()))
+                }
+                Ok(None) => Some(Ok(false)),
             });
         }
         let sent = Clock::System.now();
-        let mut alive = match keep_alive(&self.renewals, &alike, deadline) {
-            Ok(alive) => alive.into_iter(),
-            Err(failure) => {
-                let mut failures = for_each_of(alike.len(), failure);
-                let mut failed = || Err(failures.next().unwrap_or_else(unanswered));
-                return Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(&mut failed)).collect());
+        let alive: Vec<Answer<bool>> = match keep_alive(&self.renewals, &alike, deadline) {
+            Ok(alive) => {
+                alike.into_iter().for_each(|id| self.leases.confirm(id, sent));
+                alive.into_iter().map(Ok).collect()
             }
+            Err(failure) => failure.each(alike.len()),
         };
-        for id in alike {
-            self.leases.confirm(id, sent);
-        }
-        Ok(outcomes
-            .into_iter()
-            .map(|outcome| outcome.unwrap_or_else(|| alive.next().ok_or_else(unanswered)))
-            .collect())
-    }
-
-    /// Renews a hold whose lease differs in length from the claim's: one taken with an explicit lease.
-    pub(super) fn renew_other(&self, claim: &Claim, held: &HeldKey, deadline: Moment) -> Answer<bool> {
-        match self.long_enough(&self.renewals, held, claim.lease, deadline)? {
-            Enough::Ended => return Ok(false),
-            Enough::Yes => return Ok(true),
-            Enough::No => {}
-        }
-        let lease = self.leases.take(&self.renewals, claim.lease, deadline)?;
-        let key = self.key(claim);
-        let change = put(&key, &value(claim.owner, held.count, lease.ttl), lease.id);
-        // Changed meanwhile, by a re-entry or by another owner; the next poll decides.
-        let done = self.txn(&self.renewals, &txn(&[is_at(&key, held.revision)], &[change], &[]), deadline)?;
-        if !done.succeeded {
-            self.leases.give_back(&self.renewals, lease, deadline);
-            let words = "the key changed during the request";
-            return Err(Failure::Refused(Error::new(ErrorKind::Busy, "renew", words)));
-        }
-        self.leases.lend(lease);
-        Ok(true)
+        let mut alive = alive.into_iter();
+        let outcome = |known: Option<_>| known.or_else(|| alive.next()).unwrap_or_else(|| Err(unanswered()));
+        Ok(known.into_iter().map(outcome).collect())
     }
 }
 
-/// The place of an owner.
 pub(super) enum Stands {
     First(WatchPlace),
     Behind {

@@ -18,7 +18,7 @@ use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::seam::Failure;
 use crate::seam::hub::{Hub, WakeupProtocol};
-use crate::stores::etcd::early::{End, Holds};
+use crate::stores::etcd::early::End;
 use crate::stores::etcd::http::Connection;
 use crate::stores::etcd::members::{Members, Transport, refusal, refusal_in, unreadable};
 use crate::stores::etcd::message::{self, Done, Front, number, txn};
@@ -37,7 +37,6 @@ pub(super) fn watch(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch
 }
 
 impl Watch {
-    /// Reopens the watch with more keys; the thread connects.
     pub(super) fn begin_anew(self: &Arc<Self>, state: &mut WatchHub) {
         state.own.renewals += 1;
         if let Some(connection) = state.own.connection.take() {
@@ -47,7 +46,6 @@ impl Watch {
         self.run_thread(state);
     }
 
-    /// Asks `question` about each of `all` and passes the result on.
     pub(super) fn look_at<T>(
         &self,
         all: &[T],
@@ -65,8 +63,6 @@ impl Watch {
         }
         Ok(())
     }
-
-    // ---- the thread
 
     /// Waits until there is something to watch; `false`: the client was shut down.
     fn is_needed(&self) -> bool {
@@ -88,11 +84,9 @@ impl Watch {
         false
     }
 
-    /// Connects and opens a watch; `None`: nothing is to be watched.
     fn open(&self) -> Result<Option<Connection>> {
         let deadline = Clock::System.after(self.protocol.members.address.connect_timeout);
-        let connected = self.protocol.members.connect(deadline)?;
-        let (mut connection, member) = (connected.connection, connected.member);
+        let mut connection = self.protocol.members.connect(deadline)?;
         let ask = {
             let mut state = self.state.lock();
             if state.closed {
@@ -114,7 +108,8 @@ impl Watch {
         let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": filters } });
         // With this header a member that loses its leader ends the watch; without it the watch stalls.
         let extra = "Grpc-Metadata-hasleader: true\r\n";
-        let request = self.protocol.members.request(member, "/v3/watch", &asked.to_string(), extra);
+        let request =
+            self.protocol.members.request(&connection.member, "/v3/watch", &asked.to_string(), extra);
         let broken = |error: io::Error| {
             let words = "the watch could not be opened";
             Error::new(ErrorKind::Unreachable, "watch", words).with_source(error)
@@ -126,7 +121,6 @@ impl Watch {
         }
     }
 
-    /// Reads until the set of keys changes.
     fn read(&self, mut connection: Connection) -> Result<()> {
         let mut rest = Vec::new();
         let mut silent_at = Clock::System.after(SILENCE);
@@ -172,11 +166,16 @@ impl Watch {
             self.report_up(&mut state);
             let down = state.channels.values().filter(|entry| !entry.channel.is_up());
             down.for_each(|entry| entry.channel.set_up(true));
-            let held = state.own.holds.iter().flat_map(|holds| holds.fronts(Clock::System.now()));
+            let held = state.own.holds.fronts(Clock::System.now());
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        self.check_queues(&lines)?;
+        // Others may have come before the watch was open.
+        self.look_at(
+            &lines,
+            |line| line.last(None),
+            |_, last| last.iter().for_each(|last| self.put(&last.key)),
+        )?;
         self.look_at(
             &fronts,
             |front| message::get(&front.key),
@@ -189,7 +188,6 @@ impl Watch {
         )
     }
 
-    /// Handles whole lines; returns whether there was one.
     fn take(&self, rest: &mut Vec<u8>, chunk: &[u8]) -> Result<bool> {
         // Bytes read earlier hold no line end and are not scanned again.
         let whole = chunk.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| rest.len() + end + 1);
@@ -237,7 +235,7 @@ impl Watch {
 
 impl Watch {
     pub(super) fn watch_holds(&self) {
-        self.state.lock().own.holds = Some(Holds::default());
+        self.state.lock().own.holds.are_watched = true;
     }
 
     pub(super) fn attach(&self, watchdog: ServiceWaker) {
@@ -247,8 +245,10 @@ impl Watch {
     /// Records the key of a granted lock. Never waits for the server.
     pub(super) fn holds(self: &Arc<Self>, key: String, created: i64) {
         let mut state = self.state.lock();
-        let Some(holds) = &mut state.own.holds else { return };
-        holds.add(key, created, Clock::System.now());
+        if !state.own.holds.are_watched {
+            return;
+        }
+        state.own.holds.add(key, created, Clock::System.now());
         if std::mem::take(&mut state.own.is_idle) {
             self.changed.notify_all();
         }
@@ -258,27 +258,22 @@ impl Watch {
     }
 
     pub(super) fn sweep(&self) {
-        if let Some(holds) = &mut self.state.lock().own.holds {
-            holds.sweep();
-        }
+        self.state.lock().own.holds.sweep();
     }
 
-    /// The handle that ends the hold with this key.
     pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
-        self.state.lock().own.holds.as_mut()?.end(key)
+        self.state.lock().own.holds.end(key)
     }
 
     /// Called before this client gives up the hold with this key.
     pub(super) fn gives_up(&self, key: &str) {
-        if let Some(holds) = &mut self.state.lock().own.holds {
-            holds.remove(key);
-        }
+        self.state.lock().own.holds.remove(key);
     }
 
     /// Notifies the holder whose key is gone, if `is_it` accepts its creation.
     pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
         let own = &mut self.state.lock().own;
-        if own.holds.as_mut().is_some_and(|holds| holds.lose(key, is_it))
+        if own.holds.lose(key, is_it)
             && let Some(watchdog) = &own.watchdog
         {
             watchdog.bounds_ended();

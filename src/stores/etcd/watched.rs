@@ -7,7 +7,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::error::Result;
 use crate::park::ServiceWaker;
 use crate::seam::hub::{Hub, HubChannel, HubState};
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
@@ -24,7 +23,6 @@ pub(super) type WatchHub = HubState<EtcdWatch>;
 
 pub(super) struct EtcdWatch {
     pub(super) members: Arc<Members>,
-    /// For the watch thread's questions.
     pub(super) wire: Transport,
 }
 
@@ -37,14 +35,11 @@ pub(super) struct EtcdNote {
 #[derive(Default)]
 pub(super) struct WatchState {
     /// Where leases may end early.
-    pub(super) holds: Option<Holds>,
+    pub(super) holds: Holds,
     pub(super) watchdog: Option<ServiceWaker>,
-    /// Whether the thread sleeps until signalled.
     pub(super) is_idle: bool,
-    /// Counts replaced watches.
     pub(super) renewals: u64,
     pub(super) scope: Option<Scope>,
-    /// Whether deletions are reported from now on.
     pub(super) is_up: bool,
     pub(super) connection: Option<Arc<Wire>>,
 }
@@ -78,11 +73,9 @@ impl Kept {
     }
 }
 
-/// The keys that a watch reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Key(String),
-    /// Changes in this queue.
     Line(KeyLine),
     /// All deletions, and puts if `with_puts`.
     All {
@@ -95,7 +88,6 @@ impl Scope {
         matches!(self, Scope::All { .. })
     }
 
-    /// Whether it reports all that `other` reports.
     fn covers(&self, other: &Scope) -> bool {
         match self {
             Scope::All { with_puts: true } => true,
@@ -109,7 +101,7 @@ impl Scope {
 
 impl WatchHub {
     fn targets(&self, now: Moment) -> impl Iterator<Item = &str> {
-        let holds = self.own.holds.iter().flat_map(move |holds| holds.settled(now)).map(|(key, _)| key);
+        let holds = self.own.holds.settled(now).map(|(key, _)| key);
         self.fronts().map(|front| front.key.as_str()).chain(holds)
     }
 
@@ -143,7 +135,7 @@ impl WatchHub {
 
     /// When a hold becomes old enough to need another watch.
     pub(super) fn next_settles(&self, now: Moment) -> Option<Moment> {
-        self.own.holds.as_ref().filter(|_| !self.is_wide())?.next_settles(now)
+        if self.is_wide() { None } else { self.own.holds.next_settles(now) }
     }
 
     pub(super) fn fronts(&self) -> impl Iterator<Item = &Front> {
@@ -158,7 +150,6 @@ impl WatchHub {
 /// Longest time that [`Watch::end`] waits for waiters to leave.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// A key identifies its waiter.
 impl Watch {
     /// Wakes `waker` when the waiter should ask again.
     pub(super) fn wait_at(self: &Arc<Self>, key: &str, waker: &Waker) -> Option<Subscription> {
@@ -213,7 +204,6 @@ impl Watch {
         false
     }
 
-    /// Notifies the waiter behind a key that has gone.
     pub(super) fn gone(&self, key: &str) {
         for entry in self.state.lock().channels.values_mut() {
             if entry.note.waiter.front.take_if(|front| front.key == key).is_some() {
@@ -288,7 +278,6 @@ impl Watch {
         }
     }
 
-    /// Recalls a cached lock for which others wait.
     pub(super) fn wanted(&self, line: &KeyLine) {
         if let Some(entry) = self.state.lock().channels.get(line.text()) {
             entry.channel.notify();
@@ -301,21 +290,9 @@ impl Watch {
             channel.notify();
         }
     }
-
-    /// Recalls cached locks for which others came before the watch was open.
-    pub(super) fn check_queues(&self, lines: &[KeyLine]) -> Result<()> {
-        self.look_at(
-            lines,
-            |line| line.last(None),
-            |_line, last| {
-                last.iter().for_each(|last| self.put(&last.key));
-            },
-        )
-    }
 }
 
 impl WatchHub {
-    /// The channel of the cached lock that this key asks for.
     fn recalled_by(&self, key: &str) -> Option<&Arc<Channel>> {
         let text = String::from_utf8(STANDARD.decode(key).ok()?).ok()?;
         let (lock, _owner) = text.rsplit_once(OWNERS)?;

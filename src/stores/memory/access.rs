@@ -1,6 +1,5 @@
 //! One client's access to a store in this process, which passes each request to its kind of lock.
 
-use std::collections::hash_map;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +8,12 @@ use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::take_time;
 use crate::seam::capabilities::{CachedCheck, HoldCaching, WaitQueues};
-use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::seam::subscription::{ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Family, Inspect, Kind, ListensFor,
-    Pending, Release, Snapshot, Store,
+    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, ListensFor, Pending,
+    Release, Snapshot, Store,
 };
 use crate::stores::memory::kinds;
-use crate::stores::memory::parties::Parties;
 use crate::stores::memory::state::{Access, MemoryKind, MemoryState, recall_channel, turn_channel};
 use crate::stores::memory::store::{Fault, MemoryShared, MemoryStore};
 use crate::sync::Waker;
@@ -79,10 +77,8 @@ impl MemoryAccess {
         deadline: Moment,
         ask: impl Fn(&Claim) -> Answer<T>,
     ) -> Vec<Answer<T>> {
-        match self.ask(deadline, || Ok(claims.iter().map(ask).collect())) {
-            Ok(answers) => answers,
-            Err(failure) => claims.iter().map(|_| Err(failure.copy())).collect(),
-        }
+        let answers = self.ask(deadline, || Ok(claims.iter().map(ask).collect()));
+        answers.unwrap_or_else(|failure| failure.each(claims.len()))
     }
 
     pub(super) fn check_open(&self) -> Answer<()> {
@@ -101,7 +97,6 @@ impl MemoryAccess {
         self.ask(deadline, || self.with(kind, name, request))
     }
 
-    /// Runs a request on a lock, after removing expired leases.
     fn with<T>(
         &self,
         kind: Kind,
@@ -111,32 +106,17 @@ impl MemoryAccess {
         self.check_open()?;
         let mut state = self.shared.state.lock();
         let now = self.shared.clock.now();
-        if let hash_map::Entry::Occupied(held) = state.locks.entry(name.key().into()) {
-            if held.get().until <= now {
-                held.remove();
-            } else if held.get().is_token != kind.is_token() {
-                return Err(Failure::Refused(strange()));
-            }
-        }
-        if matches!(kind.family(), Family::Read | Family::Write) && state.locks.contains_key(name.key()) {
-            return Err(Failure::Refused(strange()));
-        }
-        let is_read_or_written = |parties: &mut Parties| {
-            parties.expire(now);
-            !parties.is_empty()
-        };
-        if matches!(kind.family(), Family::Lock | Family::Token)
-            && state.read_writes.get_mut(name.key()).is_some_and(is_read_or_written)
-        {
-            return Err(Failure::Refused(strange()));
+        let is_strange = state.locks.get_mut(name.key()).is_some_and(|lock| {
+            lock.expire(now);
+            lock.is_strange_to(kind)
+        });
+        if is_strange {
+            let words = "the name is in use by another kind of lock";
+            return Failure::refused(Error::new(ErrorKind::WrongType, "use", words));
         }
         let mut access = Access { state: &mut state, now, channels: &self.shared.channels };
         Ok(request(kinds::of(kind), &mut access))
     }
-}
-
-fn strange() -> Error {
-    Error::new(ErrorKind::WrongType, "use", "the name is in use by another kind of lock")
 }
 
 impl Store for MemoryAccess {
@@ -211,8 +191,7 @@ impl Store for MemoryAccess {
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        let name = channel(claim)?;
-        self.shared.channels.lock().get(name.as_str()).map(|channel| channel.message_count())
+        self.shared.channels.get(&channel(claim)?).map(|channel| channel.message_count())
     }
 
     fn poll_completions(&self) -> bool {
@@ -240,7 +219,6 @@ impl WaitQueues for MemoryAccess {
     }
 }
 
-/// The channel of a waiter under this claim.
 fn channel(claim: &Claim) -> Option<String> {
     let kind = kinds::of(claim.kind);
     if claim.listens_for == ListensFor::OwnTurn && kind.has_line() {
@@ -268,23 +246,20 @@ impl HoldCaching for MemoryAccess {
 
 impl MemoryAccess {
     fn listen_to(&self, name: &str, waker: &Waker) -> Subscription {
-        let mut channels = self.shared.channels.lock();
-        let channel = channels.entry(name.into()).or_insert_with(|| Arc::new(Channel::new(name, true)));
         let source: Arc<dyn ChannelSource> = Arc::<MemoryShared>::clone(&self.shared);
-        Subscription::new(Arc::clone(channel), source, waker)
+        self.shared.channels.listen(name, source, waker)
     }
 }
 
 impl Inspect for MemoryAccess {
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
         self.ask_for((kind, name), by, |_, access| {
-            let seen = access.state.shown(name, access.now, &access.channels.lock());
-            Snapshot::of(seen, kind, owner)
+            Snapshot::of(access.state.shown(name, access.now, access.channels), kind, owner)
         })
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        let shown = |state: &mut MemoryState, now| state.shown(name, now, &self.shared.channels.lock());
+        let shown = |state: &mut MemoryState, now| state.shown(name, now, &self.shared.channels);
         self.ask(deadline, || self.directory(shown))
     }
 }

@@ -1,11 +1,11 @@
 //! Semaphores, latches and conditions in this process.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use crate::ident::{ClientId, Owner};
 use crate::inspect::{ObjectKind, PermitInfo};
 use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, QueueMode, Release, not_set_up};
-use crate::stores::memory::line::Line;
+use crate::stores::memory::line::{Alive, Line};
 use crate::time::Moment;
 
 #[derive(Default)]
@@ -15,14 +15,16 @@ pub(super) struct Counted {
     ends: Option<Moment>,
     /// Whether each permit is still taken, by request. Released ones stay, so that none is released twice.
     taken: HashMap<Owner, bool>,
-    /// Permits with leases, by id.
     out: HashMap<[u8; 16], Moment>,
     done: HashMap<Owner, i64>,
-    /// Waiters for a condition, and until when each counts as alive.
-    queue: VecDeque<(Owner, Moment)>,
-    notified: HashMap<Owner, Moment>,
-    /// The clients that wait for permits.
+    queue: Alive<Owner>,
+    /// Those of them that may go on, until each has noticed.
+    notified: Alive<Owner>,
+    /// Those to whom the present request sends a message.
+    signalled: Vec<Owner>,
     pub(super) line: Line,
+    /// The client that the present request put into the line.
+    refused: Option<ClientId>,
 }
 
 const GRANTED: Attempt = Attempt::granted(None);
@@ -56,24 +58,29 @@ impl CountedKind {
     }
 }
 
-pub(super) enum WokenWaiters {
-    Nobody,
-    All,
-    These(Vec<Owner>),
-}
-
 impl Counted {
-    /// Returns expired permits; whether there were any.
-    pub(super) fn expire(&mut self, now: Moment) -> bool {
+    /// Returns expired permits; the count before that.
+    pub(super) fn expire(&mut self, now: Moment) -> Option<i64> {
+        let before = self.count;
         if self.ends.is_some_and(|ends| ends <= now) {
             (self.count, self.ends) = (None, None);
         }
         self.line.expire(now);
-        let before = self.out.len();
+        let out = self.out.len();
         self.out.retain(|_, until| *until > now);
-        let back = before - self.out.len();
-        self.give_back(i64::try_from(back).unwrap_or(i64::MAX));
-        back > 0
+        self.give_back(number(out - self.out.len()));
+        before
+    }
+
+    /// After a request: whether all waiters may have reason to ask, the waiters for a condition that may go on,
+    /// and the clients for which permits are kept from now on. Behind a client that was refused, others may
+    /// want fewer.
+    pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
+        let has_fewer = self.count.is_some() && self.count <= before;
+        let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
+        let behind = self.refused.take().map_or(0, |client| self.line.up_to(client));
+        let signalled = std::mem::take(&mut self.signalled);
+        (self.count != before && !has_fewer, signalled, self.line.tell(free, behind, now))
     }
 
     /// A deleted count stays deleted.
@@ -83,11 +90,10 @@ impl Counted {
         }
     }
 
-    /// Count and expiry; `None`: never set up.
     pub(super) fn shown(&self, now: Moment) -> Option<(i64, Option<Moment>)> {
         let back = self.out.values().filter(|until| **until <= now).count();
         let count = self.count.filter(|_| self.ends.is_none_or(|ends| ends > now))?;
-        Some((count.saturating_add(i64::try_from(back).unwrap_or(0)), self.ends))
+        Some((count.saturating_add(number(back)), self.ends))
     }
 
     /// Permits with leases, the earliest end first.
@@ -108,75 +114,62 @@ impl Counted {
 
     pub(super) fn take(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
         match self.taken.get(&claim.owner) {
-            Some(true) => Ok(GRANTED),
-            Some(false) => Ok(Attempt::Busy { retry_after: None }),
-            None if self.count.is_none() => Err(not_set_up()),
-            None if self.may_take(claim) => {
-                self.add(-i64::from(claim.units));
-                self.taken.insert(claim.owner, true);
-                self.line.leave(claim.owner.client());
-                Ok(GRANTED)
-            }
-            None => Ok(self.line.stand(claim, now, None)),
+            Some(true) => return Ok(GRANTED),
+            Some(false) => return Ok(Attempt::Busy { retry_after: None }),
+            None => {}
         }
-    }
-
-    /// Whether there are enough besides those that are kept for others.
-    fn may_take(&self, claim: &Claim) -> bool {
-        let kept = match claim.queue_mode {
-            QueueMode::Barges => 0,
-            _ => self.line.kept_for_others(Some(claim.owner.client())),
-        };
-        self.has(claim.units.saturating_add(u32::try_from(kept).unwrap_or(u32::MAX)))
-    }
-
-    /// The clients to notify after a request. Behind a client that was `refused`, others may want fewer.
-    pub(super) fn told(&mut self, refused: Option<ClientId>, now: Moment) -> Vec<ClientId> {
-        let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
-        let behind = refused.map_or(0, |client| self.line.up_to(client));
-        self.line.tell(free, behind, now)
+        let attempt = self.take_units(claim, now)?;
+        if attempt == GRANTED {
+            self.taken.insert(claim.owner, true);
+        }
+        Ok(attempt)
     }
 
     pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
-        let is_out = self.out.contains_key(&claim.owner.permit(0));
-        if !is_out && self.count.is_none() {
-            return Err(not_set_up());
-        }
-        if !is_out && !self.may_take(claim) {
-            let first = self.out.values().min().map(|until| until.since(now));
-            return Ok(self.line.stand(claim, now, first));
-        }
-        if !is_out {
-            self.add(-i64::from(claim.units));
-            self.line.leave(claim.owner.client());
+        if !self.out.contains_key(&claim.owner.permit(0)) {
+            let attempt = self.take_units(claim, now)?;
+            if attempt != GRANTED {
+                return Ok(attempt);
+            }
         }
         self.prolong(claim, now);
         Ok(GRANTED)
+    }
+
+    fn take_units(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
+        if self.count.is_none() {
+            return Err(not_set_up());
+        }
+        let client = claim.owner.client();
+        let kept = match claim.queue_mode {
+            QueueMode::Barges => 0,
+            _ => self.line.kept_for_others(Some(client)),
+        };
+        if self.has(claim.units.saturating_add(u32::try_from(kept).unwrap_or(u32::MAX))) {
+            self.add(-i64::from(claim.units));
+            self.line.leave(client);
+            return Ok(GRANTED);
+        }
+        let first = self.out.values().min().map(|until| until.since(now));
+        let attempt = self.line.stand(claim, now, first);
+        self.refused = Some(client).filter(|_| matches!(attempt, Attempt::InWaitQueue { .. }));
+        Ok(attempt)
     }
 
     pub(super) fn pass(&self) -> Attempt {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> (Attempt, WokenWaiters) {
-        let is_over = |until: &Moment| *until <= now;
-        let dead: Vec<Owner> =
-            self.notified.iter().filter(|(_, until)| is_over(until)).map(|(owner, _)| *owner).collect();
-        let mut woken = Vec::new();
-        for owner in dead {
-            self.notified.remove(&owner);
-            woken.extend(self.notify(now));
+    /// Of a waiter that did not notice in time, the next may go on instead.
+    pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
+        let before = self.notified.len();
+        self.notified.expire(now);
+        self.notify(before - self.notified.len(), now);
+        if self.notified.leave(claim.owner) || !self.queue.iter().any(|(owner, _)| owner == claim.owner) {
+            return GRANTED;
         }
-        let was_notified = self.notified.remove(&claim.owner).is_some();
-        let place = self.queue.iter_mut().find(|(owner, _)| *owner == claim.owner);
-        let attempt = match place {
-            Some(place) if !was_notified => {
-                place.1 = now.plus(PLACE_LASTS);
-                Attempt::Busy { retry_after: None }
-            }
-            _ => GRANTED,
-        };
-        (attempt, WokenWaiters::These(woken))
+        self.queue.stand(claim.owner, now.plus(PLACE_LASTS));
+        Attempt::Busy { retry_after: None }
     }
 
     fn has(&self, units: u32) -> bool {
@@ -202,39 +195,35 @@ impl Counted {
         are_out
     }
 
-    pub(super) fn give_back_taken(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
-        match self.taken.insert(claim.owner, false) {
-            Some(true) => {
-                self.give_back(i64::from(claim.units));
-                (FREED, WokenWaiters::All)
-            }
-            Some(false) => (FREED, WokenWaiters::Nobody),
-            None => (Release::NotHeld { holder: None }, WokenWaiters::Nobody),
+    pub(super) fn give_back_taken(&mut self, claim: &Claim) -> Release {
+        let was_taken = self.taken.insert(claim.owner, false);
+        if was_taken == Some(true) {
+            self.give_back(i64::from(claim.units));
         }
+        if was_taken.is_some() { FREED } else { Release::NotHeld { holder: None } }
     }
 
-    pub(super) fn give_back_leased(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
+    pub(super) fn give_back_leased(&mut self, claim: &Claim) -> Release {
         let back = Self::ids(claim).filter(|id| self.out.remove(id).is_some()).count();
-        self.give_back(i64::try_from(back).unwrap_or(0));
+        self.give_back(number(back));
         let all = u32::try_from(back).ok() == Some(claim.units);
-        (if all { FREED } else { Release::NotHeld { holder: None } }, WokenWaiters::All)
+        if all { FREED } else { Release::NotHeld { holder: None } }
     }
 
     /// Removes a waiter; a notification that it did not read passes to the next.
-    pub(super) fn leave(&mut self, owner: Owner, now: Moment) -> WokenWaiters {
-        self.queue.retain(|(other, _)| *other != owner);
-        let passed_on = self.notified.remove(&owner).and_then(|_| self.notify(now));
-        WokenWaiters::These(passed_on.into_iter().collect())
+    pub(super) fn leave(&mut self, owner: Owner, now: Moment) {
+        self.queue.leave(owner);
+        if self.notified.leave(owner) {
+            self.notify(1, now);
+        }
     }
 
-    fn notify(&mut self, now: Moment) -> Option<Owner> {
-        while let Some((next, until)) = self.queue.pop_front() {
-            if until > now {
-                self.notified.insert(next, now.plus(PLACE_LASTS));
-                return Some(next);
-            }
-        }
-        None
+    /// Lets up to `most` waiters go on; how many.
+    fn notify(&mut self, most: usize, now: Moment) -> i64 {
+        let woken: Vec<Owner> = (0..most).map_while(|_| self.queue.next(now)).collect();
+        self.notified.join(woken.iter().copied(), now.plus(PLACE_LASTS));
+        self.signalled.extend(&woken);
+        number(woken.len())
     }
 
     pub(super) fn change(
@@ -243,99 +232,84 @@ impl Counted {
         claim: &Claim,
         what: &Counting,
         now: Moment,
-    ) -> (Option<i64>, WokenWaiters) {
-        let (count, are_out) = (self.count.unwrap_or(0), i64::try_from(self.out.len()).unwrap_or(i64::MAX));
-        let done = self.done.get(&claim.owner).filter(|_| what.is_remembered());
-        if let Some(done) = done {
-            return (Some(*done), WokenWaiters::Nobody);
+    ) -> Option<i64> {
+        let (count, are_out) = (self.count.unwrap_or(0), number(self.out.len()));
+        if let Some(done) = self.done.get(&claim.owner).filter(|_| what.is_remembered()) {
+            return Some(*done);
         }
-        let (result, woken) = match what {
-            Counting::Ask => return (self.count, WokenWaiters::Nobody),
-            Counting::AskAll => return (self.count.map(|count| count + are_out), WokenWaiters::Nobody),
+        let result = match what {
+            Counting::Ask => return self.count,
+            Counting::AskAll => return self.count.map(|count| count + are_out),
             Counting::AskLease(id) => {
                 let left = self.out.get(id).map(|until| until.since(now).as_millis());
-                return (left.map(|left| i64::try_from(left).unwrap_or(i64::MAX)), WokenWaiters::Nobody);
+                return left.map(|left| i64::try_from(left).unwrap_or(i64::MAX));
             }
-            Counting::AskOut => (are_out, WokenWaiters::Nobody),
-            Counting::Forget => (count, WokenWaiters::Nobody),
-            Counting::SetUp { to, lease } => match self.count {
-                Some(_) => (0, WokenWaiters::Nobody),
-                None => {
+            Counting::AskOut => are_out,
+            Counting::Forget => count,
+            Counting::SetUp { to, lease } => {
+                let is_new = self.count.is_none();
+                if is_new {
                     // Without a count a latch is open.
                     self.count = Some(i64::from(*to)).filter(|to| *to > 0 || kind != CountedKind::Latch);
                     self.ends = lease.map(|lease| now.plus(lease));
-                    (1, WokenWaiters::All)
                 }
-            },
+                is_new.into()
+            }
             Counting::Add(amount) => {
                 self.add(*amount);
-                (count.saturating_add(*amount), WokenWaiters::All)
+                count.saturating_add(*amount)
             }
-            Counting::AddIfSetUp(amount) => match self.count {
-                Some(_) => {
-                    self.add(*amount);
-                    (1, WokenWaiters::All)
-                }
-                None => (0, WokenWaiters::Nobody),
-            },
+            Counting::AddIfSetUp(amount) => {
+                self.give_back(*amount);
+                self.count.is_some().into()
+            }
             Counting::SetTo(to) => {
                 let free = i64::from(*to) - are_out;
                 self.count = Some(free);
-                (free, WokenWaiters::All)
+                free
             }
             Counting::Drain => {
                 self.count = self.count.map(|_| 0);
-                (count, WokenWaiters::Nobody)
+                count
             }
             Counting::CountDown => {
                 let left = (count - 1).max(0);
                 self.count = Some(left).filter(|left| *left > 0);
-                (left, if left == 0 { WokenWaiters::All } else { WokenWaiters::Nobody })
+                left
             }
-            Counting::GiveBack(id) => match self.out.remove(id) {
-                Some(_) => {
-                    self.give_back(1);
-                    (1, WokenWaiters::All)
-                }
-                None => (0, WokenWaiters::Nobody),
-            },
+            Counting::GiveBack(id) => {
+                let back = i64::from(self.out.remove(id).is_some());
+                self.give_back(back);
+                back
+            }
             Counting::GiveBackAll(ids) => {
-                let mut back = 0;
-                if ids.iter().all(|id| self.out.contains_key(id)) {
-                    for id in ids {
-                        back += i64::from(self.out.remove(id).is_some());
-                    }
-                    self.add(back);
-                }
-                (back, if back > 0 { WokenWaiters::All } else { WokenWaiters::Nobody })
+                let are_all_out = ids.iter().all(|id| self.out.contains_key(id));
+                let back = ids.iter().filter(|id| are_all_out && self.out.remove(*id).is_some()).count();
+                self.give_back(number(back));
+                number(back)
             }
-            Counting::Lease(id, lease) => match self.out.get_mut(id) {
-                Some(until) => {
-                    *until = now.plus(*lease);
-                    (1, WokenWaiters::Nobody)
-                }
-                None => (0, WokenWaiters::Nobody),
-            },
+            Counting::Lease(id, lease) => {
+                let until = self.out.get_mut(id).map(|until| *until = now.plus(*lease));
+                until.is_some().into()
+            }
             Counting::Delete => {
                 self.out.clear();
                 self.ends = None;
-                (i64::from(self.count.take().is_some()), WokenWaiters::All)
+                self.count.take().is_some().into()
             }
-            Counting::Notify { all } => {
-                let most = if *all { self.queue.len() } else { 1 };
-                let woken: Vec<Owner> = (0..most).map_while(|_| self.notify(now)).collect();
-                (i64::try_from(woken.len()).unwrap_or(0), WokenWaiters::These(woken))
-            }
+            Counting::Notify { all } => self.notify(if *all { usize::MAX } else { 1 }, now),
             Counting::Enlist => {
-                if !self.queue.iter().any(|(owner, _)| *owner == claim.owner) {
-                    self.queue.push_back((claim.owner, now.plus(PLACE_LASTS)));
-                }
-                (0, WokenWaiters::Nobody)
+                self.queue.stand(claim.owner, now.plus(PLACE_LASTS));
+                0
             }
         };
         if what.is_remembered() {
             self.done.insert(claim.owner, result);
         }
-        (Some(result), woken)
+        Some(result)
     }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

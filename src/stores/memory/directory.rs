@@ -11,9 +11,10 @@ use crate::ident::{ClientId, FencingToken, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::seam::Answer;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::subscription::Channels;
 use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::counted::CountedKind;
-use crate::stores::memory::state::{Channels, MemoryState, rw_channel};
+use crate::stores::memory::state::{MemoryState, rw_channel};
 use crate::time::Moment;
 
 const PAGE: usize = 250;
@@ -32,10 +33,9 @@ impl MemoryState {
         Some(Posted { text: text.clone(), remaining: until.since(now) })
     }
 
-    fn keys_after(&self, after: &str) -> BTreeSet<&str> {
-        let keys = self.locks.keys().chain(self.read_writes.keys());
-        let keys = keys.chain(self.counted.keys().map(|(_, key)| key));
-        keys.map(|key| &**key).filter(|key| *key > after).collect()
+    fn keys_after(&self, after: &str) -> BTreeSet<Box<str>> {
+        let keys = self.locks.keys().chain(self.counted.keys().map(|(_, key)| key));
+        keys.filter(|key| &***key > after).cloned().collect()
     }
 }
 
@@ -72,12 +72,11 @@ impl Directory for MemoryAccess {
 impl Listing for MemoryAccess {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let page = |state: &mut MemoryState, now| {
-            let channels = self.shared.channels.lock();
-            let keys: Vec<&str> = state.keys_after(&from.cursor).into_iter().take(PAGE).collect();
-            let next = keys.get(PAGE - 1).map(|last| Place { servers: None, cursor: (*last).to_owned() });
+            let keys: Vec<_> = state.keys_after(&from.cursor).into_iter().take(PAGE).collect();
+            let next = keys.get(PAGE - 1).map(|last| Place { servers: None, cursor: last.to_string() });
             let found = keys.iter().filter_map(|key| {
-                let name = LockName::new(&Arc::from(wanted.name(key)?), (*key).to_owned()).ok()?;
-                Some(state.shown(&name, now, &channels))
+                let name = LockName::new(&Arc::from(wanted.name(key)?), key.to_string()).ok()?;
+                Some(state.shown(&name, now, &self.shared.channels))
             });
             let found = found.collect();
             Page { found, next, requests: 1, examined: count(keys.len()) }
@@ -89,41 +88,36 @@ impl Listing for MemoryAccess {
 const MOST: usize = 100;
 
 impl MemoryState {
-    pub(super) fn shown(&self, name: &LockName, now: Moment, channels: &Channels) -> Inspection {
+    pub(super) fn shown(&mut self, name: &LockName, now: Moment, channels: &Channels) -> Inspection {
         let key = name.key();
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
         seen.fencing_token = self.fences.get(key).copied().map(FencingToken::new);
-        for (owner, until) in self.queues.get(key).into_iter().flatten().filter(|(_, until)| *until > now) {
-            let remaining = Some(until.since(now));
-            seen.waiters.push(Waiter::new(owner.to_string(), remaining));
-        }
-        seen.waiting = count(seen.waiters.len());
-        seen.waiters.truncate(MOST);
         let listeners = |channel: &str| channels.get(channel).map_or(0, |channel| count(channel.listeners()));
 
-        if let Some(held) = self.locks.get(key).filter(|held| held.until > now) {
-            seen.kind = match (held.is_token, seen.waiting, seen.fencing_token) {
-                (true, ..) => ObjectKind::TokenLock,
-                (false, 0, None) => ObjectKind::Lock,
-                (false, 0, Some(_)) => ObjectKind::FencedLock,
-                (false, ..) => ObjectKind::FairLock,
-            };
-            seen.remaining = Some(held.until.since(now));
-            seen.holders.push(held.shown(now));
-            seen.listeners =
-                matches!(seen.kind, ObjectKind::Lock | ObjectKind::FencedLock).then(|| listeners(key));
-            return seen;
-        }
-        if let Some((mode, holders, until)) = self.read_writes.get(key).and_then(|parties| parties.shown(now))
-        {
-            seen.kind = ObjectKind::ReadWriteLock { mode };
-            (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
-            let parties = self.read_writes.get(key);
-            let writers = parties.map_or(0, |parties| count(parties.line.len()));
-            seen.listeners = Some(listeners(&rw_channel(key)) + writers);
-            seen.writers_wait = parties.is_some_and(|parties| parties.have_writers_waiting(now));
-            seen.a_writer_waits_long = parties.is_some_and(|parties| parties.a_writer_waits_long(now));
-            return seen;
+        if let Some(lock) = self.locks.get_mut(key) {
+            lock.expire(now);
+            let waiters = lock.queue.iter().filter(|(_, until)| *until > now);
+            seen.waiters = waiters
+                .map(|(owner, until)| Waiter::new(owner.to_string(), Some(until.since(now))))
+                .collect();
+            seen.waiting = count(seen.waiters.len());
+            seen.waiters.truncate(MOST);
+            if let Some((holders, mode, until)) = lock.shown(now) {
+                (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
+                (seen.kind, seen.listeners) = match (mode, seen.waiting, seen.fencing_token) {
+                    (Some(mode), ..) => {
+                        let listeners = listeners(&rw_channel(key)) + count(lock.line.len());
+                        (ObjectKind::ReadWriteLock { mode }, Some(listeners))
+                    }
+                    _ if lock.is_token() => (ObjectKind::TokenLock, None),
+                    (None, 0, None) => (ObjectKind::Lock, Some(listeners(key))),
+                    (None, 0, Some(_)) => (ObjectKind::FencedLock, Some(listeners(key))),
+                    (None, ..) => (ObjectKind::FairLock, None),
+                };
+                seen.writers_wait = lock.have_writers_waiting();
+                seen.a_writer_waits_long = lock.a_writer_waits_long(now);
+                return seen;
+            }
         }
         for kind in CountedKind::ALL {
             let Some(shown) = kind.shown_as() else { continue };

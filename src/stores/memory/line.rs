@@ -3,6 +3,7 @@
 //! First come first, as on Redis: what is freed is kept for the clients that are notified of it, for as long as
 //! a message and a request take.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ident::ClientId;
@@ -12,24 +13,86 @@ use crate::time::Moment;
 /// A reservation for a notified client lasts this long.
 pub(super) const KEPT: Duration = Duration::from_millis(10);
 
+/// Those that ask again and again, first come first, and until when each counts as alive.
+pub(super) struct Alive<T>(VecDeque<(T, Moment)>);
+
+impl<T> Default for Alive<T> {
+    fn default() -> Alive<T> {
+        Alive(VecDeque::new())
+    }
+}
+
+impl<T: Copy + PartialEq> Alive<T> {
+    pub(super) fn expire(&mut self, now: Moment) {
+        self.0.retain(|(_, until)| *until > now);
+    }
+
+    /// Removes the dead before the first one alive: others keep their places if they ask again.
+    pub(super) fn expire_first(&mut self, now: Moment) {
+        while self.0.front().is_some_and(|(_, until)| *until <= now) {
+            self.0.pop_front();
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (T, Moment)> {
+        self.0.iter().copied()
+    }
+
+    pub(super) fn first(&self) -> Option<T> {
+        self.0.front().map(|(first, _)| *first)
+    }
+
+    /// Takes the first one alive out.
+    pub(super) fn next(&mut self, now: Moment) -> Option<T> {
+        self.expire_first(now);
+        self.0.pop_front().map(|(first, _)| first)
+    }
+
+    /// Keeps a place that is there.
+    pub(super) fn stand(&mut self, one: T, until: Moment) {
+        match self.0.iter_mut().find(|(other, _)| *other == one) {
+            Some(place) => place.1 = until,
+            None => self.0.push_back((one, until)),
+        }
+    }
+
+    /// As [`stand`](Self::stand), for many that have no place.
+    pub(super) fn join(&mut self, all: impl IntoIterator<Item = T>, until: Moment) {
+        self.0.extend(all.into_iter().map(|one| (one, until)));
+    }
+
+    pub(super) fn leave(&mut self, one: T) -> bool {
+        let before = self.0.len();
+        self.0.retain(|(other, _)| *other != one);
+        self.0.len() < before
+    }
+}
+
 struct Place {
     client: ClientId,
     since: Moment,
     alive_until: Moment,
 }
 
-/// First come first.
 #[derive(Default)]
 pub(super) struct Line {
     places: Vec<Place>,
     /// Those that were notified, and until when something is kept for each.
-    next: Vec<(ClientId, Moment)>,
+    next: Alive<ClientId>,
 }
 
 impl Line {
     pub(super) fn expire(&mut self, now: Moment) {
         self.places.retain(|place| place.alive_until > now);
-        self.next.retain(|(_, until)| *until > now);
+        self.next.expire(now);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -44,12 +107,10 @@ impl Line {
         self.places.first().map(|place| place.client)
     }
 
-    /// Since when the first has waited.
     pub(super) fn first_since(&self) -> Option<Moment> {
         self.places.first().map(|place| place.since)
     }
 
-    /// The number of reservations for other clients.
     pub(super) fn kept_for_others(&self, client: Option<ClientId>) -> usize {
         self.next.iter().filter(|(next, _)| Some(*next) != client).count()
     }
@@ -60,7 +121,7 @@ impl Line {
             return Attempt::Busy { retry_after };
         }
         let (client, alive_until) = (claim.owner.client(), now.plus(PLACE_LASTS));
-        self.next.retain(|(next, _)| *next != client);
+        self.next.leave(client);
         match self.places.iter_mut().find(|place| place.client == client) {
             Some(place) => place.alive_until = alive_until,
             None => {
@@ -69,8 +130,7 @@ impl Line {
                 self.places.insert(at, Place { client, since, alive_until });
             }
         }
-        let is_first = self.places.first().is_some_and(|place| place.client == client);
-        let retry_after = retry_after.filter(|_| is_first);
+        let retry_after = retry_after.filter(|_| self.first() == Some(client));
         Attempt::InWaitQueue { retry_after, listens_for: ListensFor::OwnTurn, watches: false }
     }
 
@@ -81,7 +141,7 @@ impl Line {
 
     pub(super) fn leave(&mut self, client: ClientId) {
         self.places.retain(|place| place.client != client);
-        self.next.retain(|(next, _)| *next != client);
+        self.next.leave(client);
     }
 
     /// The clients to notify of so many that are free: the first in the line behind `behind` of them.
@@ -90,7 +150,7 @@ impl Line {
         let told: Vec<ClientId> =
             self.places.iter().skip(behind).take(left).map(|place| place.client).collect();
         self.places.retain(|place| !told.contains(&place.client));
-        self.next.extend(told.iter().map(|client| (*client, now.plus(KEPT))));
+        self.next.join(told.iter().copied(), now.plus(KEPT));
         told
     }
 }

@@ -8,7 +8,7 @@ mod counted;
 mod directory;
 mod kinds;
 mod line;
-mod parties;
+mod lock;
 mod state;
 mod store;
 

@@ -1,28 +1,20 @@
 //! The data of a store in this process, and a request's access to it.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use crate::ident::{ClientId, FencingToken, LockName, Owner};
-use crate::inspect::Holder;
+use crate::ident::{ClientId, FencingToken, LockName};
 use crate::seam::capabilities::CachedCheck;
-use crate::seam::subscription::Channel;
-use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, HoldNote, PLACE_LASTS, Release};
+use crate::seam::subscription::Channels;
+use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Release};
 use crate::shrink::CrowdMap;
 use crate::stores::memory::counted::{Counted, CountedKind};
-use crate::stores::memory::parties::Parties;
-use crate::sync::Mutex;
+use crate::stores::memory::lock::Lock;
 use crate::time::Moment;
-
-pub(super) type Channels = CrowdMap<Box<str>, Arc<Channel>>;
 
 #[derive(Default)]
 pub(super) struct MemoryState {
-    pub(super) locks: CrowdMap<Box<str>, HeldLock>,
-    pub(super) read_writes: CrowdMap<Box<str>, Parties>,
+    pub(super) locks: CrowdMap<Box<str>, Lock>,
     pub(super) counted: HashMap<(CountedKind, Box<str>), Counted>,
-    /// Waiters for fair locks, and until when each counts as alive.
-    pub(super) queues: CrowdMap<Box<str>, VecDeque<(Owner, Moment)>>,
     pub(super) fences: HashMap<Box<str>, u64>,
     /// Directory entries, and until when each is valid.
     pub(super) clients: CrowdMap<ClientId, (String, Moment)>,
@@ -32,47 +24,15 @@ impl MemoryState {
     /// Frees memory only: requests check leases themselves.
     pub(super) fn sweep(&mut self, now: Moment) {
         self.clients.retain(|_, (_, until)| *until > now);
-        self.locks.retain(|_, held| held.until > now);
-        self.read_writes.retain(|_, parties| {
-            parties.expire(now);
-            !parties.is_empty()
+        self.locks.retain(|_, lock| {
+            lock.expire(now);
+            !lock.is_empty()
         });
-    }
-
-    /// Removes dead waiters from the head of a fair lock's queue; returns the first living one.
-    pub(super) fn first(&mut self, key: &str, now: Moment) -> Option<Owner> {
-        let queue = self.queues.get_mut(key)?;
-        while queue.front().is_some_and(|(_, until)| *until <= now) {
-            queue.pop_front();
-        }
-        let first = queue.front().map(|(owner, _)| *owner);
-        if first.is_none() {
-            self.queues.remove(key);
-        }
-        first
-    }
-
-    pub(super) fn leave_queue(&mut self, key: &str, owner: Owner) {
-        if let Some(queue) = self.queues.get_mut(key) {
-            queue.retain(|(other, _)| *other != owner);
-        }
-    }
-
-    /// Queues a waiter for a fair lock, or renews its place.
-    pub(super) fn join_queue(&mut self, key: &str, owner: Owner, now: Moment) {
-        let until = now.plus(PLACE_LASTS);
-        let queue = self.queues.entry(key.into()).or_default();
-        match queue.iter_mut().find(|(other, _)| *other == owner) {
-            Some(place) => place.1 = until,
-            None => queue.push_back((owner, until)),
-        }
     }
 
     /// Deletes everything under this key except fencing tokens; returns whether there was anything.
     pub(super) fn forget(&mut self, key: &str) -> bool {
-        let mut had = self.locks.remove(key).is_some();
-        had |= self.read_writes.remove(key).is_some();
-        had |= self.queues.remove(key).is_some();
+        let had = self.locks.remove(key).is_some();
         let before = self.counted.len();
         self.counted.retain(|(_, name), _| **name != *key);
         had | (self.counted.len() < before)
@@ -101,26 +61,25 @@ pub(super) fn recall_channel(key: &str) -> String {
 pub(super) struct Access<'a> {
     pub(super) state: &'a mut MemoryState,
     pub(super) now: Moment,
-    pub(super) channels: &'a Mutex<Channels>,
+    pub(super) channels: &'a Channels,
 }
 
 impl Access<'_> {
     /// Publishes under the state's mutex, as a script does.
     pub(super) fn notify(&self, channel: &str) {
-        if let Some(channel) = self.channels.lock().get(channel) {
+        if let Some(channel) = self.channels.get(channel) {
             channel.notify();
         }
     }
 
-    /// A message for a client that stands in the line.
     pub(super) fn tell(&self, key: &str, client: ClientId, word: &[u8]) {
-        if let Some(channel) = self.channels.lock().get(turn_channel(key, client).as_str()) {
+        if let Some(channel) = self.channels.get(&turn_channel(key, client)) {
             channel.take(word);
         }
     }
 
     pub(super) fn is_listened_to(&self, channel: &str) -> bool {
-        self.channels.lock().get(channel).is_some_and(|channel| channel.listeners() > 0)
+        self.channels.get(channel).is_some_and(|channel| channel.listeners() > 0)
     }
 
     pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
@@ -129,45 +88,10 @@ impl Access<'_> {
     }
 }
 
-pub(super) struct HeldLock {
-    pub(super) is_token: bool,
-    pub(super) owner: Owner,
-    pub(super) count: u32,
-    pub(super) until: Moment,
-    pub(super) since: Moment,
-    pub(super) note: Option<HoldNote>,
-}
-
-impl HeldLock {
-    pub(super) fn new(claim: &Claim, count: u32, now: Moment) -> HeldLock {
-        HeldLock {
-            is_token: claim.kind.is_token(),
-            owner: claim.owner,
-            count,
-            until: now.plus(claim.lease),
-            since: now,
-            note: claim.note.clone(),
-        }
-    }
-
-    pub(super) fn shown(&self, now: Moment) -> Holder {
-        Holder {
-            hold_count: Some(self.count),
-            remaining: Some(self.until.since(now)),
-            held_for: Some(now.since(self.since)),
-            ends_within: self.note.as_ref().map(|note| self.since.plus(note.max_hold).since(now)),
-            location: self.note.as_ref().map(|note| note.place.as_ref().clone()),
-            ..Holder::new(self.owner.to_string())
-        }
-    }
-}
-
-/// The answers are those of [`Store`](crate::seam::Store). The default methods fit most kinds.
 pub(super) trait MemoryKind: Sync {
     /// `None`: waiters of this kind get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
-    /// Whether its waiters stand in a line, and are notified of their turn.
     fn has_line(&self) -> bool {
         false
     }

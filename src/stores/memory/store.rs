@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::seam::subscription::{Channel, ChannelSource};
+use crate::seam::subscription::{Channel, ChannelSource, Channels};
 use crate::shrink::Sweeps;
-use crate::stores::memory::state::{Channels, MemoryState};
+use crate::stores::memory::state::MemoryState;
 use crate::sync::Mutex;
 use crate::time::{Clock, ManualClock};
 
@@ -38,7 +38,7 @@ pub struct MemoryStore {
 pub(super) struct MemoryShared {
     pub(super) clock: Clock,
     pub(super) state: Mutex<MemoryState>,
-    pub(super) channels: Mutex<Channels>,
+    pub(super) channels: Channels,
     pub(super) sweeps: Sweeps,
     pub(super) faults: Mutex<Faults>,
 }
@@ -134,12 +134,7 @@ impl fmt::Debug for MemoryStore {
 
 impl ChannelSource for MemoryShared {
     fn left(&self, channel: &Arc<Channel>) {
-        let mut channels = self.channels.lock();
-        if channel.listeners() == 0
-            && channels.get(channel.channel()).is_some_and(|current| Arc::ptr_eq(current, channel))
-        {
-            channels.remove(channel.channel());
-        }
+        self.channels.left(channel);
     }
 }
 

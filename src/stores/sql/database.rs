@@ -11,7 +11,6 @@ use crate::sync::Waker;
 use crate::time::Moment;
 
 pub(super) trait Link: Send + 'static {
-    /// Deadline of the next requests.
     fn deadline(&mut self) -> &mut Moment;
 
     /// Runs a statement and reads its rows. A statement that cannot return rows yields one row if it changed
@@ -32,7 +31,6 @@ pub(super) trait Database: Send + Sync + 'static {
         true
     }
 
-    /// Opens a connection, by `deadline`, for requests with little time.
     fn connect_briefly(&self, deadline: Moment) -> Result<Self::Link> {
         self.connect(deadline)
     }

@@ -118,7 +118,6 @@ impl<D: Rows> Listing for RowStore<D> {
     }
 }
 
-/// A page; `cursor` is where the next one begins.
 fn page<T>(
     records: &[Record],
     cursor: Option<String>,

@@ -18,7 +18,6 @@ macro_rules! answered_by_pool {
             self.pool.database().message_count(claim)
         }
 
-        /// Answers are always read by the caller.
         fn poll_completions(&self) -> bool {
             self.pool.tidy();
             false
@@ -87,7 +86,6 @@ fn timed_out(detail: &str) -> Error {
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
-/// Refusals that servers have in common.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod refused {
     use crate::error::ErrorKind::{

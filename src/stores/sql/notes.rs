@@ -21,7 +21,6 @@ const PLAIN: u8 = 1;
 const NOTHING: u8 = 2;
 
 impl Notes {
-    /// Location of the calling thread, as the row is to show it.
     pub(super) fn here(&self) -> Location {
         let mut here = Location::here();
         match self.level() {

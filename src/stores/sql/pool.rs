@@ -19,9 +19,7 @@ use crate::time::{Clock, Moment};
 
 struct PoolState<L> {
     is_closed: bool,
-    /// Used from the back.
     idle: Vec<PooledLink<L>>,
-    /// Requests with a place; at most `size`.
     placed: u32,
     /// Connections in use that will return, including those lent to renewals.
     busy: usize,
@@ -73,7 +71,6 @@ impl<D: Database> Pool<D> {
         self.over(&mut place.link, link, deadline, talk)
     }
 
-    /// A connection for one request, and the place to which it returns.
     pub(super) fn lend(&self, deadline: Moment) -> Answer<(Place<'_, D>, PooledLink<D::Link>)> {
         let mut place = self.place(deadline)?;
         let mut link = place.standing(deadline)?;
@@ -128,15 +125,13 @@ impl<D: Database> Pool<D> {
         self.over_own(own, link, deadline, talk)
     }
 
-    /// Runs `talk` for `count` claims over the connection for renewals.
     pub(super) fn with_renewals<T>(
         &self,
         count: usize,
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Vec<Answer<T>>,
     ) -> Vec<Answer<T>> {
-        self.over_renewals(deadline, deadline, talk)
-            .unwrap_or_else(|failure| (0..count).map(|_| Err(failure.copy())).collect())
+        self.over_renewals(deadline, deadline, talk).unwrap_or_else(|failure| failure.each(count))
     }
 
     /// Runs `talk` over the connection for renewals. If that cannot be opened, waits until `patience` is
@@ -159,7 +154,6 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Runs `talk` over the connection, which then returns to `place` if it is usable.
     fn over<T: Outcome>(
         &self,
         place: &mut Option<PooledLink<D::Link>>,
@@ -260,7 +254,6 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// The connection, if it stands and leads where it should.
     fn alive(&self, mut link: PooledLink<D::Link>) -> Option<PooledLink<D::Link>> {
         let is_stale = link.made < self.state.lock().stale_before;
         (!is_stale && self.database.is_alive(&mut link)).then_some(link)
@@ -311,7 +304,6 @@ impl<D: Database> Pool<D> {
         self.end_own(is_over);
     }
 
-    /// Connections in use end with their requests.
     pub(super) fn close(&self) {
         self.database.close();
         let mut state = self.state.lock();
@@ -371,7 +363,6 @@ impl<D: Database> Place<'_, D> {
         self.link = self.pool.kept(link, shown);
     }
 
-    /// Another's connection, once free; `failure` if there is none.
     fn borrow(&mut self, failure: Failure, deadline: Moment, is_urgent: bool) -> Answer<PooledLink<D::Link>> {
         self.set_open(false);
         let mut state = self.pool.state.lock();

@@ -22,7 +22,6 @@ use crate::time::Moment;
 #[derive(Debug)]
 pub(super) struct RowStore<D: Rows> {
     pub(super) pool: Pool<D>,
-    /// Whether this client has removed directory entries of killed clients.
     pub(super) has_tidied: AtomicBool,
 }
 

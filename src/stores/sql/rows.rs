@@ -25,7 +25,6 @@ pub(super) struct Row {
     pub(super) holds: i64,
     /// Time left of the lease, rounded up; at most zero if the lock is free.
     pub(super) remaining_ms: i64,
-    /// The channel for recalls of a cached lock, where the statement returns that.
     pub(super) keeper: Option<String>,
 }
 
@@ -117,7 +116,6 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
 
 /// A database's operations. Each statement except that of `renew` is about one lock's row.
 pub(super) trait Rows: Database {
-    /// Shortest and longest sleep of a waiter that is not woken.
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
     /// Whether clients can queue for a lock, and recall a cached one.
@@ -144,7 +142,6 @@ pub(super) trait Rows: Database {
         None
     }
 
-    /// Runs a statement that may change the row; if it did not, reads the row.
     fn change(&self, link: &mut Self::Link, statement: &Statement, args: &Args) -> Answer<Change<u64>> {
         match change_of(&link.run(statement, args)?)? {
             Some(change) => Ok(change),
@@ -162,7 +159,6 @@ pub(super) trait Rows: Database {
         self.acquire_by_row(link, claim)
     }
 
-    /// One attempt, without a wait queue.
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
@@ -173,7 +169,6 @@ pub(super) trait Rows: Database {
         }
     }
 
-    /// Takes the lock with count one if it is free or the owner's; returns the fence.
     fn take(&self, link: &mut Self::Link, claim: &Claim, fenced: bool) -> Answer<Change<u64>> {
         if let Some(seen) = self.look_before(link, claim)? {
             return Ok(seen);
@@ -204,11 +199,9 @@ pub(super) trait Rows: Database {
         None
     }
 
-    /// Leaves `left` levels of the owner's lock; zero frees it and notifies waiters.
     fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32) -> Answer<Change<()>> {
         let args = Args::of(claim).and("left", left);
         let left = self.change(link, &self.statements().leave, &args)?.map(drop);
-        // The hold ended when its file was replaced.
         let is_lost = matches!(left, Change::Made(())) && self.displaced(link).is_some();
         Ok(if is_lost { Change::None(None) } else { left })
     }
@@ -227,7 +220,6 @@ pub(super) trait Rows: Database {
         Ok(())
     }
 
-    /// Renews each claim's lock that is its owner's.
     fn renew(&self, link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<bool>> {
         // A server that others have left must not renew, even if this user may write there. A locked row
         // must not delay the holds behind it: the engine soon asks again.
@@ -238,7 +230,7 @@ pub(super) trait Rows: Database {
         });
         drop(self.wait_for_rows(link, false));
         match self.displaced(link) {
-            Some(error) => claims.iter().map(|_| Err(Failure::Unknown(error.copy()))).collect(),
+            Some(error) => Failure::Unknown(error).each(claims.len()),
             None => renewed,
         }
     }
@@ -253,7 +245,6 @@ pub(super) trait Rows: Database {
         claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect()
     }
 
-    /// Frees a lock of this kind, whoever holds it.
     fn force(&self, link: &mut Self::Link, name: &LockName, token: bool) -> Answer<Change<()>> {
         let args = Args::one("name", name).and("token", token);
         Ok(self.change(link, &self.statements().force, &args)?.map(drop))

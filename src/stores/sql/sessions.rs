@@ -29,7 +29,6 @@ use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
 pub(super) trait SessionDatabase: Database {
-    /// Shortest and longest sleep of a waiter that is not woken.
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
     /// Whether `is_alive` notices that the server hung up, without asking it.
@@ -48,16 +47,13 @@ pub(super) trait SessionDatabase: Database {
 
     fn holder(&self, link: &mut Self::Link, name: &LockName) -> Answer<Option<String>>;
 
-    /// Ends the session that holds the lock; `false` if none does.
     fn end(&self, link: &mut Self::Link, name: &LockName) -> Answer<bool>;
 
-    /// The server's number of a connection's session.
     fn session(&self, link: &Self::Link) -> u32;
 
     /// Ends the claim's session over another connection; `false` if it does not hold the lock.
     fn end_left(&self, link: &mut Self::Link, claim: &Claim, left: &LeftSession) -> Answer<bool>;
 
-    /// Whether the server ended the session, even if the connection still works.
     fn is_over(&self, link: &mut Self::Link) -> bool {
         !self.is_alive(link)
     }
@@ -77,10 +73,7 @@ struct HeldSession<L> {
     link: PooledLink<L>,
     count: u32,
     lease: Duration,
-    /// Sending time of the last answered request that moved the end.
     asked: Moment,
-    /// The server ends the session by then unless there is another request.
-    until: Moment,
 }
 
 /// A hold's session; empty while in use, and after it was freed.
@@ -90,13 +83,11 @@ type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeftSession {
     pub(super) session: u32,
-    /// Sending time of the last answered request.
     #[cfg_attr(
         not(feature = "mysql"),
         allow(dead_code, reason = "MySQL alone gives a session's number again")
     )]
     pub(super) asked: Moment,
-    /// The server ends the idle session by then.
     until: Moment,
 }
 
@@ -123,7 +114,9 @@ impl<D: SessionDatabase> SessionStore<D> {
     fn forget_ended(&self) {
         let now = Clock::System.now();
         self.held.lock().retain(|_, place| {
-            place.try_lock().is_none_or(|held| held.as_ref().is_some_and(|held| held.until > now))
+            place
+                .try_lock()
+                .is_none_or(|held| held.as_ref().is_some_and(|held| held.asked.plus(held.lease) > now))
         });
         self.left.lock().retain(|_, left| left.until > now);
     }
@@ -174,7 +167,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             if !database.prolong(&mut held.link, lease)? {
                 return Ok(false);
             }
-            (held.lease, held.asked, held.until) = (lease, asked, asked.plus(lease));
+            (held.lease, held.asked) = (lease, asked);
             held.count = count.unwrap_or(held.count);
             Ok(true)
         })?;
@@ -196,7 +189,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let outcome = self.pool.database().try_lock(&mut link, claim);
         match outcome {
             Ok(true) => {
-                let held = HeldSession { link, count: 1, lease, asked, until: asked.plus(lease) };
+                let held = HeldSession { link, count: 1, lease, asked };
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
@@ -234,7 +227,6 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Ok(Some(false)) => self.not_held(claim, deadline),
             Ok(None) => self.leave_left(claim, deadline),
-            // Hanging up frees the lock too, once the server notices.
             Err(failure) => {
                 if let Some(held) = held {
                     self.note_left(claim, &held.link, held.asked, held.lease);

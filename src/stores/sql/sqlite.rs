@@ -69,7 +69,6 @@ struct Sqlite {
     path: Arc<Path>,
     table: String,
     queries: Queries,
-    /// The files at the path when last checked.
     seen: Mutex<Option<Files>>,
 }
 
@@ -182,7 +181,6 @@ impl Rows for Sqlite {
         Ok(long_log(&self.path).into_iter().collect())
     }
 
-    /// There is no server; only the file can disappear.
     fn hung_up(&self) -> Option<bool> {
         let files = Files::at(&self.path);
         Some(std::mem::replace(&mut *self.seen.lock(), files) != files)

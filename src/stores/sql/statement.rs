@@ -7,11 +7,9 @@ use crate::ident::LockName;
 use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::query;
 
-/// A statement from `query/`, with the table in use filled in.
 #[derive(Clone)]
 pub(super) struct Statement {
     pub(super) text: String,
-    /// By number.
     pub(super) names: Vec<&'static str>,
 }
 
@@ -54,7 +52,6 @@ macro_rules! statements {
 
 statements!(take, retake, leave, renew, expire, look, show, list, force, post, unpost, tidy, entry, entries);
 
-/// A database's statements: the common ones, and its own.
 macro_rules! queries {
     ($folder:literal: $($own:ident),* $(,)?) => {
         queries!(@ $folder: take, retake, leave, renew, expire, look, show, list, force, post, unpost, tidy, entry, entries; $($own),*);

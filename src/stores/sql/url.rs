@@ -8,7 +8,6 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TlsMode {
     Disable,
-    /// TLS if the server has it; any server.
     Prefer,
     /// TLS, any server; but one certified by the authorities, if any are named.
     Require,
@@ -57,7 +56,6 @@ pub(super) fn is_here(host: &str) -> bool {
     host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// The URL without these parameters, and the value of each.
 pub(super) fn taken_out<'a, const N: usize>(
     url: &'a str,
     names: [&str; N],

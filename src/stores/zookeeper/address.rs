@@ -16,9 +16,7 @@ const TLS_PORT: u16 = 2281;
 pub(super) struct ZooKeeperAddress {
     pub(super) hosts: Vec<(Host, u16)>,
     pub(super) names: Arc<Hosts>,
-    /// `user:password`.
     pub(super) login: Option<String>,
-    /// Prefix of every path.
     pub(super) chroot: String,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Config>,

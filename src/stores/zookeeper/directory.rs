@@ -26,7 +26,6 @@ impl ZooKeeperStore {
         format!("{}/{client}", path::of_clients(&self.session.address.chroot))
     }
 
-    /// One request, or two for a new node. The watchdog calls this.
     fn put_entry(&self, client: ClientId, text: &str, deadline: Moment) -> Found<()> {
         let path = self.entry(client);
         let data = text.as_bytes();
@@ -52,7 +51,6 @@ impl ZooKeeperStore {
         self.session.call_all(&looks, deadline).into_iter().map(read).collect()
     }
 
-    /// Children whose names follow `from`, and whether more exist; empty if there is no such node.
     fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
         let reply = if_there(self.session.call(&Operation::Children { path: folder }, deadline))?;
         let mut names = reply.map_or(Ok(Vec::new()), |reply| jute::children(&reply.body))?;

@@ -32,7 +32,6 @@ pub(super) mod code {
 pub(super) enum Mode {
     /// Ends with its session; the server appends a growing number to the name.
     EphemeralSequential,
-    /// Ends with its session.
     Ephemeral,
     /// The server deletes it some time after its last child.
     Container,
@@ -192,7 +191,6 @@ pub(super) fn authentication(user_and_password: &str) -> Vec<u8> {
     to.frame()
 }
 
-/// Begins every reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) number: i32,
@@ -203,7 +201,6 @@ pub(super) struct Header {
 impl Header {
     pub(super) const BYTES: usize = 16;
 
-    /// The header, and the bytes behind it.
     pub(super) fn read(frame: &[u8]) -> Result<(Header, &[u8]), Error> {
         let mut from = JuteReader(frame);
         let header = Header { number: from.int()?, transaction: from.long()?, error: from.int()? };
@@ -219,7 +216,6 @@ pub(super) fn watched_path(body: &[u8]) -> Result<String, Error> {
     from.text()
 }
 
-/// Path and transaction of a create.
 pub(super) fn created(body: &[u8]) -> Result<(String, u64), Error> {
     let mut from = JuteReader(body);
     let path = from.text()?;

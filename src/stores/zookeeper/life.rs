@@ -54,7 +54,6 @@ struct LifeStep {
 }
 
 impl Trail {
-    /// Adds an answer. Returns when the last request left whose sign of life the leader certainly has.
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
         // A tick is at most half a session (`minSessionTimeout`), and the leader pings twice a tick. The
         // rest allows for late pings.
@@ -114,7 +113,6 @@ impl Life {
         self.over.load(Ordering::Acquire)
     }
 
-    /// The servers ended the session.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.window.lock().close();

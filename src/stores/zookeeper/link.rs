@@ -17,9 +17,7 @@ use crate::wire::{self, Timed, Wire, is_late};
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
 pub(super) struct AskedFor<'a> {
-    /// The session to resume.
     pub(super) life: Option<&'a Life>,
-    /// The server must be at least as new.
     pub(super) last_transaction: i64,
     pub(super) timeout: Duration,
 }

@@ -35,8 +35,8 @@ use crate::seam::capabilities::{CachedCheck, HoldCaching, Sessions};
 use crate::seam::format::{check_format, format_text};
 use crate::seam::subscription::{ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Attempt, Bound, Capabilities, Claim, Failure, Family, Inspect, Kind, Others, Release, Sink,
-    Snapshot, Store,
+    Answer, Attempt, Bound, Capabilities, Claim, Family, Inspect, Kind, Others, Release, Sink, Snapshot,
+    Store,
 };
 use crate::stores::zookeeper::answer::{answer, described, if_there, location};
 use crate::stores::zookeeper::jute::{Access, Mode, Operation, code, data, maker};
@@ -58,7 +58,6 @@ pub(crate) struct ZooKeeperStore {
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
-    /// Asks for a session with the time-out `lease`.
     pub(crate) fn connect(
         options: &ServerOptions,
         lease: Duration,
@@ -173,24 +172,25 @@ impl Store for ZooKeeperStore {
         let nodes = held.iter().flatten().map(|(path, _, _)| Operation::Exists { path });
         let requests: Vec<_> = std::iter::once(Operation::Sync { path: "/" }).chain(nodes).collect();
         let mut outcomes = self.session.call_all(&requests, deadline).into_iter();
-        let alive = outcomes.next();
+        let alive = outcomes.next().map_or(Ok(()), |alive| alive.map(drop));
         let renew = |(claim, held): (&Claim, &Option<(String, PlaceKey, LockNode)>)| {
             let Some((_, key, node)) = held else { return Ok(false) };
-            match (&alive, outcomes.next()) {
-                (Some(Ok(_)), Some(Ok(reply))) if Arc::ptr_eq(&reply.life, &node.life) => {
+            match &alive {
+                Ok(()) => {}
+                Err(NoReply::Code(code)) => return Err(NoReply::Code(*code)),
+                Err(NoReply::Failed(failure)) => return Err(NoReply::refused(failure.error().copy())),
+            }
+            match outcomes.next() {
+                Some(Ok(reply)) if Arc::ptr_eq(&reply.life, &node.life) => {
                     self.session.places.keep(key, None, Clock::System.after(claim.lease));
                     Ok(true)
                 }
-                (Some(Ok(_)), Some(Ok(_) | Err(NoReply::Code(code::NO_NODE)))) => {
+                Some(Ok(_) | Err(NoReply::Code(code::NO_NODE))) => {
                     self.session.places.remove_node(key, node);
                     Ok(false)
                 }
-                (Some(Ok(_)), Some(Err(failure))) => Err(failure),
-                (Some(Err(NoReply::Code(code))), _) => Err(NoReply::Code(*code)),
-                (Some(Err(NoReply::Failed(Failure::Refused(error) | Failure::Unknown(error)))), _) => {
-                    Err(NoReply::refused(error.copy()))
-                }
-                (None, _) | (_, None) => Ok(false),
+                Some(Err(failure)) => Err(failure),
+                None => Ok(false),
             }
         };
         let answers = claims.iter().zip(&held).map(renew).collect::<Vec<_>>();
@@ -252,7 +252,6 @@ impl ZooKeeperStore {
         self.shown_line(name, &lock, &line, true, deadline)
     }
 
-    /// As [`describe`](Self::describe), for a known queue; without `with_waiters` they are only counted.
     fn shown_line(
         &self,
         name: &LockName,
@@ -300,7 +299,7 @@ impl ZooKeeperStore {
 impl HoldCaching for ZooKeeperStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         let source: Arc<dyn ChannelSource> = Arc::<Session>::clone(&self.session);
-        Some(self.session.places.hear(&self.path_of(&claim.name).ok()?, source, waker))
+        Some(self.session.places.recalls.listen(&self.path_of(&claim.name).ok()?, source, waker))
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
@@ -309,7 +308,7 @@ impl HoldCaching for ZooKeeperStore {
         let mut asked = Vec::with_capacity(claims.len());
         for (claim, path) in claims.iter().zip(&paths) {
             // A watch reports one change, so each look sets one.
-            let channel = if claim.hears { self.session.places.recalls(path) } else { None };
+            let channel = if claim.hears { self.session.places.recalls.get(path) } else { None };
             channel.iter().for_each(|channel| self.session.watch(path, channel));
             let watches = channel.is_some();
             asked.push(if watches {
@@ -344,7 +343,7 @@ impl HoldCaching for ZooKeeperStore {
 impl ZooKeeperStore {
     /// Notifies this client of waiters for a lock just granted; those already there count.
     fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
-        let Some(channel) = self.session.places.recalls(&key.path) else { return };
+        let Some(channel) = self.session.places.recalls.get(&key.path) else { return };
         self.session.watch(&key.path, &channel);
         let line = self.session.call(&Operation::WatchChildren { path: &key.path }, deadline);
         if !self.standing(&key.path, line, deadline).is_ok_and(|line| line.all().count() <= 1) {
@@ -354,7 +353,7 @@ impl ZooKeeperStore {
 
     /// Must precede the deletion of our node, which recalls nothing.
     fn watch_no_others(&self, key: &PlaceKey) {
-        if let Some(channel) = self.session.places.recalls(&key.path) {
+        if let Some(channel) = self.session.places.recalls.get(&key.path) {
             self.session.unwatch(&key.path, &channel);
         }
     }

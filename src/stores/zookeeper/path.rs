@@ -13,11 +13,6 @@ use crate::seam::directory::Wanted;
 
 const BASE: &str = "/leasehold";
 
-/// The path of a lock.
-///
-/// A key that begins with `/` is itself the path. Any other key names one node below [`BASE`], with `%` and
-/// two digits for each byte that may not stand there. No part of a path may look like a waiter's node: the
-/// lock above would take it for one.
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     if key.split('/').any(is_protocols_own) {
         let words = "the name, or a part of it, is one that waiters of another lock have on ZooKeeper";
@@ -52,7 +47,6 @@ pub(super) fn of_format(chroot: &str) -> String {
     format!("{chroot}{BASE}/%format")
 }
 
-/// The node whose children a list reads.
 pub(super) struct ListedFolder {
     pub(super) folder: String,
     /// For keys that are paths: their beginning, including the last slash.
@@ -195,7 +189,6 @@ impl NodeLine {
         self.0.iter().any(|waiter| (waiter.family == Family::Lock) != (family == Family::Lock))
     }
 
-    /// Whether a new owner would have to wait.
     pub(super) fn is_busy_for(&self, family: Family) -> bool {
         self.0.iter().any(|waiter| family != Family::Read || waiter.family == Family::Write)
     }

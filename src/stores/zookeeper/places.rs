@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::ident::Owner;
 use crate::seam::Family;
-use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::seam::subscription::{Channel, Channels};
 use crate::shrink::CrowdMap;
 use crate::stores::zookeeper::life::{Life, Window};
-use crate::sync::{Mutex, Waker};
+use crate::sync::Mutex;
 use crate::time::Moment;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -60,8 +60,8 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// By path; notified when others ask for a cached lock.
-    recalls: Mutex<CrowdMap<Box<str>, Arc<Channel>>>,
+    /// By path; notified when others ask for a cached lock, or when the connection and its watches end.
+    pub(super) recalls: Channels,
 }
 
 pub(super) struct KnownNodes {
@@ -75,24 +75,18 @@ impl NodePlaces {
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
+    /// `None`: this owner never asked for a node. A node that ended with its session does not count.
     pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
-        let entries = self.entries.lock();
-        entries.get(key).map(|place| KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt })
+        let mut entries = self.entries.lock();
+        let place = entries.get_mut(key)?;
+        if place.node.as_ref().is_some_and(|node| node.life.is_over()) {
+            (place.node, place.held) = (None, None);
+        }
+        Some(KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt })
     }
 
     pub(super) fn stands(&self, key: &PlaceKey) -> bool {
-        self.entries.lock().get(key).is_some_and(|place| place.node.is_some())
-    }
-
-    /// A node that ended with its session does not count.
-    pub(super) fn look(&self, key: &PlaceKey) -> KnownNodes {
-        let mut entries = self.entries.lock();
-        let place = entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key));
-        if place.node.as_ref().is_some_and(|node| node.life.is_over()) {
-            place.node = None;
-            place.held = None;
-        }
-        KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt }
+        self.known(key).is_some_and(|known| known.node.is_some())
     }
 
     pub(super) fn holding(&self, key: &PlaceKey) -> Option<(LockNode, HeldNode)> {
@@ -104,17 +98,13 @@ impl NodePlaces {
     }
 
     pub(super) fn set_doubt(&self, key: &PlaceKey) {
-        if let Some(place) = self.entries.lock().get_mut(key) {
-            place.in_doubt = true;
-        }
+        self.entries.lock().entry(key.clone()).or_insert_with(|| NodePlace::new(key)).in_doubt = true;
     }
 
     pub(super) fn set_node(&self, key: &PlaceKey, node: Option<LockNode>) {
         let mut entries = self.entries.lock();
         let place = entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key));
-        place.node = node;
-        place.held = None;
-        place.in_doubt = false;
+        (place.node, place.held, place.in_doubt) = (node, None, false);
     }
 
     pub(super) fn set_held(&self, key: &PlaceKey, held: HeldNode) {
@@ -131,29 +121,8 @@ impl NodePlaces {
         }
     }
 
-    /// The channel notified when others want a cached lock, or when the connection and its watches end.
-    pub(super) fn hear(&self, path: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
-        // Joined under the mutex that `left` takes, so that a channel just joined is not removed.
-        let mut recalls = self.recalls.lock();
-        let channel = recalls.entry(path.into()).or_insert_with(|| Arc::new(Channel::new(path, true)));
-        Subscription::new(Arc::clone(channel), source, waker)
-    }
-
-    pub(super) fn recalls(&self, path: &str) -> Option<Arc<Channel>> {
-        self.recalls.lock().get(path).cloned()
-    }
-
-    pub(super) fn left(&self, channel: &Arc<Channel>) {
-        let mut recalls = self.recalls.lock();
-        let own = recalls.get(channel.channel());
-        if own.is_some_and(|own| Arc::ptr_eq(own, channel) && channel.listeners() == 0) {
-            recalls.remove(channel.channel());
-        }
-    }
-
     pub(super) fn remove(&self, key: &PlaceKey) {
-        let mut entries = self.entries.lock();
-        entries.remove(key);
+        self.entries.lock().remove(key);
     }
 
     pub(super) fn remove_node(&self, key: &PlaceKey, node: &LockNode) {
@@ -164,7 +133,6 @@ impl NodePlaces {
         }
     }
 
-    /// End of the lease of the hold with this node.
     pub(super) fn until(&self, path: &str, name: &str) -> Option<Moment> {
         let entries = self.entries.lock();
         let mut here = entries.iter().filter(|(key, _)| *key.path == *path).map(|(_, place)| place);
@@ -173,9 +141,9 @@ impl NodePlaces {
     }
 
     pub(super) fn wake_all(&self) {
-        let mut topics: Vec<_> = self.entries.lock().values().map(|place| Arc::clone(&place.topic)).collect();
-        topics.extend(self.recalls.lock().values().cloned());
+        let topics: Vec<_> = self.entries.lock().values().map(|place| Arc::clone(&place.topic)).collect();
         topics.iter().for_each(|topic| topic.notify());
+        self.recalls.notify_all();
     }
 
     /// Nodes whose leases are over, to delete now, and when the next one ends.
@@ -201,7 +169,6 @@ impl NodePlaces {
         (ended, next)
     }
 
-    /// The deletion failed; it is repeated.
     pub(super) fn put_back(&self, key: &PlaceKey) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.ending = false;
@@ -218,28 +185,15 @@ impl NodePlace {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Nobody;
-
-    impl ChannelSource for Nobody {
-        fn left(&self, _channel: &Arc<Channel>) {}
-    }
+    use crate::seam::subscription::tests::Nobody;
+    use crate::sync::Waker;
 
     #[test]
-    fn a_recall_channel_ends_with_its_last_listener() {
-        let places = NodePlaces::default();
-        let hear = || places.hear("/a", Arc::new(Nobody), &Waker::default());
-        let (one, other) = (hear(), hear());
-        let channel = places.recalls("/a").unwrap();
-        let before = (one.message_count(), other.message_count());
+    fn an_end_of_the_connection_recalls_cached_locks() {
+        let (places, waker) = (NodePlaces::default(), Waker::default());
+        let _listening = places.recalls.listen("/a", Arc::new(Nobody), &waker);
         places.wake_all();
-        assert_eq!((one.message_count(), other.message_count()), (before.0 + 1, before.1 + 1));
-        drop(one);
-        places.left(&channel);
-        assert!(places.recalls("/a").is_some() && places.recalls("/b").is_none());
-        drop(other);
-        places.left(&channel);
-        assert!(places.recalls("/a").is_none());
+        assert!(waker.take());
     }
 
     fn key() -> PlaceKey {
@@ -295,8 +249,7 @@ mod tests {
         let (places, key, life) = held("n", at(10));
         life.end();
         assert!(places.holding(&key).is_none());
-        let seen = places.look(&key);
-        assert!(seen.node.is_none() && places.until("/a", "n").is_none());
+        assert!(!places.stands(&key) && places.until("/a", "n").is_none());
         let (places, key, life) = held("n", at(10));
         life.end();
         assert!(places.take_ended(at(11)).0.is_empty());

@@ -108,7 +108,6 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Looks for the node in front; a claim that waits watches it.
     fn look_ahead(&self, claim: &Claim, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<Ahead> {
         let line = self.line(&key.path, deadline)?;
         let Some(waiter) = line.find(&node.name) else {
@@ -141,12 +140,10 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn stand(&self, claim: &Claim, key: &PlaceKey, deadline: Moment) -> Found<LockNode> {
-        let known = self.session.places.look(key);
-        if let Some(node) = known.node {
-            return Ok(node);
-        }
-        if known.in_doubt {
-            self.clear(key, deadline)?;
+        match self.session.places.known(key) {
+            Some(KnownNodes { node: Some(node), .. }) => return Ok(node),
+            Some(KnownNodes { in_doubt: true, .. }) => drop(self.clear(key, deadline)?),
+            Some(_) | None => {}
         }
         let mut made = format!("{}/{}", key.path, path::prefix(key.owner, key.family));
         let mut mode = Mode::EphemeralSequential;
@@ -172,7 +169,6 @@ impl ZooKeeperStore {
         Ok(node)
     }
 
-    /// Creates a node, and the folder above if that is missing.
     pub(super) fn create_in(&self, folder: &str, create: &Operation<'_>, deadline: Moment) -> Replied {
         match self.session.call(create, deadline) {
             Err(NoReply::Code(code::NO_NODE)) => {
@@ -200,7 +196,6 @@ impl ZooKeeperStore {
         Ok(())
     }
 
-    /// `false`: the parent is missing.
     pub(super) fn make_container(&self, path: &str, deadline: Moment) -> Found<bool> {
         let create = |mode| {
             let request = Operation::Create { path, data: &[], mode, access: self.access };
@@ -263,7 +258,6 @@ impl ZooKeeperStore {
         self.delete(&node.path(key), deadline)
     }
 
-    /// `false`: the node was not there.
     pub(super) fn delete(&self, path: &str, deadline: Moment) -> Found<bool> {
         Ok(if_there(self.session.call(&Operation::Delete { path }, deadline))?.is_some())
     }
@@ -272,10 +266,7 @@ impl ZooKeeperStore {
         let key = self.key(claim)?;
         // Forgotten only after the servers answered: the keeping thread deletes only known nodes.
         let freed = match self.session.places.known(&key) {
-            Some(KnownNodes { node: Some(node), .. }) => {
-                !node.life.is_over() && self.delete(&node.path(&key), deadline)?
-            }
-            // This owner never asked for a node.
+            Some(KnownNodes { node: Some(node), .. }) => self.delete(&node.path(&key), deadline)?,
             Some(KnownNodes { node: None, in_doubt: false }) => false,
             Some(KnownNodes { node: None, in_doubt: true }) | None => self.clear(&key, deadline)?,
         };
@@ -314,7 +305,6 @@ impl ZooKeeperStore {
         let mut holders: Vec<_> = line.holders(key.family).collect();
         holders.sort_by_key(|waiter| own.as_deref() != Some(&*waiter.name));
         for waiter in holders {
-            // `None`: just gone.
             if let Some(reply) = self.data_of(&key.path, &waiter.name, deadline)? {
                 return Ok(Some((waiter.name.clone(), jute::data(&reply.body)?)));
             }
@@ -382,6 +372,6 @@ fn writing(key: &PlaceKey) -> PlaceKey {
 
 impl ChannelSource for Session {
     fn left(&self, topic: &Arc<Channel>) {
-        self.places.left(topic);
+        self.places.recalls.left(topic);
     }
 }

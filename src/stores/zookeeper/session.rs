@@ -34,7 +34,6 @@ use crate::wire::Wire;
 
 /// Longest time that [`Session::close`] waits for the threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// Pause between attempts to connect: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 pub(super) struct Session {
@@ -46,7 +45,6 @@ pub(super) struct Session {
     connect_timeout: Duration,
     timeout: Duration,
     pub(super) state: Mutex<SessionState>,
-    /// Signals a connection, the wish for one, a failure to connect, and the end.
     changed: Condvar,
     pub(super) kept: Condvar,
     /// When the keeping thread looks next, as `Moment::nanos`; the maximum while it looks.
@@ -85,7 +83,6 @@ pub(super) struct PendingReply {
 /// Runs on the reading thread, so it must not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
 pub(super) type Replied = Found<ZooKeeperReply>;
-/// A result whose error codes the caller judges.
 pub(super) type Found<T> = std::result::Result<T, NoReply>;
 
 #[derive(Debug)]
@@ -168,7 +165,6 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the first connection, or until every server failed once.
     fn first_connection(&self) -> Result<()> {
         let deadline = Clock::System.after(self.connect_timeout);
         let mut state = self.state.lock();
@@ -384,7 +380,6 @@ impl Session {
         Some(stream)
     }
 
-    /// Reads until the connection ends; returns the reason.
     fn read_on(&self, stream: &Wire, life: &Arc<Life>) -> Error {
         let mut from = io::BufReader::new(stream);
         loop {

@@ -54,7 +54,6 @@ pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Ans
     Ok(())
 }
 
-/// Finds the table, creates what is missing if the options allow it, and tries a lock.
 pub(super) fn tables(
     database: &mut Mysql,
     options: &ServerOptions,
@@ -108,7 +107,6 @@ struct Seen {
 
 /// One round trip, as text, since a prepared statement may be refused. A table that this user may not use
 /// counts as missing.
-/// use is none.
 fn look(link: &mut MysqlConnection, table: &str) -> Answer<Seen> {
     let (schema, name) = match table.split_once('.') {
         Some((schema, name)) => (format!("'{schema}'"), name),

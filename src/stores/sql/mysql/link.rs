@@ -13,9 +13,7 @@ use crate::time::{Clock, Moment};
 
 pub(super) struct MysqlConnection {
     pub(super) conn: Conn,
-    /// When it was last known to stand.
     pub(super) used: Moment,
-    /// Whether the server ended the session.
     pub(super) ended: bool,
     /// Whether an answer was late. It may still arrive, and the driver would take it for the next request's.
     pub(super) silent: bool,
@@ -119,7 +117,6 @@ impl From<&Column> for Value {
     }
 }
 
-/// The statement with the values filled in.
 fn as_text(sql: &str, params: &Params) -> String {
     let Params::Named(values) = params else { return sql.to_owned() };
     let mut parts = sql.split(':');

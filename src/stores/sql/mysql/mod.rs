@@ -38,7 +38,6 @@ use crate::stores::sql::timed_out;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
-/// After this idle time a connection is pinged before use.
 const IDLE: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
@@ -116,7 +115,6 @@ struct Mysql {
     poller_locks: Option<Arc<TurnstileHub>>,
     notes: Notes,
     table: Option<TableInUse>,
-    /// Sessions of connections given up, to be ended, and since when.
     given_up: Mutex<Vec<(u32, Moment)>>,
 }
 

@@ -29,7 +29,6 @@ use crate::stores::sql::statement::{Args, Record, Statement};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
-/// Period of the designated poller.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// Pause before another try for the poller lock, doubled from the first to the second.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
@@ -42,7 +41,6 @@ const READ_ONLY: &str = "read-only";
 /// A later answer costs the connection, and with it the poller locks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The statements for rows, or for session locks.
 pub(super) struct PollerLockQueries {
     /// Tries the poller lock of `:name`; returns the id of the name for `look`.
     pub(super) enter: Statement,
@@ -71,7 +69,6 @@ pub(super) struct PollerLocks {
     queries: PollerLockQueries,
 }
 
-/// The thread's knowledge of a name.
 struct Watched {
     channel: Arc<Channel>,
     /// The name's id for `look`, while this client has the poller lock.

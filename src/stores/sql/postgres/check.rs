@@ -26,10 +26,8 @@ pub(super) struct Place {
     comment: String,
 }
 
-/// A row of `seen.sql`.
 pub(super) struct Seen {
     pub(super) backend: String,
-    /// Zero: unknown.
     pub(super) version: i32,
     pub(super) is_standby: bool,
     /// `None`: no such table is visible.

@@ -46,7 +46,6 @@ pub(super) type Secure = tokio_postgres::NoTls;
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) config: Config,
-    /// Hosts with ports, and local sockets.
     pub(super) address: String,
     pub(super) secure: Secure,
     /// The same, renewed from the files of secrets.
@@ -106,7 +105,6 @@ pub(super) async fn within<T>(deadline: Moment, work: impl Future<Output = T>) -
 
 /// A runtime that can be waited for and dropped anywhere, even in a task of the caller's runtime.
 pub(super) struct Driver {
-    /// `None` only during drop.
     runtime: Option<Runtime>,
 }
 
@@ -122,9 +120,6 @@ impl Driver {
         Ok(Driver { runtime: Some(runtime) })
     }
 
-    /// Waits for the result of `work`. An error: nothing was begun.
-    ///
-    /// tokio panics if a thread of one runtime runs another, so a separate thread runs it then.
     pub(super) fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> Result<T> {
         let runtime = self.runtime.as_ref().ok_or_else(ending)?;
         match Handle::try_current() {
@@ -173,7 +168,6 @@ pub(super) struct PostgresConnection {
     /// Whether the last answer was late. The driver skips it when it arrives, so a hold's session continues.
     pub(super) silent: bool,
     deadline: Moment,
-    /// The shortest time of the setup and the preparations.
     round_trip: Duration,
     /// Dropped last: it runs the tasks that read and write for the client.
     driver: Driver,
@@ -273,12 +267,11 @@ impl PostgresConnection {
         Ok((answers.pop().unwrap_or_else(|| Ok(Vec::new()))?, second))
     }
 
-    /// Runs the statement for each list of parameters; returns whether each returned a row.
     pub(super) fn each(&mut self, statement: &Text, args: &[Args]) -> Vec<Answer<bool>> {
         let requests: Vec<_> = args.iter().map(|args| (statement, args)).collect();
         match self.send(&requests, None) {
             Ok(answers) => answers.into_iter().map(|answer| Ok(!answer?.is_empty())).collect(),
-            Err(failure) => args.iter().map(|_| Err(failure.copy())).collect(),
+            Err(failure) => failure.each(args.len()),
         }
     }
 
@@ -379,7 +372,6 @@ impl PostgresConnection {
         Ok(())
     }
 
-    /// Begins a transaction; its statements do not check for an open one.
     pub(super) fn begin(&mut self) -> Answer<()> {
         self.is_untried = false;
         self.execute("BEGIN")

@@ -30,7 +30,6 @@ pub(super) struct Notifications {
     /// Tells apart the channels of equal names in different tables.
     realm: String,
     connect_timeout: Duration,
-    /// Notifies the thread of changes, and of the end.
     changed: Notify,
 }
 

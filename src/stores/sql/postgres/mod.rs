@@ -123,7 +123,6 @@ struct Postgres {
     notes: Notes,
     command_timeout: Duration,
     place: Option<check::Place>,
-    /// Sessions of connections given up, to be cancelled.
     given_up: Mutex<Vec<CancelToken>>,
 }
 
@@ -192,7 +191,6 @@ impl Rows for Postgres {
 
     fn acquire(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         self.notes.without_if_refused(|| {
-            // An attempt that barges needs nothing of the wait queue.
             if claim.queue_mode == QueueMode::Barges || !self.has_queue(claim.kind) {
                 return self.acquire_by_row(link, claim);
             }
@@ -227,7 +225,6 @@ impl Rows for Postgres {
 
     /// Skips locked rows and renews them last, so that no hold waits for another's row. Each of them waits
     /// for its share of the time.
-    /// waits for the row of another. Each of them waits for its share of the time.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);

@@ -66,7 +66,6 @@ pub(super) fn is_of_protocol(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
 }
 
-/// Whether the server's queue of messages is full.
 fn has_full_queue(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
@@ -88,7 +87,6 @@ pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -
     }
 }
 
-/// The server takes no writes, even where a request is none to it.
 pub(super) fn read_only_now() -> Error {
     Error::new(ErrorKind::ReadOnly, "request", READ_ONLY)
 }

@@ -14,7 +14,6 @@ use crate::error::Result;
 use crate::stores::sql::url::TlsMode;
 use crate::tls;
 
-/// How connections are secured; `None`: not at all.
 #[derive(Clone)]
 pub(super) struct Secure(Option<tls::Config>);
 

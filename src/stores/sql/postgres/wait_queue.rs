@@ -29,7 +29,6 @@ use crate::time::{Clock, Moment, random_between};
 
 /// After an attempt that saw the lock free between two holders.
 const AT_ONCE: Duration = Duration::from_millis(1);
-/// Period in which a waiting client removes the entries of killed clients.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// Time without the queue after another transaction had locked its table.
 const LOCKED_LASTS: Duration = Duration::from_secs(10);
@@ -211,7 +210,6 @@ impl Postgres {
         claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
     }
 
-    /// Whether others than this client stand in each lock's wait queue or have asked for it.
     pub(super) fn look_in_line(
         &self,
         link: &mut PostgresConnection,

@@ -34,7 +34,6 @@ pub(super) struct SqliteConnection {
     place: Arc<Place>,
     files: Files,
     path: Arc<Path>,
-    /// Whether its files were unreadable or invalid.
     has_failed: AtomicBool,
     pub(super) deadline: Moment,
     boot: Value,
@@ -106,7 +105,6 @@ impl SqliteConnection {
         Some(SqliteConnection { place, files, path, has_failed, deadline, boot })
     }
 
-    /// Runs `talk` over the connection, whose waits for other writers end by its deadline.
     pub(super) fn on<T>(&self, talk: impl FnOnce(&Connection) -> Answer<T>) -> Answer<T> {
         let conn = self.get();
         let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
@@ -179,7 +177,6 @@ fn leave(conn: Option<Connection>) {
     }
 }
 
-/// Waits for other writers end by `deadline`.
 pub(super) fn limit(conn: &Connection, deadline: Moment) -> rusqlite::Result<()> {
     conn.busy_timeout(deadline.since(Clock::System.now()))
 }

@@ -63,7 +63,6 @@ fn itself(path: &Path) -> Cow<'_, Path> {
     target.map_or(Cow::Borrowed(path), Cow::Owned)
 }
 
-/// The log of changes, and its index.
 fn beside(path: &Path) -> [PathBuf; 2] {
     let path = itself(path);
     ["-wal", "-shm"].map(|end| {
@@ -89,7 +88,6 @@ pub(super) fn share(path: &Path) {
     }
 }
 
-/// Why this user may not write an existing file.
 fn refuses_writing(path: &Path) -> Option<ErrorKind> {
     match system::writing_refused(path)? {
         io::ErrorKind::ReadOnlyFilesystem => Some(ErrorKind::ReadOnly),

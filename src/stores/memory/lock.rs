@@ -1,0 +1,298 @@
+//! One lock in this process, whatever its kind: a plain lock is a read-write lock that is only written.
+
+use std::time::Duration;
+
+use crate::ident::{ClientId, Owner};
+use crate::inspect::{Holder, Mode};
+use crate::seam::{Attempt, Claim, Family, HoldNote, Kind, Others, PLACE_LASTS, QueueMode, Release};
+use crate::stores::memory::line::{Alive, KEPT, Line};
+use crate::time::Moment;
+
+/// Once the first writer has waited for this long, readers that come later wait for it.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LockKind {
+    Plain,
+    Fair,
+    Token,
+    Read,
+    Write,
+}
+
+impl LockKind {
+    pub(super) fn mode(self) -> Option<Mode> {
+        match self {
+            LockKind::Plain | LockKind::Fair | LockKind::Token => None,
+            LockKind::Read => Some(Mode::Read),
+            LockKind::Write => Some(Mode::Write),
+        }
+    }
+}
+
+/// The holds of a lock, and those that wait for it.
+#[derive(Default)]
+pub(super) struct Lock {
+    holds: Vec<Hold>,
+    pub(super) queue: Alive<Owner>,
+    /// The waiting writers that go before readers.
+    waiting: Alive<Owner>,
+    pub(super) line: Line,
+    /// The clients whose readers wait since the last write.
+    pub(super) readers: Alive<ClientId>,
+    /// Those of them that had not come when the last write ended.
+    expected: Alive<ClientId>,
+    /// When the last write ended that readers waited for.
+    phase: Option<Moment>,
+}
+
+struct Hold {
+    is_token: bool,
+    mode: Option<Mode>,
+    owner: Owner,
+    count: u32,
+    until: Moment,
+    since: Moment,
+    note: Option<HoldNote>,
+}
+
+impl Hold {
+    fn new(kind: LockKind, claim: &Claim, count: u32, now: Moment) -> Hold {
+        Hold {
+            is_token: kind == LockKind::Token,
+            mode: kind.mode(),
+            owner: claim.owner,
+            count,
+            until: now.plus(claim.lease),
+            since: now,
+            note: claim.note.clone(),
+        }
+    }
+
+    fn shown(&self, now: Moment) -> Holder {
+        Holder {
+            hold_count: Some(self.count),
+            mode: self.mode,
+            remaining: Some(self.until.since(now)),
+            held_for: self.mode.is_none().then(|| now.since(self.since)),
+            ends_within: self.note.as_ref().map(|note| self.since.plus(note.max_hold).since(now)),
+            location: self.note.as_ref().map(|note| note.place.as_ref().clone()),
+            ..Holder::new(self.owner.to_string())
+        }
+    }
+}
+
+impl Lock {
+    /// As on Redis, a writer's own read hold outlasts its write hold.
+    pub(super) fn expire(&mut self, now: Moment) {
+        let writer = self.holds.iter().find(|hold| hold.mode == Some(Mode::Write) && hold.until > now);
+        let writer = writer.map(|hold| hold.owner);
+        self.holds.retain(|hold| hold.until > now || Some(hold.owner) == writer);
+        self.queue.expire_first(now);
+        self.waiting.expire(now);
+        self.line.expire(now);
+        self.readers.expire(now);
+        self.expected.expire(now);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+            && self.queue.is_empty()
+            && self.waiting.is_empty()
+            && self.line.is_empty()
+            && self.readers.is_empty()
+            && self.expected.is_empty()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    pub(super) fn is_token(&self) -> bool {
+        self.holds.iter().any(|hold| hold.is_token)
+    }
+
+    /// Whether a lock of another kind is held under this name.
+    pub(super) fn is_strange_to(&self, kind: Kind) -> bool {
+        let mut holds = self.holds.iter();
+        match kind.family() {
+            Family::Lock | Family::Token => {
+                holds.any(|hold| hold.mode.is_some() || hold.is_token != kind.is_token())
+            }
+            Family::Read | Family::Write => holds.any(|hold| hold.mode.is_none()),
+            Family::Counted => self.is_token(),
+        }
+    }
+
+    /// `Ok`: granted; the fencing token is added later.
+    pub(super) fn attempt(
+        &mut self,
+        kind: LockKind,
+        claim: &Claim,
+        count: u32,
+        now: Moment,
+    ) -> Result<(), Attempt> {
+        let (owner, client) = (claim.owner, claim.owner.client());
+        if let Some(own) = self.own(kind, owner) {
+            (own.count, own.until) = (count, own.until.max(now.plus(claim.lease)));
+            return Ok(());
+        }
+        if count > 1 {
+            return Err(Attempt::Lost);
+        }
+        let is_free = self.holds.is_empty();
+        let may = match kind {
+            LockKind::Plain | LockKind::Token => is_free,
+            LockKind::Fair => is_free && self.queue.first().is_none_or(|first| first == owner),
+            LockKind::Read => match self.holds.iter().find(|hold| hold.mode == Some(Mode::Write)) {
+                Some(writer) => writer.owner == owner,
+                None => {
+                    let comes_second = claim.writers_first && !self.waiting.is_empty();
+                    !comes_second && !self.is_held_back(claim, now)
+                }
+            },
+            LockKind::Write => is_free && self.may_write(claim),
+        };
+        self.stop_waiting(kind, owner);
+        if !may {
+            return Err(self.busy(kind, claim, now));
+        }
+        self.queue.leave(owner);
+        match kind {
+            LockKind::Plain | LockKind::Fair | LockKind::Token => {}
+            LockKind::Read => {
+                self.readers.leave(client);
+                self.expected.leave(client);
+            }
+            LockKind::Write => self.line.leave(client),
+        }
+        self.holds.push(Hold::new(kind, claim, count, now));
+        Ok(())
+    }
+
+    fn busy(&mut self, kind: LockKind, claim: &Claim, now: Moment) -> Attempt {
+        let (owner, alive_until) = (claim.owner, now.plus(PLACE_LASTS));
+        if kind == LockKind::Write && claim.writers_first && claim.waits {
+            self.waiting.stand(owner, alive_until);
+        }
+        // Readers wait for another's write hold, not for that writer's own read hold.
+        let in_its_way = |hold: &&Hold| kind != LockKind::Read || hold.mode == Some(Mode::Write);
+        let holds = self.holds.iter().filter(in_its_way).map(|hold| hold.until);
+        let longest = holds.chain(self.waiting.iter().map(|(_, until)| until)).max();
+        let retry_after = longest.map(|until| until.since(now));
+        match kind {
+            LockKind::Plain | LockKind::Token => {}
+            LockKind::Fair => {
+                if claim.waits {
+                    self.queue.stand(owner, alive_until);
+                }
+                // A message wakes this waiter, or the end of the waiters in front.
+                return Attempt::Busy { retry_after: retry_after.or(Some(PLACE_LASTS)) };
+            }
+            LockKind::Read => {
+                if claim.waits && !claim.writers_first {
+                    self.readers.stand(owner.client(), alive_until);
+                }
+            }
+            LockKind::Write => return self.line.stand(claim, now, retry_after),
+        }
+        Attempt::Busy { retry_after }
+    }
+
+    /// Whether a writer comes before this reader: it waited for too long by the time that the reader came, or the
+    /// free lock is kept for it. The readers that waited when the last write ended enter all the same.
+    fn is_held_back(&self, claim: &Claim, now: Moment) -> bool {
+        let is_kept = self.holds.is_empty() && self.line.kept_for_others(None) > 0;
+        let came = now.minus(claim.waited);
+        is_kept || self.a_writer_waits_long(now) && came > self.phase.unwrap_or_default()
+    }
+
+    /// Whether a waiting writer goes before readers that come later.
+    pub(super) fn a_writer_waits_long(&self, now: Moment) -> bool {
+        self.line.first_since().is_some_and(|since| now.since(since) >= PATIENCE)
+    }
+
+    /// Whether a free lock is kept for nobody else.
+    fn may_write(&self, claim: &Claim) -> bool {
+        let is_next = claim.queue_mode == QueueMode::IsNext || claim.queue_mode == QueueMode::Barges;
+        is_next || self.line.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
+    }
+
+    /// After a release, or when a writer waits no more: the clients to notify, and of what. The readers that waited
+    /// for a write go before the next writer, who asks soon in case that they do not come.
+    pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
+        if ends_write && !self.readers.is_empty() {
+            self.expected = Alive::default();
+            let readers = std::mem::take(&mut self.readers);
+            self.expected.join(readers.iter().map(|(reader, _)| reader), now.plus(KEPT));
+            self.phase = Some(now);
+        }
+        if self.is_held() {
+            return Vec::new();
+        }
+        if !self.expected.is_empty() {
+            return self.line.first().map(|first| (first, b"standby".as_slice())).into_iter().collect();
+        }
+        self.line.tell(1, 0, now).into_iter().map(|client| (client, b"next".as_slice())).collect()
+    }
+
+    pub(super) fn have_writers_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Removes a waiting writer; returns whether readers may enter now.
+    pub(super) fn stop_waiting(&mut self, kind: LockKind, owner: Owner) -> bool {
+        kind == LockKind::Write && self.waiting.leave(owner) && self.waiting.is_empty()
+    }
+
+    pub(super) fn release(&mut self, kind: LockKind, owner: Owner, left: u32) -> Release {
+        match self.own(kind, owner) {
+            Some(own) if left > 0 => {
+                own.count = left;
+                Release::StillHeld
+            }
+            Some(_) => {
+                self.holds.retain(|hold| hold.mode != kind.mode() || hold.owner != owner);
+                Release::Freed { others: Others::Nobody }
+            }
+            None => Release::NotHeld { holder: self.holds.first().map(|hold| hold.owner.to_string()) },
+        }
+    }
+
+    /// Moves the hold's end to `until`, if later.
+    pub(super) fn prolong(&mut self, kind: LockKind, owner: Owner, until: Moment) -> bool {
+        self.own(kind, owner).map(|own| own.until = own.until.max(until)).is_some()
+    }
+
+    pub(super) fn expire_at(&mut self, kind: LockKind, owner: Owner, end: Moment) -> bool {
+        self.own(kind, owner).map(|own| own.until = end).is_some()
+    }
+
+    pub(super) fn hand_off(&mut self, kind: LockKind, from: Owner, to: &Claim, now: Moment) -> bool {
+        self.own(kind, from).map(|own| *own = Hold::new(kind, to, 1, now)).is_some()
+    }
+
+    pub(super) fn is_held_by(&mut self, kind: LockKind, owner: Owner) -> bool {
+        self.own(kind, owner).is_some()
+    }
+
+    pub(super) fn shown(&self, now: Moment) -> Option<(Vec<Holder>, Option<Mode>, Moment)> {
+        let until = self.holds.iter().map(|hold| hold.until).max()?;
+        let writer = self.holds.iter().find(|hold| hold.mode == Some(Mode::Write));
+        let mode = writer.or(self.holds.first())?.mode;
+        Some((self.holds.iter().map(|hold| hold.shown(now)).collect(), mode, until))
+    }
+
+    pub(super) fn force(&mut self, kind: LockKind) -> bool {
+        let is_written = self.holds.iter().any(|hold| hold.mode == Some(Mode::Write));
+        let is_held = self.is_held() && is_written == (kind == LockKind::Write);
+        if is_held {
+            self.holds.clear();
+        }
+        is_held
+    }
+
+    fn own(&mut self, kind: LockKind, owner: Owner) -> Option<&mut Hold> {
+        self.holds.iter_mut().find(|hold| hold.mode == kind.mode() && hold.owner == owner)
+    }
+}
