@@ -244,6 +244,7 @@ fn a_leader_that_reports_hears_of_its_rival(store: &Store) {
     };
     let rival = other.leader(&name).unwrap();
     assert!(eventually(LONG, || other.stats().waiters > 0), "it stands");
+    let_pass(ms(1_500), "a report");
     assert!(leader.events().is_empty(), "nobody has asked for reports");
     leader.report_contended().unwrap();
     leader.report_contended().unwrap();
