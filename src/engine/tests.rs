@@ -8,7 +8,7 @@ mod time_slices;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -81,7 +81,9 @@ struct Odd {
     ended_meanwhile: Mutex<Vec<Owner>>,
     keeps_no_names: bool,
     has_sessions: bool,
-    is_attached: AtomicBool,
+    /// The end of its session, which all holds have, if they have one.
+    session: Option<Arc<SessionEnd>>,
+    attached: Mutex<Option<ServiceWaker>>,
     /// Can keep locks until a recall; the answers to the next checks, and how many there were.
     caches: bool,
     checking: Scripted<CachedCheck>,
@@ -121,6 +123,16 @@ impl Pending for Handing {
     }
 }
 
+/// The end of a session, as `Moment::nanos`.
+#[derive(Debug)]
+struct SessionEnd(AtomicU64);
+
+impl Bound for SessionEnd {
+    fn until(&self) -> Moment {
+        Moment::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+}
+
 impl Majority for Odd {
     fn first_unspent_number(&self) -> u64 {
         0
@@ -140,12 +152,12 @@ impl Majority for Odd {
 }
 
 impl Sessions for Odd {
-    fn attach(&self, _: ServiceWaker) {
-        self.is_attached.store(true, Ordering::SeqCst);
+    fn attach(&self, timer: ServiceWaker) {
+        *self.attached.lock() = Some(timer);
     }
 
     fn bound(&self, _: &Claim) -> Option<Arc<dyn Bound>> {
-        None
+        Some(Arc::clone(self.session.as_ref()?) as _)
     }
 }
 

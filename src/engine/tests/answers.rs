@@ -760,6 +760,24 @@ fn a_try_survives_the_loss_of_an_older_hold() {
     drop(engine.shutdown());
 }
 
+/// So many that the lock knows that number by the later ones only.
+#[test]
+fn a_number_given_up_before_many_others_counts_no_more() {
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::System);
+    let (local, thread) = (engine.registry.local(Kind::Mutex, &name()), ThreadMarker::current());
+    let asked = Arc::clone(&local);
+    store.attempting.lock().push_back(Box::new(move || {
+        let number = thread.number();
+        thread.retire(number);
+        (number..number + 40).for_each(|number| asked.state().retired.add(number));
+        Ok(Attempt::granted(None))
+    }));
+    assert!(acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().is_none());
+    assert_eq!(*store.holder.lock(), None);
+    drop(engine.shutdown());
+}
+
 /// The answer to the first comes after the second has asked.
 #[test]
 fn threads_ask_for_permits_side_by_side() {

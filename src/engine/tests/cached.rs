@@ -253,6 +253,20 @@ fn a_look_that_finds_the_lock_gone_is_no_recall() {
     client.engine.shutdown().unwrap();
 }
 
+#[test]
+fn another_threads_wait_ends_an_idle_cached_hold() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    let (gets, got) = bounded(1);
+    thread::scope(|scope| {
+        let engine = &client.engine;
+        scope.spawn(move || gets.send(acquire(engine, &name(), FOREVER, Lease::Renewed)).unwrap());
+        let got = got.recv_timeout(LONG);
+        drop(client.engine.shutdown()); // wakes it, if it sleeps
+        assert!(got.expect("no check is waited for").unwrap().is_some());
+    });
+}
+
 // ---- ends of threads
 
 #[test]

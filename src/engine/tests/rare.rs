@@ -10,7 +10,7 @@ use crate::engine::waiter::Sleeper;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::park::take_time;
-use crate::seam::Failure;
+use crate::seam::{Failure, ListensFor};
 
 #[test]
 fn a_writer_with_a_retired_number_may_not_read() {
@@ -356,4 +356,78 @@ fn a_grants_request_is_reported_after_the_hold() {
     assert_eq!(saw.try_recv(), Ok(1));
     engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     engine.shutdown().unwrap();
+}
+
+/// The clock stands: neither the timer's next check nor a poll comes.
+#[test]
+fn an_ended_session_ends_its_holds_at_once() {
+    let (clock, session) = (ManualClock::new(), Arc::new(SessionEnd(AtomicU64::new(u64::MAX))));
+    let store = Odd { has_sessions: true, session: Some(Arc::clone(&session)), ..Odd::default() };
+    let store = Arc::new(store);
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let held = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    session.0.store(clock.now().nanos(), Ordering::SeqCst);
+    let timer = store.attached.lock().clone().unwrap();
+    timer.bounds_ended();
+    comes_about("the loss", || engine.stats().lost_expired == 1);
+    drop(held);
+    drop(engine.shutdown());
+}
+
+/// Nobody could ask the client for it.
+#[test]
+fn an_expired_leaked_guard_leaves_no_hold() {
+    let clock = ManualClock::new();
+    let (engine, name) = (engine(&Arc::default(), &Clock::Manual(clock.clone())), name());
+    let lease = Lease::Fixed(Duration::from_secs(1));
+    let local = engine.registry.local(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), FOREVER);
+    engine.acquire(&AcquireCall { lease, ..call }).unwrap().unwrap();
+    clock.advance(Duration::from_secs(2));
+    let stats = engine.stats();
+    assert_eq!((stats.lost_expired, stats.holds_lost), (1, 0));
+    engine.shutdown().unwrap();
+}
+
+/// That grant took the client out of the wait queue.
+#[test]
+fn a_large_request_is_repeated_after_anothers_grant() {
+    let channel = Arc::new(Channel::new("a", true));
+    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::Manual(ManualClock::new())), name());
+    let local = engine.registry.local(Kind::Semaphore, &name);
+    let take = |units| {
+        let call = AcquireCall::new("acquire", Kind::Semaphore, (&name, &local), FOREVER);
+        engine.acquire(&AcquireCall { units, ..call }).map(|granted| granted.is_some())
+    };
+    let ((asks, is_asked), notified) = (bounded(1), Arc::clone(&channel));
+    let (busy, granted) = (|| Ok(Attempt::Busy { retry_after: None }), || Ok(Attempt::granted(None)));
+    let (takes, taken) = bounded(1);
+    thread::scope(|scope| {
+        store.attempting.lock().push_back(Box::new(busy));
+        let take = &take;
+        scope.spawn(move || takes.send(take(3)).unwrap());
+        comes_about("the large request's subscription", || channel.listeners() == 1);
+        store.attempting.lock().extend([
+            Box::new(move || {
+                notified.notify();
+                is_asked.recv().unwrap();
+                Ok(Attempt::InWaitQueue {
+                    retry_after: None,
+                    listens_for: ListensFor::OwnTurn,
+                    watches: false,
+                })
+            }) as Script<Attempt>,
+            Box::new(move || {
+                asks.send(()).unwrap();
+                busy()
+            }),
+            Box::new(granted),
+            Box::new(granted),
+        ]);
+        assert!(take(1).unwrap());
+        let taken = taken.recv_timeout(Duration::from_secs(10));
+        drop(engine.shutdown()); // wakes it, if it sleeps
+        assert!(taken.expect("it asks again").unwrap());
+    });
 }
