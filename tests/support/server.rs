@@ -616,9 +616,3 @@ pub(super) fn make_certificates(folder: &Path) {
         ]);
     }
 }
-
-pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = now();
-    let value = work();
-    (value, start.elapsed())
-}
