@@ -83,15 +83,14 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
 }
 
 fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("once");
-    let held = Holding::take(&client.get_fair_lock(&name));
-    assert!(!other.get_fair_lock(&name).try_lock().unwrap());
-    assert!(!other.get_fair_lock(&name).try_lock_for(ms(0)).unwrap());
+    let [lock, other] = store.two("once", |client, name| client.get_fair_lock(name));
+    let held = Holding::take(&lock);
+    assert!(!other.try_lock().unwrap());
+    assert!(!other.try_lock_for(ms(0)).unwrap());
     let is_over = AcquireOptions::new().deadline(now());
-    assert!(other.get_fair_lock(&name).acquire_with(&is_over).unwrap().is_none());
+    assert!(other.acquire_with(&is_over).unwrap().is_none());
     held.release();
-    assert!(elsewhere(|| client.get_fair_lock(&name).try_acquire().unwrap().is_some()));
+    assert!(elsewhere(|| lock.try_acquire().unwrap().is_some()));
 }
 
 fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {

@@ -73,12 +73,11 @@ fn waits_at_a_latch_end_as_asked(store: &Store) {
 
 /// Redisson does not wake the waiters.
 fn a_latch_that_is_deleted_opens(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("latch");
-    client.get_count_down_latch(&name).try_set_count(5).unwrap();
-    let waiter = Waiter::on(other.get_count_down_latch(&name), move |latch| latch.wait().unwrap());
+    let [lock, other] = store.two("latch", |client, name| client.get_count_down_latch(name));
+    lock.try_set_count(5).unwrap();
+    let waiter = Waiter::on(other.clone(), move |latch| latch.wait().unwrap());
     let deleted = now();
-    assert!(client.get_count_down_latch(&name).delete().unwrap());
+    assert!(lock.delete().unwrap());
     let (_, returned) = waiter.returns_within(SLACK * 4);
     assert!(returned.duration_since(deleted) < ms(50) + slack_since(deleted));
 }

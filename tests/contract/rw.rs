@@ -67,33 +67,31 @@ fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
 }
 
 fn readers_read_together_and_keep_writers_out(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("rw");
-    let first = client.get_read_write_lock(&name).read().acquire().unwrap();
-    let second = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
-    let third = other.get_read_write_lock(&name).read().try_acquire().unwrap().unwrap();
-    for lock in [client.get_read_write_lock(&name), other.get_read_write_lock(&name)] {
+    let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
+    let first = mine.read().acquire().unwrap();
+    let second = elsewhere(|| mine.read().acquire_owned().unwrap());
+    let third = other.read().try_acquire().unwrap().unwrap();
+    for lock in [mine.clone(), other.clone()] {
         elsewhere(|| assert!(!lock.write().try_lock().unwrap()));
     }
     first.unlock().unwrap();
     second.unlock().unwrap();
-    elsewhere(|| assert!(!client.get_read_write_lock(&name).write().try_lock().unwrap()));
+    elsewhere(|| assert!(!mine.write().try_lock().unwrap()));
     third.unlock().unwrap();
-    assert!(client.get_read_write_lock(&name).write().try_acquire().unwrap().is_some());
+    assert!(mine.write().try_acquire().unwrap().is_some());
 }
 
 fn a_writer_keeps_everybody_else_out(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("rw");
-    let writing = client.get_read_write_lock(&name).write().acquire().unwrap();
-    for lock in [client.get_read_write_lock(&name), other.get_read_write_lock(&name)] {
+    let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
+    let writing = mine.write().acquire().unwrap();
+    for lock in [mine.clone(), other.clone()] {
         elsewhere(|| {
             assert!(!lock.read().try_lock().unwrap());
             assert!(!lock.write().try_lock().unwrap());
         });
     }
     writing.unlock().unwrap();
-    assert!(other.get_read_write_lock(&name).read().try_acquire().unwrap().is_some());
+    assert!(other.read().try_acquire().unwrap().is_some());
 }
 
 fn both_halves_are_reentrant(store: &Store) {
@@ -134,12 +132,10 @@ fn a_writer_may_read_and_go_on_reading(store: &Store) {
 }
 
 fn a_downgrade_lets_waiting_readers_in(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("rw");
-    let lock = client.get_read_write_lock(&name);
+    let [lock, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
-    let waiter = Waiter::on(other.get_read_write_lock(&name), move |foreign| foreign.read().lock().unwrap());
+    let waiter = Waiter::on(other.clone(), move |foreign| foreign.read().lock().unwrap());
     waiter.settle();
     let freed = now();
     writing.unlock().unwrap();
@@ -282,11 +278,9 @@ fn each_half_shows_its_own_holds(store: &Store) {
 }
 
 fn the_last_reader_wakes_the_writer(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("rw");
-    let lock = client.get_read_write_lock(&name);
+    let [lock, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
-    let waiter = Waiter::on(other.get_read_write_lock(&name), move |foreign| foreign.write().lock().unwrap());
+    let waiter = Waiter::on(other.clone(), move |foreign| foreign.write().lock().unwrap());
     let [first, last] = readers;
     first.unlock().unwrap();
     throughout(ms(30), || !waiter.is_over());
@@ -322,19 +316,18 @@ fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>;
 }
 
 fn a_reader_that_ends_early_does_not_end_the_others(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("rw");
-    let staying = client.get_read_write_lock(&name).read().acquire().unwrap();
+    let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
+    let staying = mine.read().acquire().unwrap();
     for _ in 0..3 {
-        let foreign = other.get_read_write_lock(&name);
+        let foreign = other.clone();
         foreign.read().lock_with_lease(ms(60_000)).unwrap();
         foreign.read().lock().unwrap();
         foreign.read().unlock().unwrap();
         foreign.read().unlock().unwrap();
     }
     staying.check().unwrap();
-    assert!(client.get_read_write_lock(&name).read().is_held_by_current_thread().unwrap());
-    elsewhere(|| assert!(!other.get_read_write_lock(&name).write().try_lock().unwrap()));
+    assert!(mine.read().is_held_by_current_thread().unwrap());
+    elsewhere(|| assert!(!other.write().try_lock().unwrap()));
     assert_eq!(staying.state(), HoldState::Held);
 }
 
@@ -370,9 +363,7 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
 
 /// Each level has its own marker, which only that level's release removes.
 fn an_inner_readers_release_keeps_the_outer_time(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("inner");
-    let lock = client.get_read_write_lock(&name);
+    let [lock, other] = store.two("inner", |client, name| client.get_read_write_lock(name));
     let taken = now();
     let short = ms(1_500);
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
@@ -381,20 +372,18 @@ fn an_inner_readers_release_keeps_the_outer_time(store: &Store) {
     inner.unlock().unwrap();
     middle.unlock().unwrap();
     // Each reader that comes or goes sets the lock's time to the longest of the others.
-    other.get_read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
+    other.read().acquire().unwrap().unlock().unwrap();
     comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();
-    elsewhere(|| assert!(!other.get_read_write_lock(&name).write().try_lock().unwrap(), "it reads"));
-    other.get_read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
-    elsewhere(|| assert!(!other.get_read_write_lock(&name).write().try_lock().unwrap(), "it reads on"));
+    elsewhere(|| assert!(!other.write().try_lock().unwrap(), "it reads"));
+    other.read().acquire().unwrap().unlock().unwrap();
+    elsewhere(|| assert!(!other.write().try_lock().unwrap(), "it reads on"));
     outer.unlock().unwrap();
-    assert!(other.get_read_write_lock(&name).write().try_acquire().unwrap().is_some());
+    assert!(other.write().try_acquire().unwrap().is_some());
 }
 
 fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("down");
-    let lock = client.get_read_write_lock(&name);
+    let [lock, other] = store.two("down", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
     // The reader's time ends after the writing, or ended before.
     for is_over in [false, true] {
@@ -406,7 +395,7 @@ fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
         }
         let freed = now();
         writing.unlock().unwrap();
-        let writer = write(&other.get_read_write_lock(&name));
+        let writer = write(&other);
         let (_, returned) = writer.returns_within(LONG);
         let (since, lasts) = if is_over { (freed, ms(0)) } else { (read, store.freed_within(lease)) };
         let waited = returned.duration_since(since);
@@ -416,9 +405,7 @@ fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
 }
 
 fn an_expired_write_excludes_no_reader(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("beside");
-    let (lock, foreign) = (client.get_read_write_lock(&name), other.get_read_write_lock(&name));
+    let [lock, foreign] = store.two("beside", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
     let taken = now();
     let writing = lock.write().acquire_with(&leased(lease)).unwrap().unwrap();
@@ -440,9 +427,7 @@ fn an_expired_write_excludes_no_reader(store: &Store) {
 }
 
 fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
-    let (client, operator) = (store.client(), store.client());
-    let name = fresh("rw");
-    let (lock, foreign) = (client.get_read_write_lock(&name), operator.get_read_write_lock(&name));
+    let [lock, foreign] = store.two("rw", |client, name| client.get_read_write_lock(name));
     lock.read().lock().unwrap();
     assert!(!foreign.write().force_unlock().unwrap());
     assert!(foreign.read().force_unlock().unwrap());

@@ -6,6 +6,7 @@ use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
+use crate::engine::hold::QueuePlace;
 use crate::engine::waiter::Sleeper;
 use crate::observe::Observer;
 use crate::observe::event::Event;
@@ -273,26 +274,29 @@ fn a_shutdown_inside_a_call_is_refused() {
     engine.shutdown().unwrap();
 }
 
+/// A place in the local queue of a lock, as of this thread's sleep.
+fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
+    let place = engine.registry.local(Kind::Mutex, name).join(false);
+    let (thread, since) = (ThreadMarker::current(), engine.clock.now());
+    let (number, kind) = (thread.number(), Kind::Mutex);
+    place.note_sleeper(Sleeper { number, thread, since, kind, takes_again: false, writers_first: false });
+    place
+}
+
 /// The release of a dropped guard may take longer than the next wait of its thread. Nobody waits for that
-/// thread.
+/// thread. And a hold is entered before its waiter leaves the queue.
 #[test]
-fn a_waiter_during_its_own_release_blocks_nobody() {
+fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
     let store = Arc::new(Odd::default());
     let engine = engine(&store, &Clock::System);
     let held = acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     let awaited = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
-    let place = engine.registry.local(Kind::Mutex, &awaited).join(false);
-    let (thread, since) = (ThreadMarker::current(), engine.clock.now());
-    let number = thread.number();
-    place.note_sleeper(Sleeper {
-        number,
-        thread,
-        since,
-        kind: Kind::Mutex,
-        takes_again: false,
-        writers_first: false,
-    });
+    let place = asleep(&engine, &awaited);
     let stuck = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
+    assert_eq!(stuck(), 1);
+    let granted = acquire(&engine, &awaited, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    assert_eq!(stuck(), 0, "it has what it waited for");
+    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     assert_eq!(stuck(), 1);
     assert!(held.hold.begin_release());
     assert_eq!(stuck(), 0);
