@@ -66,7 +66,7 @@ fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
     lock.unlock().unwrap();
 }
 
-fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
+pub(crate) fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
     let interrupt = Interrupt::new();
     let options = AcquireOptions::new().deadline(now() + ms(10));
     vec![

@@ -80,8 +80,7 @@ fn only_threads_with_holds_cost_deadlock_searches() {
 #[test]
 fn a_published_wait_ends_without_waiting_for_the_entry() {
     scenario(|world| {
-        // A third of the lease, after which the entry is written anyway, is longer than the test waits.
-        let builder = world.builder().lease(4 * LONG).command_timeout(2 * LONG);
+        let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
         let (client, other) = (builder.build().unwrap(), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
         let interrupt = Interrupt::new();

@@ -109,27 +109,6 @@ fn values_returned_to_callers_are_plain() {
 }
 
 #[test]
-fn locks_and_observers_are_objects() {
-    let client = LockClient::in_memory();
-    let locks: Vec<Box<dyn Lock + Send + Sync>> = vec![
-        Box::new(client.get_lock("a")),
-        Box::new(client.get_fenced_lock("b")),
-        Box::new(client.get_token_lock("c")),
-        Box::new(client.get_multi_lock([client.get_lock("d"), client.get_lock("e")])),
-    ];
-    for lock in &locks {
-        let lock: &dyn Lock = lock.as_ref();
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-    }
-    struct Nothing;
-    impl Observer for Nothing {
-        fn event(&self, _: &Event<'_>) {}
-    }
-    let _observers: [Box<dyn Observer>; 1] = [Box::new(Nothing)];
-}
-
-#[test]
 fn a_closure_observes() {
     let (sender, seen) = unbounded();
     let builder = LockClient::builder().observer(move |event: &Event<'_>| {

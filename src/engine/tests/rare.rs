@@ -8,6 +8,7 @@ use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
 use crate::engine::hold::QueuePlace;
 use crate::engine::waiter::Sleeper;
+use crate::interrupt::Interrupt;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::park::take_time;
@@ -434,4 +435,65 @@ fn a_large_request_is_repeated_after_anothers_grant() {
         drop(engine.shutdown()); // wakes it, if it sleeps
         assert!(taken.expect("it asks again").unwrap());
     });
+}
+
+/// A call for the plain lock by this thread.
+fn waits(engine: &Engine, name: &Arc<LockName>, interrupt: &Interrupt) -> Result<Option<Granted>> {
+    let local = engine.registry.local(Kind::Mutex, name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
+    engine.acquire(&AcquireCall { interrupt: Some(interrupt), by_thread: true, ..call })
+}
+
+/// This store hands nothing on: the lock is released, and that request takes its time.
+#[test]
+fn a_waiter_that_is_not_handed_the_lock_may_leave() {
+    let store = Arc::new(Odd::default());
+    let (engine, name, interrupt) = (engine(&store, &Clock::System), name(), Interrupt::new());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let ((releases, is_released), (go_on, may_end), (tells, told)) = (bounded(1), bounded(1), bounded(1));
+    store.releasing.lock().push_back(Box::new(move || {
+        releases.send(()).unwrap();
+        may_end.recv().unwrap();
+        Ok(Release::Freed { others: Others::Nobody })
+    }));
+    thread::scope(|scope| {
+        scope.spawn(|| tells.send(waits(&engine, &name, &interrupt).map(drop)).unwrap());
+        comes_about("the other thread's sleep", || sleeps(&engine, &name));
+        scope.spawn(|| engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap());
+        is_released.recv().unwrap();
+        interrupt.interrupt();
+        let ended = told.recv_timeout(Duration::from_secs(10));
+        go_on.send(()).unwrap();
+        assert!(ended.expect("it leaves").unwrap_err().is_interrupted());
+    });
+    engine.shutdown().unwrap();
+}
+
+/// The client's entry is to be written without it.
+#[test]
+fn the_end_of_a_published_wait_is_noted() {
+    let store = Arc::new(Odd::default());
+    let (engine, name, interrupt) = (engine(&store, &Clock::System), name(), Interrupt::new());
+    let lease = Duration::from_secs(30);
+    let claim = engine.claim(&engine.store.capabilities(), (Kind::Mutex, &name), 7, lease);
+    engine.stand_still(true);
+    store.attempting.lock().push_back(Box::new(|| Ok(Attempt::granted(None))));
+    *store.holder.lock() = Some(claim.owner);
+    let own = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    let due = || engine.published_waits.due.load(Ordering::SeqCst);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let held = acquire(&engine, &own, FOREVER, Lease::Renewed).unwrap();
+            waits(&engine, &name, &interrupt).map(drop).unwrap_err();
+            drop(held);
+        });
+        let publishes = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]);
+        comes_about("the wait", || publishes().waits.len() == 1);
+        assert_ne!(due(), 0);
+        interrupt.interrupt();
+        waiter.join().unwrap();
+    });
+    assert_eq!(due(), 0);
+    engine.stand_still(false);
+    drop(engine.shutdown());
 }

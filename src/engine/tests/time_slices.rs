@@ -150,6 +150,7 @@ fn a_hold_lost_while_cached_is_not_used_again() {
     let turn = InSlice::begin();
     turn.drop_guard();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
+    assert!(turn.engine.registry.holds().is_empty(), "no thread will end it");
     *turn.store.holder.lock() = None;
     let attempts = turn.attempts();
     let again = turn.lock(Lease::Renewed);
