@@ -1,4 +1,4 @@
-//! The public types' shapes: what may be sent, which traits are object-safe, and how large an error is. The
+//! The public types' shapes: what may be sent, and how large an error is. The
 //! compiler answers both ways here; a `compile_fail` example shows that a [`Guard`] cannot leave its thread.
 
 use std::error::Error as StdError;
@@ -11,9 +11,9 @@ use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
     Event, ExpirableSemaphore, FencedLock, FencingToken, Guard, HoldState, Holder, Inspection, Interrupt,
-    Leader, Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock,
-    NotHeld, ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock,
-    RedlockNode, Result, Ring, RingNode, Semaphore,
+    Leader, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
+    ObjectKind, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock, RedlockNode, Result,
+    Ring, RingNode, Semaphore,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
