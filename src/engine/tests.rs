@@ -291,6 +291,19 @@ fn engine(store: &Arc<Odd>, clock: &Clock) -> Engine {
     Engine::start(Options::default(), clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
 }
 
+/// A client of this store by a clock that stands still.
+fn standing(store: Odd) -> (Arc<Odd>, ManualClock, Engine, Arc<LockName>) {
+    let (store, clock) = (Arc::new(store), ManualClock::new());
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    (store, clock, engine, name())
+}
+
+fn running(store: Odd) -> (Arc<Odd>, Engine, Arc<LockName>) {
+    let store = Arc::new(store);
+    let engine = engine(&store, &Clock::System);
+    (store, engine, name())
+}
+
 fn name() -> Arc<LockName> {
     Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap())
 }
@@ -543,8 +556,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
 #[test]
 fn a_failed_try_costs_waiters_no_retry_time() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
-    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     thread::scope(|scope| {
         let wait = || acquire(&engine, &name, FOREVER, Lease::Renewed).map(|entered| entered.is_some());
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
@@ -588,8 +600,7 @@ fn a_queue_place_is_always_left() {
 #[test]
 fn a_grant_during_a_shutdown_is_released() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
-    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     thread::scope(|scope| {
         let attempt =
             || acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(|entered| entered.is_some());

@@ -12,9 +12,8 @@ pub(super) fn in_doubt<T>() -> Answer<T> {
 
 #[test]
 fn an_expired_lock_is_not_reported_as_released() {
-    let (lease, clock) = (Duration::from_secs(10), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let lease = Duration::from_secs(10);
+    let (store, clock, engine, name) = standing(Odd::default());
     for takes in [Duration::ZERO, lease] {
         let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
         let (told, later) = (bounded(1), clock.clone());
@@ -45,9 +44,7 @@ fn an_expired_lock_is_not_reported_as_released() {
 
 #[test]
 fn a_doubtful_request_is_cleaned_up_until_harmless() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     store.attempting.lock().push_back(Box::new(in_doubt));
     let number = ThreadMarker::current().number();
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
@@ -68,9 +65,8 @@ fn a_doubtful_request_is_cleaned_up_until_harmless() {
 
 #[test]
 fn a_grant_read_too_late_is_no_hold() {
-    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let lease = Duration::from_secs(1);
+    let (store, clock, engine, name) = standing(Odd::default());
     let number = ThreadMarker::current().number();
     let late = Some(Owner::new(engine.id, number));
     let (holder, later) = (Arc::clone(&store), clock.clone());
@@ -170,8 +166,7 @@ fn a_lease_below_the_answer_time_is_an_error() {
 
 #[test]
 fn an_interrupt_ends_a_repeated_reentry() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let outer = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     store.failing.store(usize::MAX, Ordering::SeqCst);
     let interrupt = Interrupt::new();
@@ -195,9 +190,8 @@ fn an_interrupt_ends_a_repeated_reentry() {
 
 #[test]
 fn a_waiter_polls_behind_a_silently_lost_hold() {
-    let (hour, clock) = (Duration::from_secs(3600), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let hour = Duration::from_secs(3600);
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
     thread::scope(|scope| {
         let wait = || {
@@ -252,8 +246,7 @@ fn a_refused_hand_off_becomes_a_plain_release() {
 
 #[test]
 fn a_shutdown_ends_a_repeated_reentry() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     store.failing.store(usize::MAX, Ordering::SeqCst);
     let attempts = store.attempts.load(Ordering::SeqCst);
@@ -271,9 +264,8 @@ fn a_shutdown_ends_a_repeated_reentry() {
 
 #[test]
 fn max_hold_counts_from_the_request() {
-    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let second = Duration::from_secs(1);
+    let (store, clock, engine, name) = standing(Odd::default());
     let later = clock.clone();
     store.attempting.lock().push_back(Box::new(move || {
         later.advance(second * 3);
@@ -291,8 +283,7 @@ fn max_hold_counts_from_the_request() {
 #[test]
 fn a_release_between_an_attempt_and_the_listening_is_noticed() {
     let channel = Arc::new(Channel::new("a", true));
-    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
     store.attempting.lock().push_back(Box::new(move || {
         channel.notify();
         Ok(Attempt::Busy { retry_after: None })
@@ -305,9 +296,7 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
 
 #[test]
 fn a_client_that_has_just_released_stands_back_for_others() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     *store.holder.lock() = None;
     store.releasing.lock().push_back(Box::new(|| Ok(Release::Freed { others: Others::Listen(2) })));
@@ -328,9 +317,7 @@ fn a_client_that_has_just_released_stands_back_for_others() {
 
 #[test]
 fn local_hand_offs_are_limited() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (_store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
     let mut times = 0;
@@ -361,9 +348,8 @@ fn local_hand_offs_are_limited() {
 
 #[test]
 fn an_explicit_lease_ends_on_time() {
-    let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let lease = Duration::from_secs(9);
+    let (_store, clock, engine, name) = standing(Odd::default());
     let local = engine.registry.local(Kind::Mutex, &name);
     let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), WaitLimit::Once);
     let granted = engine.acquire(&AcquireCall { lease: Lease::Fixed(lease), ..call });
@@ -395,9 +381,7 @@ fn a_renewal_that_hangs_leaves_time_for_another() {
 
 #[test]
 fn a_renewal_during_a_release_reports_no_loss() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let (hold, there) = (Arc::clone(&mine.hold), Arc::clone(&store));
     store.renewing.lock().push_back(Box::new(move || {
@@ -414,9 +398,7 @@ fn a_renewal_during_a_release_reports_no_loss() {
 
 #[test]
 fn a_majority_hears_of_holds_ended_during_renewals() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd { is_several: true, ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd { is_several: true, ..Odd::default() });
     let engine = Arc::new(engine);
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     clock.advance(engine.options.lease / 2);
@@ -434,8 +416,7 @@ fn a_majority_hears_of_holds_ended_during_renewals() {
 
 #[test]
 fn a_dropped_release_that_finds_nothing_is_a_loss() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let lost = mine.hold.loss_channel();
     *store.holder.lock() = None;
@@ -533,9 +514,7 @@ fn a_groups_lease_counts_from_the_request() {
 #[test]
 fn an_overdue_wait_still_asks_once() {
     let channel = Arc::new(Channel::new("a", true));
-    let store = Arc::new(Odd { channel: Some(channel), ..Odd::default() });
-    let clock = ManualClock::new();
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd { channel: Some(channel), ..Odd::default() });
     let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
@@ -559,9 +538,7 @@ fn an_overdue_wait_still_asks_once() {
 /// Its patience is for one outage, and not for two an hour apart.
 #[test]
 fn each_outage_has_the_whole_retry_time() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let patience = engine.options.retry_timeout;
     let fails = || -> Script<Attempt> { Box::new(|| Err(Failure::Refused(refusal()))) };
     let (answers, later) = (|| Ok(Attempt::Busy { retry_after: None }), clock.clone());
@@ -594,9 +571,7 @@ fn each_outage_has_the_whole_retry_time() {
 /// It has waited for nothing, and what it was answered says nothing of the patience of those who do.
 #[test]
 fn a_try_spends_no_retry_time_of_waiters() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let local = engine.registry.local(Kind::Mutex, &name);
     let place = local.join(false); // as one that waits
     store.failing.store(1, Ordering::SeqCst);
@@ -610,8 +585,7 @@ fn a_try_spends_no_retry_time_of_waiters() {
 /// The second request may come to the store when the thread has the next hold.
 #[test]
 fn a_repeated_request_spends_the_holds_number() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let number = || ThreadMarker::current().number();
     let before = number();
     let held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -634,8 +608,7 @@ fn a_repeated_request_spends_the_holds_number() {
 /// A store knows such a request again for some minutes only.
 #[test]
 fn a_doubtful_endless_release_goes_to_the_watchdog() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let held = acquire_as(Kind::Semaphore, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.stand_still(true);
     store.releasing.lock().push_back(Box::new(in_doubt));
@@ -699,9 +672,7 @@ fn a_failed_renewal_puts_a_hold_at_risk() {
 /// A message may be lost, and nobody else knows of the loss.
 #[test]
 fn a_renewals_loss_wakes_local_waiters() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let place = mine.hold.local().join(false);
     *store.holder.lock() = None;
@@ -781,8 +752,7 @@ fn a_number_given_up_before_many_others_counts_no_more() {
 /// The answer to the first comes after the second has asked.
 #[test]
 fn threads_ask_for_permits_side_by_side() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let (tell, told) = bounded(1);
     store.attempting.lock().extend([
         Box::new(move || {

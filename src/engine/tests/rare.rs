@@ -16,9 +16,8 @@ use crate::seam::{Failure, ListensFor};
 
 #[test]
 fn a_writer_with_a_retired_number_may_not_read() {
-    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let second = Duration::from_secs(1);
+    let (store, clock, engine, name) = standing(Odd::default());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     // As after a request about another lock that got no answer.
     ThreadMarker::current().retire(writing.hold.owner().number());
@@ -71,9 +70,7 @@ fn a_client_stands_back_once() {
 /// The timer, which would notice the end first, stands still.
 #[test]
 fn a_late_renewal_revives_nothing_and_is_undone() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let lease = engine.options.lease;
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let clocked = engine.clock.clone();
@@ -117,8 +114,7 @@ fn while_another_waits(
 
 #[test]
 fn a_panicking_next_owner_frees_the_lock() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     store.handing.lock().push_back(Box::new(|| std::panic::resume_unwind(Box::new("as a test has it"))));
     let waited = while_another_waits(&engine, &name, || engine.drop_level(&mine.hold, mine.level));
@@ -130,8 +126,8 @@ fn a_panicking_next_owner_frees_the_lock() {
 
 #[test]
 fn a_lock_lost_before_a_hand_off_is_reported() {
-    let store = Arc::new(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) =
+        running(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let lost = mine.hold.loss_channel();
     *store.holder.lock() = None;
@@ -192,9 +188,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
 
 #[test]
 fn an_overdue_shutdown_does_not_ask_again() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let _held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let timeout = engine.options.command_timeout;
     // As a connect that gets no answer.
@@ -231,9 +225,7 @@ fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
 
 #[test]
 fn a_second_shutdown_repeats_failed_releases() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
+    let (store, _clock, engine, name) = standing(Odd::default());
     acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let denied = || Err(Failure::Refused(Error::new(ErrorKind::NoPermission, "request", "not you")));
     store.releasing.lock().push_back(Box::new(denied));
