@@ -287,8 +287,12 @@ impl Inspect for Odd {
 }
 
 fn engine(store: &Arc<Odd>, clock: &Clock) -> Engine {
+    engine_with(Options::default(), store, clock)
+}
+
+fn engine_with(options: Options, store: &Arc<Odd>, clock: &Clock) -> Engine {
     let store: Arc<dyn Store> = Arc::clone(store) as _;
-    Engine::start(Options::default(), clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
+    Engine::start(options, clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
 }
 
 /// A client of this store by a clock that stands still.
@@ -459,9 +463,7 @@ fn an_unanswered_change_is_repeated_within_the_stores_memory() {
     let store = Arc::new(Odd::default());
     let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
     let timeout = options.command_timeout;
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let engine =
-        Engine::start(options, Clock::Manual(clock.clone()), seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     let begun = engine.clock.now();
     let claim =
         engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name()), 7, Duration::from_secs(30));
@@ -622,8 +624,7 @@ fn a_blocked_shutdown_fails_in_time() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let engine = Engine::start(options, Clock::System, seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::System);
     let name = name();
     thread::scope(|scope| {
         let attempt =

@@ -91,10 +91,8 @@ fn a_grant_near_its_end_is_renewed_first() {
     let lease = Duration::from_secs(8);
     for (took, renewals, deaf) in [(5, 0, 0), (7, 1, 0), (7, 1, 1)] {
         let (clock, store) = (ManualClock::new(), Arc::new(Odd::default()));
-        let seam: Arc<dyn Store> = Arc::clone(&store) as _;
         let options = Options { lease, ..Options::default() };
-        let clocked = Clock::Manual(clock.clone());
-        let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+        let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
         let number = ThreadMarker::current().number();
         let (owner, begun) = (Owner::new(engine.id, number), engine.clock.now());
         let (holder, later) = (Arc::clone(&store), clock.clone());
@@ -133,8 +131,7 @@ fn a_lease_below_the_answer_time_is_an_error() {
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
     let options = Options { retry_timeout: ms(300), ..Options::default() };
-    let seen: Arc<dyn Store> = Arc::clone(&store) as _;
-    let engine = Engine::start(options, Clock::System, seen, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::System);
     let name = name();
     for limit in [WaitLimit::Deadline(engine.clock.after(ms(200))), FOREVER] {
         let before = store.attempts.load(Ordering::SeqCst);
@@ -368,9 +365,7 @@ fn a_renewal_that_hangs_leaves_time_for_another() {
     let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
     let store = Arc::new(Odd::default());
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let clocked = Clock::Manual(clock.clone());
-    let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     let until = mine.hold.until();
     clock.advance(lease / 2);
@@ -431,9 +426,7 @@ fn a_clean_up_ends_before_the_next_renewal() {
     let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
     let store = Arc::new(Odd::default());
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let clocked = Clock::Manual(clock.clone());
-    let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
     store.attempting.lock().push_back(Box::new(in_doubt));
@@ -688,9 +681,7 @@ fn clean_ups_of_a_missing_request_get_rarer() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let reporter = Arc::new(Reporter::new(None));
-    let engine = Engine::start(options, Clock::Manual(clock.clone()), seam, reporter).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     let minute = Duration::from_secs(60);
     store.attempting.lock().push_back(Box::new(in_doubt));
     acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(minute)).unwrap_err();

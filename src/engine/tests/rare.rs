@@ -146,10 +146,8 @@ fn a_lock_lost_before_a_hand_off_is_reported() {
 fn a_groups_unanswered_releases_cost_one_timeout() {
     let (patience, clock) = (Duration::from_secs(3_600), ManualClock::new());
     let store = Arc::new(Odd::default());
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
     let options = Options { retry_timeout: patience, ..Options::default() };
-    let reporter = Arc::new(Reporter::new(None));
-    let engine = Arc::new(Engine::start(options, Clock::Manual(clock.clone()), seam, reporter).unwrap());
+    let engine = Arc::new(engine_with(options, &store, &Clock::Manual(clock.clone())));
     let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
     let group = [name(), other].map(|name| {
         let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
