@@ -10,8 +10,7 @@ use leasehold::{AcquireOptions, Interrupt, LockClient, ObjectKind};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since, stalled_since,
-    throughout,
+    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, stalled_since, throughout,
 };
 
 contracts!(needs Fair:

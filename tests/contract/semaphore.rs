@@ -131,7 +131,7 @@ fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(1).unwrap());
     let freed = now();
     drop(permit);
-    waiter.is_woken_since(freed);
+    drop(waiter.is_woken_since(freed));
 }
 
 /// In Redisson, the waiter for three permits swallows the wake-up.
