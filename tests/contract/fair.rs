@@ -101,7 +101,7 @@ fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {
     comes_true_within(LONG, || client.inspect(&name).unwrap().waiting == 0);
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
-    waiter.is_woken_since(freed);
+    waiter.woken_since(freed);
 }
 
 fn a_waiter_that_is_interrupted_holds_nobody_up(store: &Store) {
@@ -117,7 +117,7 @@ fn a_waiter_that_is_interrupted_holds_nobody_up(store: &Store) {
     interrupt.interrupt();
     assert!(first.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
     let freed = held.release();
-    second.is_woken_since(freed);
+    second.woken_since(freed);
 }
 
 fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
@@ -133,7 +133,7 @@ fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
     assert!(first.returns_within(SLACK * 2).0.is_err());
     let freed = held.release();
     // The place was released: a dead waiter's lasts six seconds.
-    second.is_woken_since(freed);
+    second.woken_since(freed);
 }
 
 /// Redisson's test: eight threads in sequence, none of which releases the lock.

@@ -42,7 +42,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
     let opened = now();
     assert_eq!(latch.count_down().unwrap(), 0);
     for waiter in waiters {
-        waiter.is_woken_since(opened);
+        waiter.woken_since(opened);
     }
 }
 
@@ -77,7 +77,7 @@ fn a_latch_that_is_deleted_opens(store: &Store) {
     let waiter = Waiter::on(other.clone(), move |latch| latch.wait().unwrap());
     let deleted = now();
     assert!(lock.delete().unwrap());
-    waiter.is_woken_since(deleted);
+    waiter.woken_since(deleted);
 }
 
 fn a_latch_can_be_set_up_again_once_open(store: &Store) {

@@ -139,7 +139,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     waiter.settle();
     let freed = now();
     writing.unlock().unwrap();
-    waiter.is_woken_since(freed);
+    waiter.woken_since(freed);
     reading.unlock().unwrap();
 }
 
@@ -204,7 +204,7 @@ fn live_readers_do_not_renew_a_dead_one(store: &Store) {
     let freed = now();
     assert!(freed.duration_since(taken) > lease);
     reading.unlock().unwrap();
-    waiter.is_woken_since(freed);
+    waiter.woken_since(freed);
 }
 
 fn readers_and_writers_follow_each_others_leases(store: &Store) {
@@ -283,7 +283,7 @@ fn the_last_reader_wakes_the_writer(store: &Store) {
     throughout(ms(30), || !waiter.is_over());
     let freed = now();
     last.unlock().unwrap();
-    waiter.is_woken_since(freed);
+    waiter.woken_since(freed);
 }
 
 fn a_writer_wakes_all_readers(store: &Store) {
@@ -590,7 +590,7 @@ fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
         let gave_up = now();
         interrupt.interrupt();
         assert!(writer.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
-        reader.is_woken_since(gave_up);
+        reader.woken_since(gave_up);
         assert!(!writing.write().try_lock_for(ms(100)).unwrap());
         comes_true_within(SLACK * 4, || !is_refused(&late));
         reading.unlock().unwrap();

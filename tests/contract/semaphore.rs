@@ -131,7 +131,7 @@ fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(1).unwrap());
     let freed = now();
     drop(permit);
-    drop(waiter.is_woken_since(freed));
+    drop(waiter.woken_since(freed));
 }
 
 /// In Redisson, the waiter for three permits swallows the wake-up.
@@ -143,7 +143,7 @@ fn a_large_request_does_not_block_a_small_one(store: &Store) {
     let modest = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(1).unwrap());
     let freed = now();
     drop(permit);
-    let _permit = modest.is_woken_since(freed);
+    let _permit = modest.woken_since(freed);
     assert!(!greedy.is_over());
     lock.add_permits(3).unwrap();
     greedy.returns_within(SLACK * 4);
@@ -155,7 +155,7 @@ fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(2).unwrap().forget());
     let added = now();
     assert_eq!(lock.add_permits(2).unwrap(), 2);
-    waiter.is_woken_since(added);
+    waiter.woken_since(added);
 }
 
 fn waits_for_permits_end_as_asked(store: &Store) {
@@ -395,7 +395,7 @@ fn release_if_exists_makes_no_semaphore(store: &Store) {
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(3).unwrap().forget());
     let added = now();
     assert!(semaphore.release_if_exists(2).unwrap());
-    waiter.is_woken_since(added);
+    waiter.woken_since(added);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 }
 
@@ -487,7 +487,7 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     let waiter = Waiter::on(other.clone(), move |foreign| foreign.acquire().unwrap());
     let raised = now();
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
-    let third = waiter.is_woken_since(raised);
+    let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
     // Fewer than are out: no holder loses a permit.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);

@@ -256,7 +256,7 @@ impl<T: Send + 'static> Waiter<T> {
 
     /// The result; panics unless a message at `since` woke the thread, and no poll.
     #[track_caller]
-    pub fn is_woken_since(self, since: Instant) -> T {
+    pub fn woken_since(self, since: Instant) -> T {
         let (value, returned) = self.returns_within(LONG);
         let (took, most) = (returned.duration_since(since), ms(50) + slack_since(since));
         assert!(took < most, "the call returned after {took:?}, not within {most:?}");
