@@ -8,7 +8,7 @@ mod time_slices;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -81,7 +81,9 @@ struct Odd {
     ended_meanwhile: Mutex<Vec<Owner>>,
     keeps_no_names: bool,
     has_sessions: bool,
-    is_attached: AtomicBool,
+    /// The end of its session, which all holds have, if they have one.
+    session: Option<Arc<SessionEnd>>,
+    attached: Mutex<Option<ServiceWaker>>,
     /// Can keep locks until a recall; the answers to the next checks, and how many there were.
     caches: bool,
     checking: Scripted<CachedCheck>,
@@ -121,6 +123,16 @@ impl Pending for Handing {
     }
 }
 
+/// The end of a session, as `Moment::nanos`.
+#[derive(Debug)]
+struct SessionEnd(AtomicU64);
+
+impl Bound for SessionEnd {
+    fn until(&self) -> Moment {
+        Moment::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+}
+
 impl Majority for Odd {
     fn first_unspent_number(&self) -> u64 {
         0
@@ -140,12 +152,12 @@ impl Majority for Odd {
 }
 
 impl Sessions for Odd {
-    fn attach(&self, _: ServiceWaker) {
-        self.is_attached.store(true, Ordering::SeqCst);
+    fn attach(&self, timer: ServiceWaker) {
+        *self.attached.lock() = Some(timer);
     }
 
     fn bound(&self, _: &Claim) -> Option<Arc<dyn Bound>> {
-        None
+        Some(Arc::clone(self.session.as_ref()?) as _)
     }
 }
 
@@ -275,8 +287,25 @@ impl Inspect for Odd {
 }
 
 fn engine(store: &Arc<Odd>, clock: &Clock) -> Engine {
+    engine_with(Options::default(), store, clock)
+}
+
+fn engine_with(options: Options, store: &Arc<Odd>, clock: &Clock) -> Engine {
     let store: Arc<dyn Store> = Arc::clone(store) as _;
-    Engine::start(Options::default(), clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
+    Engine::start(options, clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
+}
+
+/// A client of this store by a clock that stands still.
+fn standing(store: Odd) -> (Arc<Odd>, ManualClock, Engine, Arc<LockName>) {
+    let (store, clock) = (Arc::new(store), ManualClock::new());
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    (store, clock, engine, name())
+}
+
+fn running(store: Odd) -> (Arc<Odd>, Engine, Arc<LockName>) {
+    let store = Arc::new(store);
+    let engine = engine(&store, &Clock::System);
+    (store, engine, name())
 }
 
 fn name() -> Arc<LockName> {
@@ -434,9 +463,7 @@ fn an_unanswered_change_is_repeated_within_the_stores_memory() {
     let store = Arc::new(Odd::default());
     let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
     let timeout = options.command_timeout;
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let engine =
-        Engine::start(options, Clock::Manual(clock.clone()), seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     let begun = engine.clock.now();
     let claim =
         engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name()), 7, Duration::from_secs(30));
@@ -531,8 +558,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
 #[test]
 fn a_failed_try_costs_waiters_no_retry_time() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
-    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     thread::scope(|scope| {
         let wait = || acquire(&engine, &name, FOREVER, Lease::Renewed).map(|entered| entered.is_some());
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
@@ -576,8 +602,7 @@ fn a_queue_place_is_always_left() {
 #[test]
 fn a_grant_during_a_shutdown_is_released() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
-    let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     thread::scope(|scope| {
         let attempt =
             || acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(|entered| entered.is_some());
@@ -599,8 +624,7 @@ fn a_blocked_shutdown_fails_in_time() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let engine = Engine::start(options, Clock::System, seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::System);
     let name = name();
     thread::scope(|scope| {
         let attempt =

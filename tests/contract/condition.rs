@@ -51,15 +51,13 @@ fn waiting<T: Send + 'static>(
 }
 
 fn a_wait_releases_and_reacquires_the_lock(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("cond");
-    let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
+    let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
+    let waiter = waiting(other.clone(), |lock, mut guard| {
         lock.condition("changed").wait(&mut guard).unwrap();
         assert!(lock.is_held_by_current_thread().unwrap());
         guard.check().unwrap();
         guard.unlock().unwrap();
     });
-    let lock = client.get_lock(&name);
     lock.lock().unwrap();
     let notified = now();
     assert!(lock.condition("changed").notify_one().unwrap());
@@ -71,9 +69,8 @@ fn a_wait_releases_and_reacquires_the_lock(store: &Store) {
 }
 
 fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("cond");
-    let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
+    let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
+    let waiter = waiting(other.clone(), |lock, mut guard| {
         (0..2).for_each(|_| lock.lock().unwrap());
         lock.condition("c").wait(&mut guard).unwrap();
         assert_eq!(lock.hold_count().unwrap(), 3);
@@ -81,7 +78,6 @@ fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
         guard.check().unwrap();
         guard.unlock().unwrap();
     });
-    let lock = client.get_lock(&name);
     assert!(lock.try_lock_for(LONG).unwrap(), "all three levels were given up");
     assert!(lock.condition("c").notify_one().unwrap());
     lock.unlock().unwrap();
@@ -261,10 +257,9 @@ fn a_wait_refuses_a_hold_shared_with_another_guard(store: &Store) {
 }
 
 fn wait_while_waits_until_the_condition_is_false(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("cond");
+    let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
     let (items, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let waiter = waiting(other.get_lock(&name), {
+    let waiter = waiting(other.clone(), {
         let (items, asked) = (Arc::clone(&items), Arc::clone(&asked));
         move |lock, mut guard| {
             let is_missing = |guard: &Guard| {
@@ -277,7 +272,6 @@ fn wait_while_waits_until_the_condition_is_false(store: &Store) {
             guard.unlock().unwrap();
         }
     });
-    let lock = client.get_lock(&name);
     let put = || {
         let guard = lock.acquire().unwrap();
         items.fetch_add(1, Ordering::SeqCst);

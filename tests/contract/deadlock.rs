@@ -57,6 +57,10 @@ impl Member {
         Member::looking_after(store, Duration::from_millis(200), false)
     }
 
+    fn quick_to_break(store: &Store) -> Member {
+        Member::looking_after(store, Duration::from_millis(200), true)
+    }
+
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
         let (observer, told) = deadlocks(now);
         let client = store.client_with(|options| {
@@ -84,12 +88,22 @@ fn wants(
     gate: &Arc<Barrier>,
     interrupt: &Interrupt,
 ) -> JoinHandle<Result<()>> {
+    holds_all(vec![first], second, gate, interrupt)
+}
+
+/// A thread that holds these locks when the gate opens, and then waits for another.
+fn holds_all(
+    locks: Vec<RedisLock>,
+    wanted: RedisLock,
+    gate: &Arc<Barrier>,
+    interrupt: &Interrupt,
+) -> JoinHandle<Result<()>> {
     let (gate, interrupt) = (Arc::clone(gate), interrupt.clone());
     crate::support::start(move || {
-        let held = first.acquire()?;
+        let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
         gate.wait();
-        let got = second.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
-        held.unlock()?;
+        let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
+        held.into_iter().try_for_each(|guard| guard.unlock())?;
         got
     })
 }
@@ -109,6 +123,13 @@ fn end(threads: impl IntoIterator<Item = JoinHandle<Result<()>>>, interrupt: &In
 fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
     let mut names: Vec<_> =
         deadlock.steps.iter().map(|step| (step.holds.clone(), step.waits_for.clone())).collect();
+    names.sort();
+    names
+}
+
+/// The names of a deadlock of two threads over these locks.
+fn names_of_two(a: &str, b: &str) -> Vec<(String, String)> {
+    let mut names = vec![(a.to_owned(), b.to_owned()), (b.to_owned(), a.to_owned())];
     names.sort();
     names
 }
@@ -137,8 +158,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
     let first = told.iter().map(|(_, at)| *at).min().unwrap();
     let took = first.duration_since(begun);
     assert!(took <= TOLD_WITHIN + slack_since(begun), "{} was told after {took:?}", kind.label);
-    let mut expected = vec![(a.clone(), b.clone()), (b, a)];
-    expected.sort();
+    let expected = names_of_two(&a, &b);
     for ((deadlock, _), member) in told.iter().zip(&members) {
         assert_eq!(names(deadlock), expected, "{deadlock}");
         assert!(deadlock.is_certain && deadlock.steps.len() == 2, "{deadlock}");
@@ -200,8 +220,7 @@ fn is_known_to_wait(member: &Member) -> bool {
 /// The multi-lock waits last, for the other thread's second lock, while it holds a third.
 fn a_broken_multi_lock_wait_keeps_earlier_holds(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
-    let quick = Duration::from_millis(200);
-    let (one, many) = (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
+    let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
     let (gate, interrupt) = (gate_of(2), Interrupt::new());
     let held = many.client.get_lock(&a).acquire().unwrap();
     let thread = wants(one.client.get_lock(&b), one.client.get_lock(&a), &gate, &interrupt);
@@ -221,9 +240,7 @@ fn a_conditions_reacquisition_is_not_broken(store: &Store) {
         return;
     }
     let (a, waited) = (fresh("a"), fresh("waited"));
-    let quick = Duration::from_millis(200);
-    let (again, other) =
-        (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
+    let (again, other) = (Member::quick_to_break(store), Member::quick_to_break(store));
     let (gives_up, interrupt) = (gate_of(2), Interrupt::new());
     let thread = {
         let (first, lock) = (again.client.get_lock(&a), again.client.get_lock(&waited));
@@ -254,8 +271,7 @@ fn a_conditions_reacquisition_is_not_broken(store: &Store) {
 
 fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
-    let quick = Duration::from_millis(200);
-    let (breaks, other) = (Member::looking_after(store, quick, true), Member::quick(store));
+    let (breaks, other) = (Member::quick_to_break(store), Member::quick(store));
     let interrupt = Interrupt::new();
     let gate = gate_of(2);
     let held = other.client.get_lock(&b).acquire().unwrap();
@@ -403,9 +419,7 @@ fn a_ring_through_a_read_hold_is_seen(store: &Store) {
     gate.wait();
     for member in [&reader, &writer] {
         let (deadlock, _) = member.next(true);
-        let mut expected = vec![(halves.clone(), lock.clone()), (lock.clone(), halves.clone())];
-        expected.sort();
-        assert_eq!(names(&deadlock), expected, "{deadlock}");
+        assert_eq!(names(&deadlock), names_of_two(&halves, &lock), "{deadlock}");
     }
     reads_too.unlock().unwrap();
     end(threads, &interrupt);
@@ -441,9 +455,7 @@ fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     gate.wait();
     for member in [&reads, &behind] {
         let (deadlock, _) = member.next(true);
-        let mut expected = vec![(halves.clone(), lock.clone()), (lock.clone(), halves.clone())];
-        expected.sort();
-        assert_eq!(names(&deadlock), expected, "{deadlock}");
+        assert_eq!(names(&deadlock), names_of_two(&halves, &lock), "{deadlock}");
     }
     end(threads, &interrupt);
 }
@@ -465,9 +477,7 @@ fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
     let begun = now();
     for member in &members {
         let (deadlock, at) = member.next(true);
-        let mut expected = vec![(fair.clone(), halves.clone()), (halves.clone(), fair.clone())];
-        expected.sort();
-        assert_eq!(names(&deadlock), expected, "{deadlock}");
+        assert_eq!(names(&deadlock), names_of_two(&fair, &halves), "{deadlock}");
         let mut kinds: Vec<&str> = deadlock.steps.iter().map(|step| &*step.kind).collect();
         kinds.sort_unstable();
         assert_eq!(kinds, ["fair", "write"], "{deadlock}");
@@ -481,8 +491,7 @@ fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
 /// one thread do not know of each other.
 fn owned_guards_make_only_possible_cycles(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
-    let breaking = || Member::looking_after(store, Duration::from_millis(200), true);
-    let (one, waits_by, other) = (breaking(), breaking(), breaking());
+    let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
     let (gate, interrupt) = (gate_of(5), Interrupt::new());
     let waiting = |held: Hold, wanted: RedisLock| {
         let (gate, interrupt) = (Arc::clone(&gate), interrupt.clone());
@@ -508,8 +517,7 @@ fn owned_guards_make_only_possible_cycles(store: &Store) {
     for member in [&one, &other] {
         let (deadlock, _) = member.next(true);
         assert!(!deadlock.is_certain, "{deadlock}");
-        let both = [(names[0].clone(), names[1].clone()), (names[1].clone(), names[0].clone())];
-        assert_eq!(self::names(&deadlock), both, "{deadlock}");
+        assert_eq!(self::names(&deadlock), names_of_two(&names[0], &names[1]), "{deadlock}");
         assert_eq!(member.client.stats().deadlocks, 0, "it may be none");
     }
     // Searched twice.
@@ -581,17 +589,6 @@ fn work_under_anothers_hold_extends_the_cycle(store: &Store) {
 
 const BROKEN_WITHIN: Duration = Duration::from_secs(8);
 
-fn holds_all(locks: Vec<RedisLock>, wanted: RedisLock, gate: &Arc<Barrier>) -> JoinHandle<Result<()>> {
-    let gate = Arc::clone(gate);
-    crate::support::start(move || {
-        let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
-        gate.wait();
-        let got = wanted.acquire().map(drop);
-        held.into_iter().try_for_each(|guard| guard.unlock())?;
-        got
-    })
-}
-
 /// A thread of `older`, which has all these locks, waits for the lock of `younger`, which then waits for the
 /// last of them: the younger wait ends.
 #[track_caller]
@@ -599,7 +596,7 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     let (other, gate) = (fresh("other"), gate_of(2));
     let held = younger.client.get_lock(&other).acquire().unwrap();
     let locks = own.iter().map(|name| older.client.get_lock(name)).collect();
-    let waits = holds_all(locks, older.client.get_lock(&other), &gate);
+    let waits = holds_all(locks, older.client.get_lock(&other), &gate, &Interrupt::new());
     gate.wait();
     let_pass(Duration::from_millis(1_500), "the other wait is the older by far, and has been looked at");
     let begun = now();
@@ -626,17 +623,8 @@ impl Crowd {
         const LOCKS: usize = 7;
         let (interrupt, gate) = (Interrupt::new(), gate_of(THREADS + 1));
         let start = |_| {
-            let locks: Vec<RedisLock> =
-                (0..LOCKS).map(|_| member.client.get_lock(long_name("own"))).collect();
-            let wanted = member.client.get_lock(busy);
-            let (gate, interrupt) = (Arc::clone(&gate), interrupt.clone());
-            crate::support::start(move || {
-                let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
-                gate.wait();
-                let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
-                held.into_iter().try_for_each(|guard| guard.unlock())?;
-                got
-            })
+            let locks = (0..LOCKS).map(|_| member.client.get_lock(long_name("own"))).collect();
+            holds_all(locks, member.client.get_lock(busy), &gate, &interrupt)
         };
         let threads = (0..THREADS).map(start).collect();
         gate.wait();
@@ -659,8 +647,7 @@ fn long_name(label: &str) -> String {
 
 /// The client's entry has no room for the deadlock's older wait, nor, later, for the younger.
 fn a_deadlock_beyond_a_full_entry_is_broken(store: &Store) {
-    let quick = Duration::from_millis(200);
-    let [one, many] = [(); 2].map(|()| Member::looking_after(store, quick, true));
+    let [one, many] = [(); 2].map(|()| Member::quick_to_break(store));
     let (busy, asks) = (fresh("busy"), store.client());
     let guard = asks.get_lock(&busy).acquire_owned().unwrap();
     let crowd = Crowd::of(&many, &busy, &asks);
@@ -687,7 +674,7 @@ fn a_deadlock_breaks_a_timed_wait_before_its_limit(store: &Store) {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     let (a, b, gate) = (fresh("a"), fresh("b"), gate_of(2));
     let held = one.client.get_lock(&b).acquire().unwrap();
-    let waits = holds_all(vec![other.client.get_lock(&a)], other.client.get_lock(&b), &gate);
+    let waits = wants(other.client.get_lock(&a), other.client.get_lock(&b), &gate, &Interrupt::new());
     gate.wait();
     assert!(eventually(LONG, || is_known_to_wait(&other)));
     assert!(one.client.get_lock(&a).try_acquire_for(Duration::from_millis(300)).unwrap().is_none());

@@ -127,6 +127,12 @@ impl Store {
         self.build(options).expect("a client can be made")
     }
 
+    /// What two clients have under one new name.
+    pub(crate) fn two<T>(&self, label: &str, make: impl Fn(&LockClient, &str) -> T) -> [T; 2] {
+        let name = fresh(label);
+        [(); 2].map(|()| make(&self.client(), &name))
+    }
+
     /// The time within which a hold with this lease ends in the store.
     pub(crate) fn freed_within(&self, lease: Duration) -> Duration {
         lease + self.late

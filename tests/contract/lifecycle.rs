@@ -6,6 +6,7 @@ use leasehold::crossbeam_channel::unbounded;
 use leasehold::{AcquireOptions, ErrorKind, HoldState, Interrupt, LossReason, RedisLock, Result};
 
 use super::harness::{Store, fresh};
+use super::input::every_call;
 use crate::support::{
     Holding, LONG, RENEWED, SLACK, Waiter, alone, comes_true_within, elsewhere, leased, ms, now, receive,
     slack_since, throughout,
@@ -110,24 +111,9 @@ fn after_shutdown_every_call_says_so(store: &Store) {
     let begun = now();
     let new = store.kinds.iter().map(|kind| (kind.make)(&clone, &name));
     for lock in std::iter::once(held).chain(new) {
-        for result in [
-            lock.lock(),
-            lock.lock_with_lease(ms(100)),
-            lock.lock_interruptibly(&Interrupt::new()),
-            lock.try_lock().map(drop),
-            lock.try_lock_for(ms(500)).map(drop),
-            lock.unlock(),
-            lock.force_unlock().map(drop),
-            lock.is_locked().map(drop),
-            lock.is_held_by_current_thread().map(drop),
-            lock.hold_count().map(drop),
-            lock.remaining_lease().map(drop),
-            lock.acquire().map(drop),
-            lock.try_acquire().map(drop),
-            lock.acquire_owned().map(drop),
-        ] {
+        for (action, result) in every_call(&lock) {
             let error = result.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
+            assert_eq!(error.kind(), ErrorKind::ShutDown, "{action}: {error}");
             assert!(!error.is_retryable());
         }
     }

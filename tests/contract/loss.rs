@@ -192,12 +192,10 @@ fn a_no_from_the_server_marks_the_hold_lost(store: &Store) {
 }
 
 fn a_hold_count_of_zero_marks_the_hold_lost(store: &Store) {
-    let (client, operator) = (store.client(), store.client());
-    let name = fresh("count");
-    let lock = client.get_lock(&name);
+    let [lock, operator] = store.two("count", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
-    assert!(operator.get_lock(&name).force_unlock().unwrap());
-    let held = Holding::take(&operator.get_lock(&name));
+    assert!(operator.force_unlock().unwrap());
+    let held = Holding::take(&operator);
     assert_eq!(lock.hold_count().unwrap(), 0);
     assert_eq!(guard.state(), HoldState::Lost);
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -239,11 +237,9 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
 }
 
 fn locking_after_a_loss_counts_from_one(store: &Store) {
-    let (client, operator) = (store.client(), store.client());
-    let name = fresh("recount");
-    let lock = client.get_lock(&name);
+    let [lock, operator] = store.two("recount", |client, name| client.get_lock(name));
     (0..3).for_each(|_| lock.lock().unwrap());
-    assert!(operator.get_lock(&name).force_unlock().unwrap());
+    assert!(operator.force_unlock().unwrap());
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
@@ -252,12 +248,10 @@ fn locking_after_a_loss_counts_from_one(store: &Store) {
 }
 
 fn a_reentry_notices_a_silent_takeover(store: &Store) {
-    let (client, stranger) = (store.client(), store.client());
-    let name = fresh("silent");
-    let lock = client.get_lock(&name);
+    let [lock, stranger] = store.two("silent", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
-    assert!(stranger.get_lock(&name).force_unlock().unwrap());
-    let held = Holding::take(&stranger.get_lock(&name));
+    assert!(stranger.force_unlock().unwrap());
+    let held = Holding::take(&stranger);
     // The thread believes that it holds the lock, and must not get it a second time.
     assert!(!lock.try_lock().unwrap());
     assert_eq!(guard.state(), HoldState::Lost);

@@ -3,9 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, MemoryStore, Ring};
-#[cfg(feature = "sqlite")]
-use leasehold::{LockClient, Result};
+use leasehold::{MemoryStore, Ring};
 #[cfg(feature = "sqlite")]
 use tempfile::TempDir;
 
@@ -13,7 +11,7 @@ use tempfile::TempDir;
 use super::harness::kinds_alike;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use super::harness::queueing_kinds;
-use super::harness::{EndSessions, Need, Open, Restart, Sessions, Store, usual_kinds};
+use super::harness::{EndSessions, Need, Restart, Sessions, Store, usual_kinds};
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
 use crate::support::etcd::Etcd;
@@ -28,6 +26,45 @@ use crate::support::server::{RedisServer, admin_of, given, matrix};
 #[cfg(feature = "zookeeper")]
 use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
 
+/// A store with all kinds and features, as Redis at this URL has them.
+fn store_at(url: String) -> Store {
+    Store {
+        kinds: usual_kinds(),
+        late: Duration::ZERO,
+        lacks: &[],
+        rows_say_who: false,
+        survives_restart: true,
+        sessions: Sessions::None,
+        restartable: || unreachable!("each store has its own"),
+        open: Box::new(move |options| options.url(&url).build()),
+    }
+}
+
+/// The same store whose server lives as long.
+fn lasting<S: Send + Sync + 'static>(server: S, store: Store) -> Store {
+    let open = store.open;
+    let open = move |options| {
+        let _kept = &server;
+        open(options)
+    };
+    Store { open: Box::new(open), ..store }
+}
+
+/// The store of a server, and the same after a kill and restart.
+fn restarting<S: Send + Sync + 'static>(
+    mut server: S,
+    restart: impl FnOnce(&mut S) + 'static,
+    store: impl Fn(&S) -> Store + 'static,
+) -> (Store, Restart) {
+    let before = store(&server);
+    let restart = move || {
+        restart(&mut server);
+        let after = store(&server);
+        lasting(server, after)
+    };
+    (before, Box::new(restart))
+}
+
 pub(crate) fn memory() -> Option<Store> {
     Some(memory_store())
 }
@@ -35,14 +72,11 @@ pub(crate) fn memory() -> Option<Store> {
 fn memory_store() -> Store {
     let store = MemoryStore::new();
     Store {
-        kinds: usual_kinds(),
-        late: Duration::ZERO,
         lacks: &[Need::Keeping],
-        rows_say_who: false,
         survives_restart: false,
-        sessions: Sessions::None,
         restartable: || (memory_store(), Box::new(memory_store)),
         open: Box::new(move |options| options.build_in_memory(&store)),
+        ..store_at(String::new())
     }
 }
 
@@ -53,7 +87,7 @@ pub(crate) fn redis() -> Option<Store> {
         crate::support::missing("no redis-server and no valkey-server");
         return None;
     };
-    Some(redis_with(Box::new(move |options| options.url(&url).build())))
+    Some(redis_at(url))
 }
 
 pub(crate) fn sentinel() -> Option<Store> {
@@ -62,35 +96,22 @@ pub(crate) fn sentinel() -> Option<Store> {
     if set.is_none() {
         crate::support::missing("no redis-server and no valkey-server");
     }
-    let url = set?.url();
-    Some(sentinel_with(&url))
+    Some(sentinel_at(set?.url()))
 }
 
-fn sentinel_with(url: &str) -> Store {
-    let url = url.to_owned();
+fn sentinel_at(url: String) -> Store {
     Store {
-        kinds: usual_kinds(),
-        lacks: &[],
-        rows_say_who: false,
-        survives_restart: true,
-        sessions: Sessions::None,
-        late: Duration::ZERO,
         restartable: || {
             // The master is killed, and a replica with the same data takes its place.
-            let mut set = SentinelSet::start(&matrix()[0]);
-            let before = sentinel_with(&set.url());
-            let restart = move || {
+            let switch = |set: &mut SentinelSet| {
                 let old = set.master();
                 set.await_replicas();
                 set.servers[old].kill();
                 set.await_switch(old);
-                // The Sentinels and servers live as long as the store.
-                let open = move |options: ClientBuilder| set.url_of(options).build();
-                Store { open: Box::new(open), ..sentinel_with("") }
             };
-            (before, Box::new(restart))
+            restarting(SentinelSet::start(&matrix()[0]), switch, |set| sentinel_at(set.url()))
         },
-        open: Box::new(move |options| options.url(&url).build()),
+        ..store_at(url)
     }
 }
 
@@ -104,35 +125,32 @@ pub(crate) fn redlock() -> Option<Store> {
         crate::support::missing("no redis-server and no valkey-server");
         return None;
     }
-    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
-    Some(redlock_on(Box::new(move || urls.clone())))
+    Some(redlock_on(servers))
 }
 
-fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
+fn redlock_on(servers: &[RedisServer]) -> Store {
+    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
+    let mut kinds = usual_kinds();
+    // Only one server can have an order of arrival, and count readers.
+    kinds.retain(|kind| !["fair_lock", "write_lock"].contains(&kind.label));
     Store {
-        // Only one server can have an order of arrival, and count readers.
-        kinds: usual_kinds()
-            .into_iter()
-            .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
-            .collect(),
+        kinds,
         lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping, Need::Hearing],
-        rows_say_who: false,
-        late: Duration::ZERO,
-        survives_restart: true,
-        sessions: Sessions::None,
-        restartable: || {
-            let mut servers: Vec<RedisServer> =
-                (0..3).map(|_| RedisServer::builder(&matrix()[0]).append_only("always").start()).collect();
-            let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
-            let restart = move || {
-                servers.iter_mut().for_each(RedisServer::restart);
-                redlock_on(Box::new(move || servers.iter().map(RedisServer::url).collect()))
-            };
-            (redlock_on(Box::new(move || urls.clone())), Box::new(restart))
-        },
+        restartable: || restarting(three_servers(), restart_all, |servers| redlock_on(servers)),
         // A busy machine may stall a server for longer than the default.
-        open: Box::new(move |options| options.redlock(urls()).node_timeout(Duration::from_secs(2)).build()),
+        open: Box::new(move |options| options.redlock(&urls).node_timeout(Duration::from_secs(2)).build()),
+        ..store_at(String::new())
     }
+}
+
+fn three_servers() -> Vec<RedisServer> {
+    let start = |_| RedisServer::builder(&matrix()[0]).append_only("always").start();
+    (0..3).map(start).collect()
+}
+
+fn restart_all(servers: &mut Vec<RedisServer>) {
+    servers.iter_mut().for_each(RedisServer::kill);
+    servers.iter_mut().for_each(RedisServer::restart);
 }
 
 fn redis_without_connections() -> (Store, EndSessions) {
@@ -144,12 +162,11 @@ fn redis_without_connections() -> (Store, EndSessions) {
             assert!(which == "pubsub" || killed > 0, "nobody was there");
         }
     };
-    let at = |url: String| redis_with(Box::new(move |options| options.url(&url).build()));
     if let Some(url) = given(1) {
-        return (at(url.clone()), Box::new(move || end_all(&mut admin_of(&url))));
+        return (redis_at(url.clone()), Box::new(move || end_all(&mut admin_of(&url))));
     }
     let server = RedisServer::builder(&matrix()[0]).start();
-    let store = at(server.url());
+    let store = redis_at(server.url());
     let end = move || {
         end_all(&mut server.admin());
         keep(server);
@@ -158,20 +175,14 @@ fn redis_without_connections() -> (Store, EndSessions) {
 }
 
 /// A server that restarts itself, in place of a kill and a start.
-fn redis_that_starts_itself(url: &str) -> (Store, Restart) {
-    let at = |url: &str| {
-        let url = url.to_owned();
-        redis_with(Box::new(move |options| options.url(&url).build()))
-    };
-    let (before, url) = (at(url), url.to_owned());
-    let restart = move || {
+fn redis_that_starts_itself(url: String) -> (Store, Restart) {
+    let restart = |url: &mut String| {
         // The server drops the connection instead of answering.
-        redis::cmd("DEBUG").arg("RESTART").exec(&mut admin_of(&url)).unwrap_err();
-        let is_there = || redis::Client::open(&*url).and_then(|client| client.get_connection()).is_ok();
+        redis::cmd("DEBUG").arg("RESTART").exec(&mut admin_of(url)).unwrap_err();
+        let is_there = || redis::Client::open(&**url).and_then(|client| client.get_connection()).is_ok();
         assert!(crate::support::eventually(crate::support::LONG, is_there));
-        at(&url)
     };
-    (before, Box::new(restart))
+    restarting(url, restart, |url| redis_at(url.clone()))
 }
 
 /// Keeps a server until this program ends.
@@ -180,61 +191,35 @@ fn keep<T: Send + 'static>(server: T) {
     KEPT.lock().push(Box::new(server));
 }
 
-fn redis_with(open: Open) -> Store {
+fn redis_at(url: String) -> Store {
     Store {
-        kinds: usual_kinds(),
-        late: Duration::ZERO,
-        lacks: &[],
-        rows_say_who: false,
-        survives_restart: true,
         sessions: Sessions::Outlived(redis_without_connections),
         restartable: || {
             if let Some(url) = given(2) {
-                return redis_that_starts_itself(&url);
+                return redis_that_starts_itself(url);
             }
             // Acknowledged writes are in its file, and there again after a kill.
-            let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
-            let url = server.url();
-            let before = redis_with(Box::new(move |options| options.url(&url).build()));
-            let restart = move || {
-                server.restart();
-                redis_with(Box::new(move |options| options.url(server.url()).build()))
-            };
-            (before, Box::new(restart))
+            let server = RedisServer::builder(&matrix()[0]).append_only("always").start();
+            restarting(server, RedisServer::restart, |server| redis_at(server.url()))
         },
-        open,
+        ..store_at(url)
     }
 }
 
 pub(crate) fn cluster() -> Option<Store> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
-    let url = CLUSTER.get_or_init(Cluster::start).as_ref()?.url();
-    Some(cluster_with(Box::new(move |options| options.url(&url).build())))
+    Some(cluster_at(CLUSTER.get_or_init(Cluster::start).as_ref()?.url()))
 }
 
-fn cluster_with(open: Open) -> Store {
+fn cluster_at(url: String) -> Store {
     Store {
-        kinds: usual_kinds(),
-        lacks: &[],
-        rows_say_who: false,
-        late: Duration::ZERO,
-        survives_restart: true,
-        sessions: Sessions::None,
         restartable: || {
-            let mut cluster =
-                Cluster::start_with(&["appendonly yes", "appendfsync always"]).expect("it started before");
-            let url = cluster.url();
-            let before = cluster_with(Box::new({
-                let url = url.clone();
-                move |options| options.url(&url).build()
-            }));
-            let restart = move || {
-                cluster.restart();
-                cluster_with(Box::new(move |options| options.url(cluster.url()).build()))
-            };
-            (before, Box::new(restart))
+            let cluster = Cluster::start_with(&["appendonly yes", "appendfsync always"]);
+            restarting(cluster.expect("it started before"), Cluster::restart, |cluster| {
+                cluster_at(cluster.url())
+            })
         },
-        open,
+        ..store_at(url)
     }
 }
 
@@ -248,31 +233,10 @@ pub(crate) fn ring() -> Option<Store> {
 fn ring_of(servers: &[RedisServer]) -> Store {
     let nodes: Vec<String> = servers.iter().map(RedisServer::url).collect();
     Store {
-        kinds: usual_kinds(),
         lacks: &[Need::Counting, Need::Keeping, Need::Hearing],
-        rows_say_who: false,
-        late: Duration::ZERO,
-        survives_restart: true,
-        sessions: Sessions::None,
-        restartable: || {
-            let start = || RedisServer::builder(&matrix()[0]).append_only("always").start();
-            let mut servers: Vec<RedisServer> = (0..3).map(|_| start()).collect();
-            let before = ring_of(&servers);
-            let restart = move || {
-                servers.iter_mut().for_each(RedisServer::kill);
-                servers.iter_mut().for_each(RedisServer::restart);
-                let ring = ring_of(&servers);
-                let reopen = ring.open;
-                // The servers live as long as the store.
-                let open = move |options| {
-                    let _kept = &servers;
-                    reopen(options)
-                };
-                Store { open: Box::new(open), ..ring }
-            };
-            (before, Box::new(restart))
-        },
+        restartable: || restarting(three_servers(), restart_all, |servers| ring_of(servers)),
         open: Box::new(move |options| options.ring(Ring::new(nodes.iter().map(String::as_str))).build()),
+        ..store_at(String::new())
     }
 }
 
@@ -283,61 +247,42 @@ pub(crate) fn etcd() -> Option<Store> {
     if server.is_none() {
         crate::support::etcd::say_missing();
     }
-    let url = server?.url();
-    Some(etcd_with(Box::new(move |options| options.url(&url).build())))
+    Some(etcd_at(server?.url()))
 }
 
 #[cfg(feature = "etcd")]
-fn etcd_with(open: Open) -> Store {
+fn etcd_at(url: String) -> Store {
     Store {
         kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
         lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
-        rows_say_who: false,
         // Leases of whole seconds, rounded up, and the server's check for expired leases each half a second.
         late: Duration::from_millis(1_000 + 500),
-        survives_restart: true,
-        sessions: Sessions::None,
         restartable: || {
-            let mut server = Etcd::start().expect("there was one for the other tests");
-            let url = server.url();
-            let before = etcd_with(Box::new(move |options| options.url(&url).build()));
-            let restart = move || {
-                server.restart();
-                etcd_with(Box::new(move |options| options.url(server.url()).build()))
-            };
-            (before, Box::new(restart))
+            let server = Etcd::start().expect("there was one for the other tests");
+            restarting(server, Etcd::restart, |server| etcd_at(server.url()))
         },
-        open,
+        ..store_at(url)
     }
 }
 
 #[cfg(feature = "zookeeper")]
 pub(crate) fn zookeeper() -> Option<Store> {
     static SERVER: OnceLock<Option<ZooKeeper>> = OnceLock::new();
-    let url = SERVER.get_or_init(|| ZooKeeper::start(CALM)).as_ref()?.url();
-    Some(zookeeper_with(Box::new(move |options| options.url(&url).build())))
+    Some(zookeeper_at(SERVER.get_or_init(|| ZooKeeper::start(CALM)).as_ref()?.url()))
 }
 
 #[cfg(feature = "zookeeper")]
-fn zookeeper_with(open: Open) -> Store {
+fn zookeeper_at(url: String) -> Store {
     Store {
         kinds: queueing_kinds(),
         lacks: &[Need::Counting, Need::RunOnce, Need::Token],
         rows_say_who: true,
-        late: Duration::ZERO,
-        survives_restart: true,
         sessions: Sessions::Bind(zookeeper_without_session),
         restartable: || {
-            let mut server = ZooKeeper::start(CALM).expect("it was there a moment ago");
-            let url = server.url();
-            let before = zookeeper_with(Box::new(move |options| options.url(&url).build()));
-            let restart = move || {
-                server.launch_again();
-                zookeeper_with(Box::new(move |options| options.url(server.url()).build()))
-            };
-            (before, Box::new(restart))
+            let server = ZooKeeper::start(CALM).expect("it was there a moment ago");
+            restarting(server, ZooKeeper::launch_again, |server| zookeeper_at(server.url()))
         },
-        open,
+        ..store_at(url)
     }
 }
 
@@ -346,13 +291,22 @@ fn zookeeper_with(open: Open) -> Store {
 fn zookeeper_without_session() -> (Store, EndSessions) {
     let server = ZooKeeper::start(CALM).expect("it was there a moment ago");
     let relay = Relay::before(&server);
-    let url = relay.url();
-    let store = zookeeper_with(Box::new(move |options| options.url(&url).build()));
+    let store = zookeeper_at(relay.url());
     let end = move || {
         relay.end_session(&server);
         keep(server);
     };
     (store, Box::new(end))
+}
+
+/// A database's store, whose tables its first client makes.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+fn database_at(url: String) -> Store {
+    Store {
+        rows_say_who: true,
+        open: Box::new(move |options| options.url(&url).create_schema(true).build()),
+        ..store_at(String::new())
+    }
 }
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -361,39 +315,27 @@ const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting, N
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres() -> Option<Store> {
     static SERVER: OnceLock<Option<PostgresServer>> = OnceLock::new();
-    let url = SERVER.get_or_init(PostgresServer::start).as_ref()?.url();
-    Some(postgres_with(Box::new(move |options| options.url(&url).create_schema(true).build())))
+    Some(postgres_at(SERVER.get_or_init(PostgresServer::start).as_ref()?.url()))
 }
 
 #[cfg(feature = "postgres")]
-fn postgres_with(open: Open) -> Store {
+fn postgres_at(url: String) -> Store {
     Store {
         kinds: kinds_alike(true, Duration::from_millis(1_200)),
         lacks: &[Need::Fair, Need::ReadWrite, Need::Counting],
-        rows_say_who: true,
-        late: Duration::ZERO,
-        survives_restart: true,
         sessions: Sessions::Outlived(postgres_without_connections),
         restartable: || {
-            let mut server = PostgresServer::start().unwrap();
-            let url = server.url();
-            let before =
-                postgres_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
-            let restart = move || {
-                server.restart();
-                postgres_with(Box::new(move |options| options.url(server.url()).build()))
-            };
-            (before, Box::new(restart))
+            let server = PostgresServer::start().unwrap();
+            restarting(server, PostgresServer::restart, |server| postgres_at(server.url()))
         },
-        open,
+        ..database_at(url)
     }
 }
 
 #[cfg(feature = "postgres")]
 fn postgres_without_connections() -> (Store, EndSessions) {
     let server = PostgresServer::start().unwrap();
-    let url = server.url();
-    let store = postgres_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
+    let store = postgres_at(server.url());
     let end = move || {
         let text = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
             WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
@@ -406,30 +348,20 @@ fn postgres_without_connections() -> (Store, EndSessions) {
 #[cfg(feature = "mysql")]
 pub(crate) fn mysql() -> Option<Store> {
     static SERVER: OnceLock<Option<MysqlServer>> = OnceLock::new();
-    let url = SERVER.get_or_init(MysqlServer::start).as_ref()?.url();
-    Some(mysql_with(Box::new(move |options| options.url(&url).create_schema(true).build())))
+    Some(mysql_at(SERVER.get_or_init(MysqlServer::start).as_ref()?.url()))
 }
 
 #[cfg(feature = "mysql")]
-fn mysql_with(open: Open) -> Store {
+fn mysql_at(url: String) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(100)),
         lacks: DATABASES_LACK,
-        rows_say_who: true,
-        late: Duration::ZERO,
-        survives_restart: true,
         sessions: Sessions::Outlived(mysql_without_connections),
         restartable: || {
-            let mut server = MysqlServer::start().unwrap();
-            let url = server.url();
-            let before = mysql_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
-            let restart = move || {
-                server.restart();
-                mysql_with(Box::new(move |options| options.url(server.url()).build()))
-            };
-            (before, Box::new(restart))
+            let server = MysqlServer::start().unwrap();
+            restarting(server, MysqlServer::restart, |server| mysql_at(server.url()))
         },
-        open,
+        ..database_at(url)
     }
 }
 
@@ -437,8 +369,7 @@ fn mysql_with(open: Open) -> Store {
 fn mysql_without_connections() -> (Store, EndSessions) {
     use mysql::prelude::Queryable;
     let server = MysqlServer::start().unwrap();
-    let url = server.url();
-    let store = mysql_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
+    let store = mysql_at(server.url());
     let end = move || {
         let mut admin = server.admin();
         let others =
@@ -457,30 +388,17 @@ fn mysql_without_connections() -> (Store, EndSessions) {
 pub(crate) fn sqlite() -> Option<Store> {
     // A file has one writer at a time: contracts on one file would keep each other's renewals waiting.
     let folder = programs::in_memory();
-    Some(sqlite_with(Box::new(move |options| in_file(options, &folder))))
+    let store = sqlite_in(&folder);
+    Some(lasting(folder, store))
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite_with(open: Open) -> Store {
+fn sqlite_in(folder: &TempDir) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(50)),
         lacks: DATABASES_LACK,
-        rows_say_who: true,
-        late: Duration::ZERO,
-        survives_restart: true,
-        sessions: Sessions::None,
         // Only the processes that use the file can be killed, which tests/stores/sqlite.rs does.
-        restartable: || {
-            let folder = std::sync::Arc::new(programs::in_memory());
-            let same = std::sync::Arc::clone(&folder);
-            let before = sqlite_with(Box::new(move |options| in_file(options, &same)));
-            (before, Box::new(move || sqlite_with(Box::new(move |options| in_file(options, &folder)))))
-        },
-        open,
+        restartable: || restarting(programs::in_memory(), |_| {}, sqlite_in),
+        ..database_at(programs::sqlite_url(&folder.path().join("locks.db")))
     }
-}
-
-#[cfg(feature = "sqlite")]
-fn in_file(options: ClientBuilder, folder: &TempDir) -> Result<LockClient> {
-    options.url(programs::sqlite_url(&folder.path().join("locks.db"))).create_schema(true).build()
 }

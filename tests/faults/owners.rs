@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, HoldState, NotHeld, RedisLock};
+use leasehold::{Error, HoldState, NotHeld};
 
 use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play_with_leases, releases, scenario};
-use crate::support::netns::{Lost, Netns};
+use crate::support::netns::Netns;
 use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{
-    LONG, alone, comes_within, elsewhere, eventually, leased, let_pass, ms, now, reexecuted, shout, start,
-    throughout, within,
+    LONG, Process, alone, comes_within, elsewhere, eventually, leased, let_pass, ms, now, reexecuted, shout,
+    start, throughout, turn, within,
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -225,7 +225,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
                 let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 let old = first.owner();
                 // Bytes on existing connections are lost until the network is healed.
-                let cut = net.cut_connections(&world.server, Lost::Requests);
+                let cut = net.cut_connections(&world.server);
                 if way == "unlock" {
                     first.unlock().unwrap();
                 } else {
@@ -349,18 +349,24 @@ fn hold_until_stopped(url: &str) {
     client.shutdown().unwrap();
 }
 
-#[test]
-fn a_stopped_holder_knows_at_once_and_is_refused() {
+/// A test with another process that holds the lock `stopped`.
+fn beside_a_holder(test: &str, work: impl FnOnce(&World, Process)) {
     const URL: &str = "LEASEHOLD_FAULTS_HOLDER";
-    const NAME: &str = "owners::a_stopped_holder_knows_at_once_and_is_refused";
     if let Ok(url) = std::env::var(URL) {
         return hold_until_stopped(&url);
     }
     scenario(|world| {
+        let holder = reexecuted(test, &[(URL, &world.server.url())]);
+        assert!(eventually(LONG, || holder.output().contains("HOLDS")), "{}", holder.output());
+        work(world, holder);
+    });
+}
+
+#[test]
+fn a_stopped_holder_knows_at_once_and_is_refused() {
+    beside_a_holder("owners::a_stopped_holder_knows_at_once_and_is_refused", |world, holder| {
         let url = world.server.url();
-        let holder = reexecuted(NAME, &[(URL, &url)]);
         let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
-        assert!(eventually(LONG, || says("HOLDS")), "{}", holder.output());
         // Shorter than the lease: nothing happens.
         holder.signal("STOP");
         let_pass(L / 3, "while the holder is stopped");
@@ -399,25 +405,9 @@ fn a_stopped_holder_knows_at_once_and_is_refused() {
 
 #[test]
 fn a_killed_holders_lock_is_taken_over_after_its_lease() {
-    const URL: &str = "LEASEHOLD_FAULTS_KILLED";
-    const NAME: &str = "owners::a_killed_holders_lock_is_taken_over_after_its_lease";
-    if let Ok(url) = std::env::var(URL) {
-        return hold_until_stopped(&url);
-    }
-    scenario(|world| {
-        let url = world.server.url();
-        let holder = reexecuted(NAME, &[(URL, &url)]);
-        assert!(eventually(LONG, || holder.output().contains("HOLDS")), "{}", holder.output());
+    beside_a_holder("owners::a_killed_holders_lock_is_taken_over_after_its_lease", |world, holder| {
         let client = world.direct();
-        let takes = |lock: RedisLock| {
-            start(move || {
-                lock.lock().unwrap();
-                let taken = now();
-                lock.unlock().unwrap();
-                taken
-            })
-        };
-        let waiters = [takes(client.get_lock("stopped")), takes(client.get_lock("stopped"))];
+        let waiters = [(); 2].map(|()| start(turn(client.get_lock("stopped"))));
         world.await_subscription("stopped");
         throughout(L, || {
             world.fields("stopped").len() == 1 && waiters.iter().all(|waiter| !waiter.is_finished())

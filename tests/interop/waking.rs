@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use leasehold::LockClient;
+
 use crate::java;
 use crate::scene::{between, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::stalls::{stalled_since, watch};
-use crate::support::{LONG, call, now};
+use crate::support::{Call, LONG, call, now};
 
 const ROUNDS: usize = 20;
 const PROMISED: Duration = Duration::from_millis(50);
@@ -20,21 +22,27 @@ fn javas_unlock_wakes_rust_within_50_ms() {
     let mut admin = server.admin();
     let delays = rounds(|name| {
         java.get("holder", "lock", &[name]);
-        let before = scripts_run(&mut admin);
-        let lock = rust.get_lock(name);
-        let waiter = call(move || {
-            lock.lock().unwrap();
-            let got = monotonic();
-            lock.unlock().unwrap();
-            got
-        });
-        somebody_waits(&mut admin, name, before);
-        assert!(waiter.is_open(), "Rust has what Java holds");
+        let waiter = rust_waits(&rust, name, &mut admin);
         let unlock = java.ask("holder", "unlock", &[name]).wait();
         assert_eq!(unlock.result, Ok(String::new()));
         between(unlock.begun, waiter.join())
     });
     kept_the_promise("Java to Rust", delays);
+}
+
+/// A thread that waits for a lock that another holds; it ends with the moment of its grant.
+fn rust_waits(rust: &LockClient, name: &str, admin: &mut redis::Connection) -> Call<u64> {
+    let before = scripts_run(admin);
+    let lock = rust.get_lock(name);
+    let waiter = call(move || {
+        lock.lock().unwrap();
+        let got = monotonic();
+        lock.unlock().unwrap();
+        got
+    });
+    somebody_waits(admin, name, before);
+    assert!(waiter.is_open(), "two have it");
+    waiter
 }
 
 #[test]
@@ -67,16 +75,7 @@ fn javas_force_unlock_wakes_rust_within_50_ms() {
     let mut admin = server.admin();
     let delays = rounds(|name| {
         let held = holder.get_lock(name).acquire().unwrap();
-        let before = scripts_run(&mut admin);
-        let lock = rust.get_lock(name);
-        let waiter = call(move || {
-            lock.lock().unwrap();
-            let got = monotonic();
-            lock.unlock().unwrap();
-            got
-        });
-        somebody_waits(&mut admin, name, before);
-        assert!(waiter.is_open(), "two have it");
+        let waiter = rust_waits(&rust, name, &mut admin);
         let forced = java.ask("breaker", "force-unlock", &[name]).wait();
         assert_eq!(forced.result, Ok("true".to_owned()));
         let delay = between(forced.begun, waiter.join());

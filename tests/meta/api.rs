@@ -1,4 +1,4 @@
-//! The public types' shapes: what may be sent, which traits are object-safe, and how large an error is. The
+//! The public types' shapes: what may be sent, and how large an error is. The
 //! compiler answers both ways here; a `compile_fail` example shows that a [`Guard`] cannot leave its thread.
 
 use std::error::Error as StdError;
@@ -11,9 +11,9 @@ use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
     Event, ExpirableSemaphore, FencedLock, FencingToken, Guard, HoldState, Holder, Inspection, Interrupt,
-    Leader, Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock,
-    NotHeld, ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock,
-    RedlockNode, Result, Ring, RingNode, Semaphore,
+    Leader, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
+    ObjectKind, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock, RedlockNode, Result,
+    Ring, RingNode, Semaphore,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -106,27 +106,6 @@ fn values_returned_to_callers_are_plain() {
     each!((shared_by_threads, cloned): Loss, NotHeld, RedlockNode, Inspection);
     each!((printed): Inspection, Holder, ObjectKind);
     ordered::<FencingToken>();
-}
-
-#[test]
-fn locks_and_observers_are_objects() {
-    let client = LockClient::in_memory();
-    let locks: Vec<Box<dyn Lock + Send + Sync>> = vec![
-        Box::new(client.get_lock("a")),
-        Box::new(client.get_fenced_lock("b")),
-        Box::new(client.get_token_lock("c")),
-        Box::new(client.get_multi_lock([client.get_lock("d"), client.get_lock("e")])),
-    ];
-    for lock in &locks {
-        let lock: &dyn Lock = lock.as_ref();
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-    }
-    struct Nothing;
-    impl Observer for Nothing {
-        fn event(&self, _: &Event<'_>) {}
-    }
-    let _observers: [Box<dyn Observer>; 1] = [Box::new(Nothing)];
 }
 
 #[test]

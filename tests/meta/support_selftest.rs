@@ -1,20 +1,14 @@
-//! Tests of the test tools: each server option works, each fault bites, each checker finds what is wrong.
+//! Tests of the checkers that every test trusts: each finds what is wrong. That faults bite is seen by the tests that
+//! make them, and by the list of mutations.
 
-use std::net::TcpStream;
 use std::time::Duration;
 
-use redis::{Commands, Connection, ErrorKind, RedisResult};
+use redis::{Commands, Connection};
 
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
-use crate::support::netns::{Lost, Netns};
-use crate::support::programs::listens;
-use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
-use crate::support::server::{RedisServer, default_server, timed};
+use crate::support::server::{RedisServer, default_server};
 use crate::support::stalls::{lost_between, stalled_between};
 use crate::support::{LONG, eventually, now, run, stalled_since, test_command};
-
-/// How long a client here waits for an answer that does not come.
-const PATIENCE: Duration = Duration::from_millis(300);
 
 fn connect(url: &str) -> Connection {
     let connection = redis::Client::open(url).unwrap().get_connection_with_timeout(LONG).unwrap();
@@ -22,30 +16,7 @@ fn connect(url: &str) -> Connection {
     connection
 }
 
-fn connect_impatient(url: &str) -> Connection {
-    let connection = connect(url);
-    connection.set_read_timeout(Some(PATIENCE)).unwrap();
-    connection
-}
-
-fn incr(connection: &mut Connection, key: &str) -> RedisResult<i64> {
-    redis::cmd("INCR").arg(key).query(connection)
-}
-
-/// A script, for faults aimed at scripts.
-fn incr_by_script(connection: &mut Connection, key: &str) -> RedisResult<i64> {
-    redis::cmd("EVAL").arg("return redis.call('incr', KEYS[1])").arg(1).arg(key).query(connection)
-}
-
-fn get(server: &RedisServer, key: &str) -> Option<i64> {
-    server.admin().get(key).unwrap()
-}
-
 #[track_caller]
-fn times_out<T: std::fmt::Debug>(result: RedisResult<T>) {
-    assert!(matches!(&result, Err(error) if error.is_timeout()), "{result:?}");
-}
-
 fn panics(work: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err()
 }
@@ -98,15 +69,6 @@ fn an_ended_span_counts_only_its_own_waits() {
 }
 
 #[test]
-fn a_port_belongs_to_its_listening_process() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let other = RedisServer::builder(server.binary()).start();
-    assert!(listens(server.pid(), server.port()) && listens(other.pid(), other.port()));
-    assert!(!listens(other.pid(), server.port()));
-    incr(&mut connect(&server.url()), "an answer").unwrap();
-}
-
-#[test]
 fn a_server_dies_with_its_test_process() {
     let Some(output) = in_child("a_server_dies_with_its_test_process") else {
         let server = RedisServer::start_default().unwrap();
@@ -123,157 +85,6 @@ fn a_server_dies_with_its_test_process() {
         eventually(LONG, || !runs(pid) && !folder.exists()),
         "server {pid} lives on, or {folder:?} stays"
     );
-}
-
-/// Whether the other side has aborted the connection; the driver hides the kind of its I/O errors.
-fn is_reset(error: &redis::RedisError) -> bool {
-    error.kind() == ErrorKind::Io && error.to_string().contains("reset")
-}
-
-#[test]
-fn a_held_request_arrives_after_its_client_has_gone() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.next(script_with("late"), Do::HoldRequest);
-    let mut connection = connect_impatient(&proxy.url());
-    times_out(incr_by_script(&mut connection, "late"));
-    drop(connection);
-    fault.wait_for(1, LONG);
-    assert_eq!(incr(&mut connect(&proxy.url()), "other").unwrap(), 1);
-    assert_eq!(get(&server, "late"), None);
-    fault.release();
-    assert!(eventually(LONG, || get(&server, "late") == Some(1)));
-    assert!(eventually(LONG, || proxy.connections() == 0), "the late connection ends in order");
-}
-
-#[test]
-fn delays_are_long_enough_and_can_end() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let mut connection = connect(&proxy.url());
-    let fault = proxy.next(verb("INCR"), Do::DelayReply(PATIENCE));
-    let (value, took) = timed(|| incr(&mut connection, "counter").unwrap());
-    assert!(value == 1 && took >= PATIENCE && fault.hits() == 1, "{took:?}");
-    proxy.delay_replies(PATIENCE);
-    // A delay shifts a pipeline once.
-    let mut pipeline = redis::pipe();
-    for _ in 0..100 {
-        pipeline.cmd("INCR").arg("counter");
-    }
-    let (_, took) = timed(|| pipeline.exec(&mut connection).unwrap());
-    assert!(took >= PATIENCE && took < PATIENCE * 20, "{took:?}");
-    proxy.delay_replies(Duration::ZERO);
-    proxy.delay_requests(PATIENCE);
-    let (_, took) = timed(|| incr(&mut connection, "counter").unwrap());
-    assert!(took >= PATIENCE, "{took:?}");
-    proxy.delay_requests(Duration::ZERO);
-    let quick = eventually(LONG, || timed(|| incr(&mut connection, "counter").unwrap()).1 < PATIENCE);
-    assert!(quick, "a delay was left");
-}
-
-#[test]
-fn holding_kills_and_messages_can_be_aimed_at_subscribers() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let mut others = connect(&proxy.url());
-    let mut subscriber = connect(&proxy.url());
-    let mut pubsub = subscriber.as_pubsub();
-    pubsub.subscribe("news").unwrap();
-    pubsub.set_read_timeout(Some(LONG)).unwrap();
-    let publish = |text: &str| server.admin().publish::<_, _, i64>("news", text).unwrap();
-
-    assert_eq!(publish("one"), 1);
-    assert_eq!(pubsub.get_message().unwrap().get_payload::<String>().unwrap(), "one");
-
-    proxy.drop_messages(true);
-    assert_eq!(publish("lost"), 1);
-    assert!(eventually(LONG, || proxy.messages_dropped() == 1));
-    proxy.drop_messages(false);
-    publish("two");
-    assert_eq!(pubsub.get_message().unwrap().get_payload::<String>().unwrap(), "two");
-
-    proxy.hold(Direction::ToClient, Which::Subscribers);
-    publish("three");
-    assert_eq!(incr(&mut others, "counter").unwrap(), 1);
-    pubsub.set_read_timeout(Some(PATIENCE)).unwrap();
-    times_out(pubsub.get_message().map(drop));
-    proxy.resume();
-    pubsub.set_read_timeout(Some(LONG)).unwrap();
-    assert_eq!(pubsub.get_message().unwrap().get_payload::<String>().unwrap(), "three");
-
-    assert_eq!(proxy.kill(Which::Subscribers, Then::Reset), 1);
-    let error = pubsub.get_message().unwrap_err();
-    assert!(is_reset(&error), "{error:?}");
-    assert_eq!(incr(&mut others, "counter").unwrap(), 2);
-    assert!(eventually(LONG, || publish("nobody") == 0), "the server's side has ended too");
-}
-
-#[test]
-fn dripping_takes_a_pause_for_each_piece() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let mut connection = connect(&proxy.url());
-    proxy.drip(Some((1, Duration::from_millis(10))));
-    let (text, took) =
-        timed(|| redis::cmd("ECHO").arg("0123456789").query::<String>(&mut connection).unwrap());
-    assert_eq!(text, "0123456789");
-    // "$10\r\n0123456789\r\n": the pause after the last byte may still run.
-    assert!(took >= Duration::from_millis(16 * 10), "{took:?}");
-}
-
-#[test]
-fn a_repeated_request_is_executed_twice() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let fault = proxy.each(verb("INCR"), Do::Watch);
-    incr(&mut connect(&proxy.url()), "counter").unwrap();
-    assert_eq!(fault.repeat(0), b":2\r\n");
-    assert_eq!((fault.hits(), get(&server, "counter")), (1, Some(2)));
-}
-
-fn behind_a_network() -> Option<(RedisServer, Netns)> {
-    let binary = default_server()?;
-    let net = Netns::new()?;
-    Some((net.start(RedisServer::builder(&binary)), net))
-}
-
-#[test]
-fn the_kernel_delivers_a_request_after_its_connection_was_closed() {
-    let Some((server, net)) = behind_a_network() else { return };
-    let mut connection = connect_impatient(&server.url());
-    let cut = net.cut_connections(&server, Lost::Requests);
-    times_out(incr(&mut connection, "late"));
-    drop(connection);
-    // New connections pass, and nothing has arrived.
-    assert_eq!(incr(&mut connect(&server.url()), "other").unwrap(), 1);
-    assert_eq!(get(&server, "late"), None);
-    cut.heal();
-    assert!(eventually(LONG, || get(&server, "late") == Some(1)), "the kernel gave up");
-}
-
-#[test]
-fn when_replies_are_lost_requests_are_executed() {
-    let Some((server, net)) = behind_a_network() else { return };
-    let mut connection = connect_impatient(&server.url());
-    let cut = net.cut(Lost::Replies);
-    times_out(incr(&mut connection, "counter"));
-    assert!(eventually(LONG, || get(&server, "counter") == Some(1)));
-    cut.heal();
-    connection.set_read_timeout(Some(LONG)).unwrap();
-    assert_eq!(incr(&mut connection, "counter").unwrap(), 2);
-}
-
-#[test]
-fn a_partition_stops_everything_until_it_is_healed() {
-    let Some((server, net)) = behind_a_network() else { return };
-    let mut connection = connect_impatient(&server.url());
-    let cut = net.cut(Lost::Both);
-    times_out(incr(&mut connection, "counter"));
-    let address = (server.address(), server.port()).into();
-    assert!(TcpStream::connect_timeout(&address, PATIENCE).is_err());
-    assert_eq!(get(&server, "counter"), None);
-    cut.heal();
-    assert!(eventually(LONG, || get(&server, "counter") == Some(1)));
 }
 
 #[test]

@@ -12,14 +12,14 @@ use leasehold::postgres::NameTable;
 use leasehold::{ClientBuilder, ErrorKind, LockClient, Result};
 use postgres::{Client, NoTls};
 
+use crate::databases::Database as _;
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::relay::{Act, Direction, Relay};
 use crate::support::{LONG, eventually, fresh, ms, now, start, throughout};
 
 fn shared() -> Option<&'static PostgresServer> {
-    static SERVER: std::sync::OnceLock<Option<PostgresServer>> = std::sync::OnceLock::new();
-    SERVER.get_or_init(PostgresServer::start).as_ref()
+    PostgresServer::shared()
 }
 
 fn at(url: &str) -> ClientBuilder {

@@ -414,12 +414,6 @@ fn a_replaced_file_is_noticed_at_once() {
     }
 }
 
-#[test]
-fn session_locks_are_refused() {
-    let error = File::new().options().session_locks().build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-}
-
 /// The median time from a release to another client's grant. A waiter polls each 5 to 10 ms.
 #[test]
 fn a_release_reaches_a_waiter_in_a_few_milliseconds() {

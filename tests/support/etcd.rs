@@ -3,13 +3,11 @@
 //! The program is found in `PATH` (Debian's package etcd-server). Its data lies in memory where possible,
 //! since etcd syncs each change, and old versions cannot avoid that.
 
-use super::programs::listens;
+use super::programs::{Running, in_memory, listens, log_in};
 use super::server::{Port, in_path, make_certificates};
-use super::{LastWill, eventually, missing, signal, spawn};
+use super::{eventually, missing};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::Path;
-use std::process::Child;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -25,8 +23,7 @@ pub fn say_missing() {
 
 /// Dropping it kills the process that it started, and no other.
 pub struct Etcd {
-    process: Option<Child>,
-    will: Option<LastWill>,
+    process: Option<Running>,
     name: String,
     client: Port,
     peer: Port,
@@ -64,13 +61,12 @@ impl Etcd {
             .enumerate()
             .map(|(at, (client, peer))| Etcd {
                 process: None,
-                will: None,
                 name: format!("m{at}"),
                 client,
                 peer,
                 cluster: cluster.clone(),
                 tls,
-                folder: folder(),
+                folder: in_memory(),
             })
             .collect();
         if tls {
@@ -98,18 +94,16 @@ impl Etcd {
         ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
     }
 
+    fn running(&self) -> &Running {
+        self.process.as_ref().expect("the member runs")
+    }
+
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the member runs").id()
+        self.running().pid()
     }
 
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            if let Err(error) = process.kill() {
-                super::shout(&format!("etcd: {error}"));
-            }
-            process.wait().expect("a child can be waited for");
-        }
-        self.will = None;
+        self.process = None;
     }
 
     #[track_caller]
@@ -121,11 +115,11 @@ impl Etcd {
 
     /// Freezes the process: the kernel still accepts connections, and nobody answers.
     pub fn stop(&self) {
-        signal(self.pid(), "STOP");
+        self.running().signal("STOP");
     }
 
     pub fn cont(&self) {
-        signal(self.pid(), "CONT");
+        self.running().signal("CONT");
     }
 
     /// Asks the gateway as an operator; status and body.
@@ -209,12 +203,7 @@ impl Etcd {
         if self.tls {
             program.extend(["--cert-file", "server.crt", "--key-file", "server.key"]);
         }
-        let errors = std::fs::File::create(path.join("log")).expect("a file can be made");
-        let same = errors.try_clone().expect("a handle can be had twice");
-        let child = spawn(&program, |command| command.current_dir(path).stdout(same).stderr(errors));
-        let (pid, folder) = (child.id().to_string(), path.to_string_lossy().into_owned());
-        self.will = Some(LastWill::new(&["sh", "-c", "kill -KILL $1; rm -rf \"$2\"", "sh", &pid, &folder]));
-        self.process = Some(child);
+        self.process = Some(Running::start(path, &program));
     }
 
     #[track_caller]
@@ -222,11 +211,7 @@ impl Etcd {
         let mut last = String::new();
         let ready = eventually(START_LIMIT, || {
             let process = self.process.as_mut().expect("just started");
-            assert!(
-                process.try_wait().expect("a child can be asked").is_none(),
-                "etcd ended:\n{}",
-                self.log()
-            );
+            assert!(!process.has_ended(), "etcd ended:\n{}", log_in(self.folder.path()));
             let ports = [&self.peer, &self.client].map(Port::number);
             if !ports.into_iter().all(|port| listens(self.pid(), port)) {
                 last = format!("it does not listen on {ports:?}");
@@ -242,27 +227,6 @@ impl Etcd {
                 }
             }
         });
-        assert!(ready, "etcd did not come up: {last}\n{}", self.log());
+        assert!(ready, "etcd did not come up: {last}\n{}", log_in(self.folder.path()));
     }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn folder() -> TempDir {
-    let builder = || {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("leasehold-etcd-");
-        builder
-    };
-    let in_memory = Path::new("/dev/shm");
-    let made = if in_memory.is_dir() { builder().tempdir_in(in_memory) } else { builder().tempdir() };
-    made.or_else(|_| builder().tempdir()).expect("a folder can be made")
 }

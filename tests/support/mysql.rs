@@ -3,13 +3,11 @@
 //! The server that `LEASEHOLD_MYSQLD` names, or else found in `PATH` and `/usr/sbin`. It refuses to run as
 //! root, and then runs as `mysql` or `nobody`.
 
-use super::programs::listens;
-use super::programs::{install, own, prefix};
+use super::programs::{Running, install, listens, log_in, own, prefix};
 use super::server::{Certificates, Port, in_path, make_certificates};
-use super::{LastWill, eventually, missing, signal, spawn};
+use super::{eventually, missing};
 use mysql::Conn;
 use std::path::PathBuf;
-use std::process::Child;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -25,8 +23,7 @@ const UNSYNCED: [&str; 4] = [
 
 /// Dropping it kills the process that it started, and no other.
 pub struct MysqlServer {
-    process: Option<Child>,
-    will: Option<LastWill>,
+    process: Option<Running>,
     program: PathBuf,
     port: Port,
     settings: Vec<String>,
@@ -94,7 +91,7 @@ impl MysqlServer {
             settings.push(format!("--ssl-key={}", file("server.key")));
         }
         let port = Port::claim();
-        let mut server = MysqlServer { process: None, will: None, program, port, settings, folder };
+        let mut server = MysqlServer { process: None, program, port, settings, folder };
         server.launch();
         Some(server)
     }
@@ -104,7 +101,7 @@ impl MysqlServer {
     }
 
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the server runs").id()
+        self.process.as_ref().expect("the server runs").pid()
     }
 
     pub fn url(&self) -> String {
@@ -131,15 +128,11 @@ impl MysqlServer {
     }
 
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+        log_in(self.folder.path())
     }
 
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().ok(); // it may have ended
-            process.wait().expect("a child can be waited for");
-        }
-        self.will = None;
+        self.process = None;
     }
 
     /// Restarts it on the same port with the same data, after killing it if it runs.
@@ -150,7 +143,7 @@ impl MysqlServer {
 
     /// Freezes (`STOP`) or resumes (`CONT`) the server.
     pub fn signal(&self, name: &str) {
-        signal(self.pid(), name);
+        self.process.as_ref().expect("the server runs").signal(name);
     }
 
     fn launch(&mut self) {
@@ -175,25 +168,13 @@ impl MysqlServer {
         ];
         command.extend(sizes.into_iter().chain(UNSYNCED).map(str::to_owned));
         command.extend(self.settings.iter().cloned());
-        let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
-        let same = log.try_clone().unwrap();
-        let child = spawn(&command, |command| command.current_dir(&folder).stdout(same).stderr(log));
-        let pid = child.id().to_string();
-        self.process = Some(child);
-        self.will =
-            Some(LastWill::new(&["sh", "-c", "kill -KILL $1; sleep 1; rm -rf \"$2\"", "sh", &pid, &folder]));
+        self.process = Some(Running::start(self.folder.path(), &command));
         let mut ended = false;
         let ready = eventually(START_LIMIT, || {
-            ended = self.process.as_mut().expect("just started").try_wait().unwrap().is_some();
+            ended = self.process.as_mut().expect("just started").has_ended();
             ended || (listens(self.pid(), self.port()) && self.try_admin().is_ok())
         });
         assert!(ready && !ended, "the server did not start:\n{}", self.log());
-    }
-}
-
-impl Drop for MysqlServer {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

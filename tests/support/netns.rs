@@ -4,8 +4,7 @@
 //! *kernel* keeps a connection's bytes and sends them again, even after the process closed it. Such a
 //! request arrives late without any proxy.
 //!
-//! Needs root and `ip` (iproute2); dropping in one direction, or for single connections, also needs
-//! `iptables`. Otherwise [`Netns::new`] reports [`missing`] and returns `None`.
+//! Needs root, `ip` (iproute2) and `iptables`. Otherwise [`Netns::new`] reports [`missing`] and returns `None`.
 
 use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};
@@ -17,15 +16,6 @@ pub struct Netns {
     inner: String,
     subnet: (u8, u8),
     _will: LastWill,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// Bytes to the server: no request arrives.
-    Requests,
-    /// Bytes from the server: requests are executed, and nobody learns of it.
-    Replies,
-    Both,
 }
 
 /// Lasts until it is healed or dropped.
@@ -104,18 +94,25 @@ impl Netns {
         builder.inside(self).start()
     }
 
-    /// Drops packets of all connections, existing and new.
+    /// Drops the requests of the server's current connections; those of others arrive.
     #[must_use = "dropping the cut heals it"]
-    pub fn cut(&self, lost: Lost) -> Cut<'_> {
-        self.drop_packets(lost, &[])
-    }
-
-    /// Drops packets of the server's current connections; those of others pass.
-    #[must_use = "dropping the cut heals it"]
-    pub fn cut_connections(&self, server: &RedisServer, lost: Lost) -> Cut<'_> {
+    pub fn cut_connections(&self, server: &RedisServer) -> Cut<'_> {
         let ports = self.ports(server);
         assert!(!ports.is_empty(), "no connection to cut");
-        self.drop_packets(lost, &ports)
+        let mut cut = Cut { net: self, heal: Vec::new() };
+        for port in ports.iter().map(u16::to_string) {
+            let rule = |action: &str| {
+                let exec = ["ip", "netns", "exec", &self.name, "iptables", "-w", action, "INPUT"];
+                [&exec[..], &["-p", "tcp", "--sport", &port, "-j", "DROP"]]
+                    .concat()
+                    .iter()
+                    .map(|&word| word.to_owned())
+                    .collect::<Vec<_>>()
+            };
+            run(&rule("-A")).unwrap();
+            cut.heal.push(rule("-D"));
+        }
+        cut
     }
 
     /// The local ports of the server's current connections.
@@ -124,32 +121,6 @@ impl Netns {
         let prefix = format!("addr={}:", self.test_address());
         let fields = list.lines().flat_map(|line| line.split(' '));
         fields.filter_map(|field| field.strip_prefix(&prefix)?.parse::<u16>().ok()).collect()
-    }
-
-    fn drop_packets(&self, lost: Lost, ports: &[u16]) -> Cut<'_> {
-        let mut cut = Cut { net: self, heal: Vec::new() };
-        let chains: &[(&str, &str)] = match lost {
-            Lost::Requests => &[("INPUT", "--sport")],
-            Lost::Replies => &[("OUTPUT", "--dport")],
-            Lost::Both => &[("INPUT", "--sport"), ("OUTPUT", "--dport")],
-        };
-        for (chain, port_option) in chains {
-            let matches: Vec<Vec<String>> = match ports {
-                [] => vec![Vec::new()],
-                ports => ports.iter().map(|port| vec![(*port_option).to_owned(), port.to_string()]).collect(),
-            };
-            for port in matches {
-                let rule = |action: &str| -> Vec<String> {
-                    let start =
-                        ["ip", "netns", "exec", &self.name, "iptables", "-w", action, chain, "-p", "tcp"];
-                    let end = ["-j", "DROP"].map(str::to_owned);
-                    start.into_iter().map(str::to_owned).chain(port.iter().cloned()).chain(end).collect()
-                };
-                run(&rule("-A")).unwrap();
-                cut.heal.push(rule("-D"));
-            }
-        }
-        cut
     }
 }
 

@@ -3,13 +3,11 @@
 //! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, and then runs
 //! as `postgres` or `nobody`.
 
-use super::programs::listens;
-use super::programs::{install, own, prefix};
+use super::programs::{Running, install, listens, log_in, own, prefix};
 use super::server::{Certificates, Port, in_path, make_certificates};
-use super::{LastWill, eventually, missing, run, spawn};
+use super::{eventually, missing, run};
 use postgres::{Client, NoTls};
 use std::path::PathBuf;
-use std::process::Child;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -18,8 +16,7 @@ const USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// Dropping it kills the process that it started, and no other.
 pub struct PostgresServer {
-    process: Option<Child>,
-    will: Option<LastWill>,
+    process: Option<Running>,
     port: Port,
     settings: Vec<String>,
     folder: TempDir,
@@ -70,7 +67,7 @@ impl PostgresServer {
         let rules = if tls { format!("{secured}{rules}") } else { rules.to_owned() };
         std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let mut server = PostgresServer { process: None, will: None, port: Port::claim(), settings, folder };
+        let mut server = PostgresServer { process: None, port: Port::claim(), settings, folder };
         server.launch();
         Some(server)
     }
@@ -80,7 +77,7 @@ impl PostgresServer {
     }
 
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the server runs").id()
+        self.process.as_ref().expect("the server runs").pid()
     }
 
     pub fn url(&self) -> String {
@@ -102,23 +99,21 @@ impl PostgresServer {
     }
 
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+        log_in(self.folder.path())
     }
 
     /// Kills the server (SIGKILL), including its processes for clients.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let pid = process.id();
+        if let Some(process) = self.process.take() {
+            let pid = process.pid();
             let served =
                 std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-            process.kill().ok(); // it may have ended
-            process.wait().expect("a child can be waited for");
+            drop(process);
             // The processes for clients would run on for a while, and answer.
             for pid in served.split_whitespace() {
                 run(&["kill", "-KILL", pid], |command| command); // it may be gone
             }
         }
-        self.will = None;
     }
 
     pub fn restart(&mut self) {
@@ -145,23 +140,16 @@ impl PostgresServer {
         command.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]));
         let mut ended = false;
         let ready = eventually(START_LIMIT, || {
-            let process = self.process.get_or_insert_with(|| {
-                let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
-                let same = log.try_clone().unwrap();
-                spawn(&command, |command| command.current_dir(self.folder.path()).stdout(same).stderr(log))
-            });
-            if process.try_wait().expect("a child can be asked").is_some() {
+            let process = self.process.get_or_insert_with(|| Running::start(self.folder.path(), &command));
+            if process.has_ended() {
                 // Processes of the killed server may still run; then it refuses, and is started again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;
                 return ended;
             }
-            listens(process.id(), self.port()) && Client::connect(&self.url(), NoTls).is_ok()
+            listens(process.pid(), self.port()) && Client::connect(&self.url(), NoTls).is_ok()
         });
         assert!(ready && !ended, "PostgreSQL did not start:\n{}", self.log());
-        let (pid, folder) = (self.pid().to_string(), self.folder.path().to_string_lossy().into_owned());
-        self.will =
-            Some(LastWill::new(&["sh", "-c", "kill -KILL $1; sleep 1; rm -rf \"$2\"", "sh", &pid, &folder]));
     }
 }
 
@@ -173,8 +161,7 @@ impl Drop for PostgresServer {
 
 /// A PgBouncer in front of a server. Dropping it kills it.
 pub struct Bouncer {
-    process: Child,
-    _will: LastWill,
+    process: Running,
     port: Port,
     folder: TempDir,
 }
@@ -212,26 +199,15 @@ impl Bouncer {
         own(folder.path(), &USERS);
         let mut command = prefix(&USERS);
         command.extend([program.to_str().unwrap(), file.to_str().unwrap()].map(str::to_owned));
-        let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let same = log.try_clone().unwrap();
-        let process = spawn(&command, |command| command.current_dir(folder.path()).stdout(same).stderr(log));
-        let will = LastWill::new(&["kill", "-KILL", &process.id().to_string()]);
-        let bouncer = Bouncer { process, _will: will, port, folder };
-        let answers = || listens(bouncer.process.id(), bouncer.port.number());
-        let log = || std::fs::read_to_string(bouncer.folder.path().join("log")).unwrap_or_default();
+        let bouncer = Bouncer { process: Running::start(folder.path(), &command), port, folder };
+        let answers = || listens(bouncer.process.pid(), bouncer.port.number());
+        let log = || log_in(bouncer.folder.path());
         assert!(eventually(START_LIMIT, answers), "PgBouncer did not start:\n{}", log());
         Some(bouncer)
     }
 
     pub fn url(&self) -> String {
         format!("postgres://admin@127.0.0.1:{}/postgres", self.port.number())
-    }
-}
-
-impl Drop for Bouncer {
-    fn drop(&mut self) {
-        self.process.kill().ok(); // it may have ended
-        self.process.wait().expect("a child can be waited for");
     }
 }
 

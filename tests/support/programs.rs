@@ -1,15 +1,64 @@
 //! Programs that tests start: users for those that refuse to run as root, folders for their files, ports that
 //! they listen on, and the programs of `examples/`.
 
-use super::run;
+use super::{LastWill, run, signal, spawn};
 use serde_json::Value;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::UNIX_EPOCH;
 use tempfile::TempDir;
+
+/// A server that runs in a folder of the test, with its output in the file `log` there. Dropping it kills that
+/// process, and no other.
+pub struct Running {
+    process: Child,
+    _will: LastWill,
+}
+
+impl Running {
+    pub fn start<S: AsRef<OsStr>>(folder: &Path, program: &[S]) -> Running {
+        let log = File::create(folder.join("log")).expect("a file can be made");
+        let same = log.try_clone().expect("a handle can be had twice");
+        let process = spawn(program, |command| command.current_dir(folder).stdout(same).stderr(log));
+        let (pid, path) = (process.id().to_string(), folder.to_string_lossy());
+        // What the server started may write there for a moment.
+        let end = "kill -KILL $1; sleep 1; rm -rf \"$2\"";
+        Running { process, _will: LastWill::new(&["sh", "-c", end, "sh", &pid, &path]) }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("a child can be asked").is_some()
+    }
+
+    /// Freezes (`STOP`) or resumes (`CONT`) it: while it is frozen the kernel still accepts connections, and
+    /// nobody answers.
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Also ends a stopped process. An error means that it has ended.
+        if let Err(error) = self.process.kill() {
+            super::shout(&format!("process {}: {error}", self.pid()));
+        }
+        self.process.wait().expect("a child can be waited for");
+    }
+}
+
+/// The output of the server that runs, or ran, in this folder.
+pub fn log_in(folder: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
+}
 
 /// The words before a command that run it as the first existing one of these users; empty unless this is
 /// root.

@@ -94,10 +94,6 @@ impl SentinelSet {
         format!("{scheme}://{login}{}/{MASTER}{database}", places.join(","))
     }
 
-    pub fn url_of(&self, options: leasehold::ClientBuilder) -> leasehold::ClientBuilder {
-        options.url(self.url())
-    }
-
     /// The master according to the first running Sentinel.
     pub fn master(&self) -> usize {
         self.named_by(0)

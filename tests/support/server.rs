@@ -8,15 +8,14 @@
 //! passwords: so it works whatever a test does to network, TLS or ACL.
 
 use super::netns::Netns;
-use super::programs::listens;
-use super::{LastWill, eventually, missing, now, random, run, signal, spawn};
+use super::programs::{Running, listens, log_in};
+use super::{eventually, missing, now, random, run};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -236,7 +235,6 @@ impl Builder {
             let port = Port::claim();
             let mut server = RedisServer {
                 process: None,
-                will: None,
                 port,
                 asks_for_password: self.password.is_some() || !self.users.is_empty(),
                 builder: self.clone(),
@@ -259,8 +257,7 @@ impl Builder {
 
 /// Dropping it kills the process that it started, and no other.
 pub struct RedisServer {
-    process: Option<Child>,
-    will: Option<LastWill>,
+    process: Option<Running>,
     port: Port,
     asks_for_password: bool,
     builder: Builder,
@@ -304,8 +301,12 @@ impl RedisServer {
         self.builder.netns.as_ref().map_or(Ipv4Addr::LOCALHOST, |(_, address)| *address)
     }
 
+    fn running(&self) -> &Running {
+        self.process.as_ref().expect("the server runs")
+    }
+
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the server runs").id()
+        self.running().pid()
     }
 
     /// Whether it was not killed since its last start.
@@ -343,7 +344,7 @@ impl RedisServer {
     }
 
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.path.join("log")).unwrap_or_default()).into_owned()
+        log_in(&self.path)
     }
 
     pub fn ca(&self) -> PathBuf {
@@ -382,14 +383,7 @@ impl RedisServer {
 
     /// Kills the process (SIGKILL) and waits for its end. Its folder stays.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            // Also ends a stopped process. An error means that it has ended.
-            if let Err(error) = process.kill() {
-                super::shout(&format!("{}: {error}", self.builder.binary.name));
-            }
-            process.wait().expect("a child can be waited for");
-        }
-        self.will = None;
+        self.process = None;
     }
 
     /// Restarts it on the same port and folder, after killing it if it runs.
@@ -403,11 +397,11 @@ impl RedisServer {
 
     /// Freezes the process (SIGSTOP): the kernel still accepts connections, and nobody answers.
     pub fn stop(&self) {
-        signal(self.pid(), "STOP");
+        self.running().signal("STOP");
     }
 
     pub fn cont(&self) {
-        signal(self.pid(), "CONT");
+        self.running().signal("CONT");
     }
 
     /// Moves the wall clock by `offset_s` seconds; needs [`Builder::movable_clock`].
@@ -425,7 +419,7 @@ impl RedisServer {
     fn write_config(&self) {
         let settings = &self.builder;
         let mut config = format!(
-            "dir {path}\nlogfile {path}/log\nunixsocket {path}/s\nunixsocketperm 700\ndaemonize no\nsave \"\"\n",
+            "dir {path}\nunixsocket {path}/s\nunixsocketperm 700\ndaemonize no\nsave \"\"\n",
             path = self.path.display()
         );
         let mut line = |text: &str| {
@@ -485,17 +479,11 @@ impl RedisServer {
         if self.builder.is_sentinel {
             program.push("--sentinel".as_ref());
         }
-        let errors = std::fs::File::create(self.path.join("errors")).unwrap();
-        let same = errors.try_clone().unwrap();
-        let child = spawn(&program, |command| command.current_dir(&self.path).stdout(same).stderr(errors));
-        let (pid, folder) = (child.id().to_string(), self.path.to_string_lossy());
-        self.will = Some(LastWill::new(&["sh", "-c", "kill -KILL $1; rm -rf \"$2\"", "sh", &pid, &folder]));
-        self.process = Some(child);
+        self.process = Some(Running::start(&self.path, &program));
         let mut last = String::new();
         let mut ended = false;
         let ready = eventually(START_LIMIT, || {
-            let process = self.process.as_mut().expect("just started");
-            ended = process.try_wait().expect("a child can be asked").is_some();
+            ended = self.process.as_mut().expect("just started").has_ended();
             ended || {
                 match self.answers() {
                     Ok(()) => true,
@@ -510,8 +498,7 @@ impl RedisServer {
             return Ok(());
         }
         self.kill();
-        let errors = std::fs::read_to_string(self.path.join("errors")).unwrap_or_default();
-        Err(format!("{errors}{}\n{last}", self.log()))
+        Err(format!("{}\n{last}", self.log()))
     }
 
     fn answers(&self) -> Result<(), String> {
@@ -523,12 +510,6 @@ impl RedisServer {
             Err(error) if !self.builder.wait_until_loaded && error.code() == Some("LOADING") => Ok(()),
             Err(error) => Err(error.to_string()),
         }
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -634,10 +615,4 @@ pub(super) fn make_certificates(folder: &Path) {
             &out,
         ]);
     }
-}
-
-pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = now();
-    let value = work();
-    (value, start.elapsed())
 }

@@ -11,7 +11,7 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use leasehold::{AcquireOptions, Interrupt, LockClient, Owner, RedisLock};
 
 use super::stalls::{about_to_end, stalled_since};
-use super::{LONG, SLACK, eventually, let_pass, ms, now};
+use super::{LONG, SLACK, eventually, let_pass, ms, now, slack_since};
 
 /// Runs `work` on another thread, to its end.
 pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -252,6 +252,15 @@ impl<T: Send + 'static> Waiter<T> {
 
     pub fn is_over(&self) -> bool {
         self.call.is_over()
+    }
+
+    /// The result; panics unless a message at `since` woke the thread, and no poll.
+    #[track_caller]
+    pub fn woken_since(self, since: Instant) -> T {
+        let (value, returned) = self.returns_within(LONG);
+        let (took, most) = (returned.duration_since(since), ms(50) + slack_since(since));
+        assert!(took < most, "the call returned after {took:?}, not within {most:?}");
+        value
     }
 
     /// The result and its time; panics if that is later than `limit` from now.

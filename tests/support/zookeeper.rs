@@ -2,8 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -11,10 +10,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::programs::listens;
+use super::programs::{Running, listens, log_in};
 use super::relay::{self, Act, Direction, Piece};
 use super::server::{Certificates, Port, make_certificates};
-use super::{LastWill, eventually, missing, signal, spawn};
+use super::{eventually, missing};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -34,14 +33,13 @@ pub struct Sessions {
 pub const CALM: Sessions = Sessions { tick_ms: 500, least_ms: 5_000, most_ms: 60_000 };
 
 pub struct ZooKeeper {
+    process: Option<Running>,
     folder: TempDir,
     port: Port,
     /// For TLS, if enabled.
     secure: Option<Port>,
     /// For elections and followers; kept claimed.
     _inner: [Port; 2],
-    process: Option<Child>,
-    will: Option<LastWill>,
 }
 
 impl ZooKeeper {
@@ -70,12 +68,11 @@ impl ZooKeeper {
         }
         let mut servers: Vec<_> = (0..count)
             .map(|_| ZooKeeper {
+                process: None,
                 folder: tempfile::Builder::new().prefix("leasehold-zookeeper-").tempdir().unwrap(),
                 port: Port::claim(),
                 secure: tls.map(|_| Port::claim()),
                 _inner: [Port::claim(), Port::claim()],
-                process: None,
-                will: None,
             })
             .collect();
         let peers: String = if count == 1 {
@@ -142,16 +139,10 @@ impl ZooKeeper {
     }
 
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the server runs").id()
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.path().join("log")
+        self.process.as_ref().expect("the server runs").pid()
     }
 
     fn launch(&mut self) {
-        let log = std::fs::File::create(self.log()).unwrap();
-        let same = log.try_clone().unwrap();
         // Quick to start, small, and without syncs: tests kill the server, not the machine.
         let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
         let program = [
@@ -165,11 +156,7 @@ impl ZooKeeper {
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             "zoo.cfg",
         ];
-        let child =
-            spawn(&program, |command| command.current_dir(self.folder.path()).stdout(same).stderr(log));
-        let (pid, folder) = (child.id().to_string(), self.folder.path().to_string_lossy());
-        self.will = Some(LastWill::new(&["sh", "-c", "kill -KILL $1; rm -rf \"$2\"", "sh", &pid, &folder]));
-        self.process = Some(child);
+        self.process = Some(Running::start(self.folder.path(), &program));
     }
 
     fn wait_until_serving(&self) {
@@ -179,8 +166,7 @@ impl ZooKeeper {
             let is_ours = is_open(&self.port) && self.secure.as_ref().is_none_or(is_open);
             is_ours && self.ask("srvr").contains("Mode:")
         });
-        let log = || std::fs::read_to_string(self.log()).unwrap_or_default();
-        assert!(serves, "ZooKeeper does not serve:\n{}", log());
+        assert!(serves, "ZooKeeper does not serve:\n{}", log_in(self.folder.path()));
     }
 
     pub fn ask(&self, word: &str) -> String {
@@ -235,27 +221,17 @@ impl ZooKeeper {
     }
 
     pub fn signal(&self, name: &str) {
-        signal(self.pid(), name);
+        self.process.as_ref().expect("the server runs").signal(name);
     }
 
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().expect("a child can be killed");
-            process.wait().expect("a child can be waited for");
-        }
-        drop(self.will.take());
+        self.process = None;
     }
 
     pub fn launch_again(&mut self) {
         self.kill();
         self.launch();
         self.wait_until_serving();
-    }
-}
-
-impl Drop for ZooKeeper {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

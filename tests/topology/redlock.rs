@@ -197,17 +197,6 @@ fn a_member_of_a_cluster_is_refused() {
 }
 
 #[test]
-fn contradicting_redlock_options_are_refused() {
-    let three = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
-    let error = LockClient::builder().url("redis://127.0.0.1:4").redlock(three).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    let error = LockClient::builder().url("redis://127.0.0.1:4").node_timeout(ms(20)).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    let error = LockClient::builder().redlock(three).node_timeout(Duration::ZERO).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-}
-
-#[test]
 fn an_even_number_and_servers_with_replicas_are_warned_about() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(4) else { return };

@@ -299,15 +299,3 @@ fn many_threads_count_to_the_end_with_replicas() {
         lock.unlock().unwrap();
     }
 }
-
-#[test]
-fn impossible_requirements_are_refused_before_anything_is_sent() {
-    let build = |count, within| {
-        let options = LockClient::builder().url("redis://127.0.0.1:1").command_timeout(ms(1000));
-        options.require_replicas(count, within).build().unwrap_err()
-    };
-    for error in [build(0, GIVEN), build(1, Duration::ZERO), build(1, ms(1000))] {
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    }
-    assert_eq!(build(1, GIVEN).kind(), ErrorKind::Unreachable);
-}

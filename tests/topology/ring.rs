@@ -97,20 +97,12 @@ fn lists_that_cannot_be_a_ring_are_refused() {
     assert!(error.to_string().contains("a number of its own"), "{error}");
     let error = builder().ring(Ring::new(nodes(&servers, 0..1)).epoch(2)).build().unwrap_err();
     assert!(error.to_string().contains("moving_from"), "{error}");
-    let error = builder().ring(Ring::new(["redis-cluster://127.0.0.1:1"])).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let error = builder().ring(Ring::new(["redis://127.0.0.1:1"])).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable);
-
     let client = client(Ring::new(nodes(&servers, 0..2)));
     assert_eq!(client.get_lock(MARK).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(
         client.change_ring(Ring::new(nodes(&servers, 0..1))).unwrap_err().kind(),
         ErrorKind::InvalidInput
     );
-    let alone = LockClient::connect(servers[0].url()).unwrap();
-    let error = alone.change_ring(Ring::new(nodes(&servers, 0..2))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
 #[test]

@@ -300,3 +300,25 @@ impl View for Reading<'_> {
         self.is_beyond = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_writer_is_before_readers_that_let_it_go_first() {
+        let mut seen = Inspection::new("a", ObjectKind::ReadWriteLock { mode: Mode::Read });
+        seen.writers_wait = true;
+        let wait = |writers_first| Wait {
+            thread: Thread { client: ClientId::random(), id: 1 },
+            id: 1,
+            key: "a".to_owned(),
+            kind: Kind::Read,
+            number: 1,
+            at_ms: 0,
+            takes_again: false,
+            writers_first,
+        };
+        assert_eq!([false, true].map(|first| is_behind_a_writer(&seen, &wait(first))), [false, true]);
+    }
+}

@@ -12,9 +12,8 @@ pub(super) fn in_doubt<T>() -> Answer<T> {
 
 #[test]
 fn an_expired_lock_is_not_reported_as_released() {
-    let (lease, clock) = (Duration::from_secs(10), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let lease = Duration::from_secs(10);
+    let (store, clock, engine, name) = standing(Odd::default());
     for takes in [Duration::ZERO, lease] {
         let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
         let (told, later) = (bounded(1), clock.clone());
@@ -45,9 +44,7 @@ fn an_expired_lock_is_not_reported_as_released() {
 
 #[test]
 fn a_doubtful_request_is_cleaned_up_until_harmless() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     store.attempting.lock().push_back(Box::new(in_doubt));
     let number = ThreadMarker::current().number();
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
@@ -68,9 +65,8 @@ fn a_doubtful_request_is_cleaned_up_until_harmless() {
 
 #[test]
 fn a_grant_read_too_late_is_no_hold() {
-    let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let lease = Duration::from_secs(1);
+    let (store, clock, engine, name) = standing(Odd::default());
     let number = ThreadMarker::current().number();
     let late = Some(Owner::new(engine.id, number));
     let (holder, later) = (Arc::clone(&store), clock.clone());
@@ -95,10 +91,8 @@ fn a_grant_near_its_end_is_renewed_first() {
     let lease = Duration::from_secs(8);
     for (took, renewals, deaf) in [(5, 0, 0), (7, 1, 0), (7, 1, 1)] {
         let (clock, store) = (ManualClock::new(), Arc::new(Odd::default()));
-        let seam: Arc<dyn Store> = Arc::clone(&store) as _;
         let options = Options { lease, ..Options::default() };
-        let clocked = Clock::Manual(clock.clone());
-        let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+        let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
         let number = ThreadMarker::current().number();
         let (owner, begun) = (Owner::new(engine.id, number), engine.clock.now());
         let (holder, later) = (Arc::clone(&store), clock.clone());
@@ -137,8 +131,7 @@ fn a_lease_below_the_answer_time_is_an_error() {
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
     let options = Options { retry_timeout: ms(300), ..Options::default() };
-    let seen: Arc<dyn Store> = Arc::clone(&store) as _;
-    let engine = Engine::start(options, Clock::System, seen, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::System);
     let name = name();
     for limit in [WaitLimit::Deadline(engine.clock.after(ms(200))), FOREVER] {
         let before = store.attempts.load(Ordering::SeqCst);
@@ -170,8 +163,7 @@ fn a_lease_below_the_answer_time_is_an_error() {
 
 #[test]
 fn an_interrupt_ends_a_repeated_reentry() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let outer = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     store.failing.store(usize::MAX, Ordering::SeqCst);
     let interrupt = Interrupt::new();
@@ -195,9 +187,8 @@ fn an_interrupt_ends_a_repeated_reentry() {
 
 #[test]
 fn a_waiter_polls_behind_a_silently_lost_hold() {
-    let (hour, clock) = (Duration::from_secs(3600), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let hour = Duration::from_secs(3600);
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
     thread::scope(|scope| {
         let wait = || {
@@ -252,8 +243,7 @@ fn a_refused_hand_off_becomes_a_plain_release() {
 
 #[test]
 fn a_shutdown_ends_a_repeated_reentry() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     store.failing.store(usize::MAX, Ordering::SeqCst);
     let attempts = store.attempts.load(Ordering::SeqCst);
@@ -271,9 +261,8 @@ fn a_shutdown_ends_a_repeated_reentry() {
 
 #[test]
 fn max_hold_counts_from_the_request() {
-    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let second = Duration::from_secs(1);
+    let (store, clock, engine, name) = standing(Odd::default());
     let later = clock.clone();
     store.attempting.lock().push_back(Box::new(move || {
         later.advance(second * 3);
@@ -291,8 +280,7 @@ fn max_hold_counts_from_the_request() {
 #[test]
 fn a_release_between_an_attempt_and_the_listening_is_noticed() {
     let channel = Arc::new(Channel::new("a", true));
-    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
     store.attempting.lock().push_back(Box::new(move || {
         channel.notify();
         Ok(Attempt::Busy { retry_after: None })
@@ -305,9 +293,7 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
 
 #[test]
 fn a_client_that_has_just_released_stands_back_for_others() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     *store.holder.lock() = None;
     store.releasing.lock().push_back(Box::new(|| Ok(Release::Freed { others: Others::Listen(2) })));
@@ -328,9 +314,7 @@ fn a_client_that_has_just_released_stands_back_for_others() {
 
 #[test]
 fn local_hand_offs_are_limited() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (_store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
     let mut times = 0;
@@ -361,9 +345,8 @@ fn local_hand_offs_are_limited() {
 
 #[test]
 fn an_explicit_lease_ends_on_time() {
-    let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let lease = Duration::from_secs(9);
+    let (_store, clock, engine, name) = standing(Odd::default());
     let local = engine.registry.local(Kind::Mutex, &name);
     let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), WaitLimit::Once);
     let granted = engine.acquire(&AcquireCall { lease: Lease::Fixed(lease), ..call });
@@ -382,9 +365,7 @@ fn a_renewal_that_hangs_leaves_time_for_another() {
     let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
     let store = Arc::new(Odd::default());
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let clocked = Clock::Manual(clock.clone());
-    let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     let until = mine.hold.until();
     clock.advance(lease / 2);
@@ -395,9 +376,7 @@ fn a_renewal_that_hangs_leaves_time_for_another() {
 
 #[test]
 fn a_renewal_during_a_release_reports_no_loss() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let (hold, there) = (Arc::clone(&mine.hold), Arc::clone(&store));
     store.renewing.lock().push_back(Box::new(move || {
@@ -414,9 +393,7 @@ fn a_renewal_during_a_release_reports_no_loss() {
 
 #[test]
 fn a_majority_hears_of_holds_ended_during_renewals() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd { is_several: true, ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd { is_several: true, ..Odd::default() });
     let engine = Arc::new(engine);
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     clock.advance(engine.options.lease / 2);
@@ -434,8 +411,7 @@ fn a_majority_hears_of_holds_ended_during_renewals() {
 
 #[test]
 fn a_dropped_release_that_finds_nothing_is_a_loss() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let lost = mine.hold.loss_channel();
     *store.holder.lock() = None;
@@ -450,9 +426,7 @@ fn a_clean_up_ends_before_the_next_renewal() {
     let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
     let store = Arc::new(Odd::default());
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let clocked = Clock::Manual(clock.clone());
-    let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
     store.attempting.lock().push_back(Box::new(in_doubt));
@@ -533,9 +507,7 @@ fn a_groups_lease_counts_from_the_request() {
 #[test]
 fn an_overdue_wait_still_asks_once() {
     let channel = Arc::new(Channel::new("a", true));
-    let store = Arc::new(Odd { channel: Some(channel), ..Odd::default() });
-    let clock = ManualClock::new();
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd { channel: Some(channel), ..Odd::default() });
     let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
@@ -559,9 +531,7 @@ fn an_overdue_wait_still_asks_once() {
 /// Its patience is for one outage, and not for two an hour apart.
 #[test]
 fn each_outage_has_the_whole_retry_time() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let patience = engine.options.retry_timeout;
     let fails = || -> Script<Attempt> { Box::new(|| Err(Failure::Refused(refusal()))) };
     let (answers, later) = (|| Ok(Attempt::Busy { retry_after: None }), clock.clone());
@@ -594,9 +564,7 @@ fn each_outage_has_the_whole_retry_time() {
 /// It has waited for nothing, and what it was answered says nothing of the patience of those who do.
 #[test]
 fn a_try_spends_no_retry_time_of_waiters() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let local = engine.registry.local(Kind::Mutex, &name);
     let place = local.join(false); // as one that waits
     store.failing.store(1, Ordering::SeqCst);
@@ -610,8 +578,7 @@ fn a_try_spends_no_retry_time_of_waiters() {
 /// The second request may come to the store when the thread has the next hold.
 #[test]
 fn a_repeated_request_spends_the_holds_number() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let number = || ThreadMarker::current().number();
     let before = number();
     let held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -634,8 +601,7 @@ fn a_repeated_request_spends_the_holds_number() {
 /// A store knows such a request again for some minutes only.
 #[test]
 fn a_doubtful_endless_release_goes_to_the_watchdog() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let held = acquire_as(Kind::Semaphore, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.stand_still(true);
     store.releasing.lock().push_back(Box::new(in_doubt));
@@ -699,9 +665,7 @@ fn a_failed_renewal_puts_a_hold_at_risk() {
 /// A message may be lost, and nobody else knows of the loss.
 #[test]
 fn a_renewals_loss_wakes_local_waiters() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let place = mine.hold.local().join(false);
     *store.holder.lock() = None;
@@ -717,9 +681,7 @@ fn clean_ups_of_a_missing_request_get_rarer() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let reporter = Arc::new(Reporter::new(None));
-    let engine = Engine::start(options, Clock::Manual(clock.clone()), seam, reporter).unwrap();
+    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     let minute = Duration::from_secs(60);
     store.attempting.lock().push_back(Box::new(in_doubt));
     acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(minute)).unwrap_err();
@@ -760,11 +722,28 @@ fn a_try_survives_the_loss_of_an_older_hold() {
     drop(engine.shutdown());
 }
 
+/// So many that the lock knows that number by the later ones only.
+#[test]
+fn a_number_given_up_before_many_others_counts_no_more() {
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::System);
+    let (local, thread) = (engine.registry.local(Kind::Mutex, &name()), ThreadMarker::current());
+    let asked = Arc::clone(&local);
+    store.attempting.lock().push_back(Box::new(move || {
+        let number = thread.number();
+        thread.retire(number);
+        (number..number + 40).for_each(|number| asked.state().retired.add(number));
+        Ok(Attempt::granted(None))
+    }));
+    assert!(acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().is_none());
+    assert_eq!(*store.holder.lock(), None);
+    drop(engine.shutdown());
+}
+
 /// The answer to the first comes after the second has asked.
 #[test]
 fn threads_ask_for_permits_side_by_side() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let (tell, told) = bounded(1);
     store.attempting.lock().extend([
         Box::new(move || {

@@ -242,14 +242,44 @@ fn each_round_checks_all_holds() {
 #[test]
 fn a_look_that_finds_the_lock_gone_is_no_recall() {
     let client = Keeps::begin();
-    for _ in 0..2 {
+    for is_used in [false, true, true] {
         let used = client.used(&name());
-        client.unlock(&used);
+        if !is_used {
+            client.unlock(&used);
+        }
         *client.store.holder.lock() = None;
         client.store.checking.lock().push_back(Box::new(|| Ok(CachedCheck::Lost)));
         client.clock.advance(MS * 60);
+        assert!(client.store.checking.lock().is_empty());
     }
     client.unlock(&client.used(&name()));
+    client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn another_threads_wait_ends_an_idle_cached_hold() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    let (gets, got) = bounded(1);
+    thread::scope(|scope| {
+        let engine = &client.engine;
+        scope.spawn(move || gets.send(acquire(engine, &name(), FOREVER, Lease::Renewed)).unwrap());
+        let got = got.recv_timeout(LONG);
+        drop(client.engine.shutdown()); // wakes it, if it sleeps
+        assert!(got.expect("no check is waited for").unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_lock_taken_while_recalls_are_not_heard_is_not_cached() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    client.clock.advance(UNUSED);
+    comes_about("the release", || client.store.holder.lock().is_none());
+    client.store.channel.as_ref().unwrap().set_up(false);
+    let next = client.lock(&name());
+    assert!(!next.hold.is_until_recall());
+    client.unlock(&next);
     client.engine.shutdown().unwrap();
 }
 

@@ -6,17 +6,18 @@ use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
+use crate::engine::hold::QueuePlace;
 use crate::engine::waiter::Sleeper;
+use crate::interrupt::Interrupt;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::park::take_time;
-use crate::seam::Failure;
+use crate::seam::{Failure, ListensFor};
 
 #[test]
 fn a_writer_with_a_retired_number_may_not_read() {
-    let (second, clock) = (Duration::from_secs(1), ManualClock::new());
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let second = Duration::from_secs(1);
+    let (store, clock, engine, name) = standing(Odd::default());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     // As after a request about another lock that got no answer.
     ThreadMarker::current().retire(writing.hold.owner().number());
@@ -69,9 +70,7 @@ fn a_client_stands_back_once() {
 /// The timer, which would notice the end first, stands still.
 #[test]
 fn a_late_renewal_revives_nothing_and_is_undone() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let lease = engine.options.lease;
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let clocked = engine.clock.clone();
@@ -115,8 +114,7 @@ fn while_another_waits(
 
 #[test]
 fn a_panicking_next_owner_frees_the_lock() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) = running(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     store.handing.lock().push_back(Box::new(|| std::panic::resume_unwind(Box::new("as a test has it"))));
     let waited = while_another_waits(&engine, &name, || engine.drop_level(&mine.hold, mine.level));
@@ -128,8 +126,8 @@ fn a_panicking_next_owner_frees_the_lock() {
 
 #[test]
 fn a_lock_lost_before_a_hand_off_is_reported() {
-    let store = Arc::new(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::System), name());
+    let (store, engine, name) =
+        running(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let lost = mine.hold.loss_channel();
     *store.holder.lock() = None;
@@ -148,10 +146,8 @@ fn a_lock_lost_before_a_hand_off_is_reported() {
 fn a_groups_unanswered_releases_cost_one_timeout() {
     let (patience, clock) = (Duration::from_secs(3_600), ManualClock::new());
     let store = Arc::new(Odd::default());
-    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
     let options = Options { retry_timeout: patience, ..Options::default() };
-    let reporter = Arc::new(Reporter::new(None));
-    let engine = Arc::new(Engine::start(options, Clock::Manual(clock.clone()), seam, reporter).unwrap());
+    let engine = Arc::new(engine_with(options, &store, &Clock::Manual(clock.clone())));
     let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
     let group = [name(), other].map(|name| {
         let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
@@ -190,9 +186,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
 
 #[test]
 fn an_overdue_shutdown_does_not_ask_again() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let (store, clock, engine, name) = standing(Odd::default());
     let _held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let timeout = engine.options.command_timeout;
     // As a connect that gets no answer.
@@ -229,9 +223,7 @@ fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
 
 #[test]
 fn a_second_shutdown_repeats_failed_releases() {
-    let clock = ManualClock::new();
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
+    let (store, _clock, engine, name) = standing(Odd::default());
     acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let denied = || Err(Failure::Refused(Error::new(ErrorKind::NoPermission, "request", "not you")));
     store.releasing.lock().push_back(Box::new(denied));
@@ -273,26 +265,29 @@ fn a_shutdown_inside_a_call_is_refused() {
     engine.shutdown().unwrap();
 }
 
+/// A place in the local queue of a lock, as of this thread's sleep.
+fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
+    let place = engine.registry.local(Kind::Mutex, name).join(false);
+    let (thread, since) = (ThreadMarker::current(), engine.clock.now());
+    let (number, kind) = (thread.number(), Kind::Mutex);
+    place.note_sleeper(Sleeper { number, thread, since, kind, takes_again: false, writers_first: false });
+    place
+}
+
 /// The release of a dropped guard may take longer than the next wait of its thread. Nobody waits for that
-/// thread.
+/// thread. And a hold is entered before its waiter leaves the queue.
 #[test]
-fn a_waiter_during_its_own_release_blocks_nobody() {
+fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
     let store = Arc::new(Odd::default());
     let engine = engine(&store, &Clock::System);
     let held = acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     let awaited = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
-    let place = engine.registry.local(Kind::Mutex, &awaited).join(false);
-    let (thread, since) = (ThreadMarker::current(), engine.clock.now());
-    let number = thread.number();
-    place.note_sleeper(Sleeper {
-        number,
-        thread,
-        since,
-        kind: Kind::Mutex,
-        takes_again: false,
-        writers_first: false,
-    });
+    let place = asleep(&engine, &awaited);
     let stuck = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
+    assert_eq!(stuck(), 1);
+    let granted = acquire(&engine, &awaited, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    assert_eq!(stuck(), 0, "it has what it waited for");
+    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     assert_eq!(stuck(), 1);
     assert!(held.hold.begin_release());
     assert_eq!(stuck(), 0);
@@ -378,4 +373,139 @@ fn readers_that_take_turns_have_a_place_to_leave() {
             writing.unlock().unwrap();
         });
     }
+}
+
+/// The clock stands: neither the timer's next check nor a poll comes.
+#[test]
+fn an_ended_session_ends_its_holds_at_once() {
+    let (clock, session) = (ManualClock::new(), Arc::new(SessionEnd(AtomicU64::new(u64::MAX))));
+    let store = Odd { has_sessions: true, session: Some(Arc::clone(&session)), ..Odd::default() };
+    let store = Arc::new(store);
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let held = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    session.0.store(clock.now().nanos(), Ordering::SeqCst);
+    let timer = store.attached.lock().clone().unwrap();
+    timer.bounds_ended();
+    comes_about("the loss", || engine.stats().lost_expired == 1);
+    drop(held);
+    drop(engine.shutdown());
+}
+
+/// Nobody could ask the client for it.
+#[test]
+fn an_expired_leaked_guard_leaves_no_hold() {
+    let clock = ManualClock::new();
+    let (engine, name) = (engine(&Arc::default(), &Clock::Manual(clock.clone())), name());
+    let lease = Lease::Fixed(Duration::from_secs(1));
+    let local = engine.registry.local(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), FOREVER);
+    engine.acquire(&AcquireCall { lease, ..call }).unwrap().unwrap();
+    clock.advance(Duration::from_secs(2));
+    let stats = engine.stats();
+    assert_eq!((stats.lost_expired, stats.holds_lost), (1, 0));
+    engine.shutdown().unwrap();
+}
+
+/// That grant took the client out of the wait queue.
+#[test]
+fn a_large_request_is_repeated_after_anothers_grant() {
+    let channel = Arc::new(Channel::new("a", true));
+    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
+    let (engine, name) = (engine(&store, &Clock::Manual(ManualClock::new())), name());
+    let local = engine.registry.local(Kind::Semaphore, &name);
+    let take = |units| {
+        let call = AcquireCall::new("acquire", Kind::Semaphore, (&name, &local), FOREVER);
+        engine.acquire(&AcquireCall { units, ..call }).map(|granted| granted.is_some())
+    };
+    let ((asks, is_asked), notified) = (bounded(1), Arc::clone(&channel));
+    let (busy, granted) = (|| Ok(Attempt::Busy { retry_after: None }), || Ok(Attempt::granted(None)));
+    let (takes, taken) = bounded(1);
+    thread::scope(|scope| {
+        store.attempting.lock().push_back(Box::new(busy));
+        let take = &take;
+        scope.spawn(move || takes.send(take(3)).unwrap());
+        comes_about("the large request's subscription", || channel.listeners() == 1);
+        store.attempting.lock().extend([
+            Box::new(move || {
+                notified.notify();
+                is_asked.recv().unwrap();
+                Ok(Attempt::InWaitQueue {
+                    retry_after: None,
+                    listens_for: ListensFor::OwnTurn,
+                    watches: false,
+                })
+            }) as Script<Attempt>,
+            Box::new(move || {
+                asks.send(()).unwrap();
+                busy()
+            }),
+            Box::new(granted),
+            Box::new(granted),
+        ]);
+        assert!(take(1).unwrap());
+        let taken = taken.recv_timeout(Duration::from_secs(10));
+        drop(engine.shutdown()); // wakes it, if it sleeps
+        assert!(taken.expect("it asks again").unwrap());
+    });
+}
+
+/// A call for the plain lock by this thread.
+fn waits(engine: &Engine, name: &Arc<LockName>, interrupt: &Interrupt) -> Result<Option<Granted>> {
+    let local = engine.registry.local(Kind::Mutex, name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
+    engine.acquire(&AcquireCall { interrupt: Some(interrupt), by_thread: true, ..call })
+}
+
+/// This store hands nothing on: the lock is released, and that request takes its time.
+#[test]
+fn a_waiter_that_is_not_handed_the_lock_may_leave() {
+    let store = Arc::new(Odd::default());
+    let (engine, name, interrupt) = (engine(&store, &Clock::System), name(), Interrupt::new());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let ((releases, is_released), (go_on, may_end), (tells, told)) = (bounded(1), bounded(1), bounded(1));
+    store.releasing.lock().push_back(Box::new(move || {
+        releases.send(()).unwrap();
+        may_end.recv().unwrap();
+        Ok(Release::Freed { others: Others::Nobody })
+    }));
+    thread::scope(|scope| {
+        scope.spawn(|| tells.send(waits(&engine, &name, &interrupt).map(drop)).unwrap());
+        comes_about("the other thread's sleep", || sleeps(&engine, &name));
+        scope.spawn(|| engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap());
+        is_released.recv().unwrap();
+        interrupt.interrupt();
+        let ended = told.recv_timeout(Duration::from_secs(10));
+        go_on.send(()).unwrap();
+        assert!(ended.expect("it leaves").unwrap_err().is_interrupted());
+    });
+    engine.shutdown().unwrap();
+}
+
+/// The client's entry is to be written without it.
+#[test]
+fn the_end_of_a_published_wait_is_noted() {
+    let store = Arc::new(Odd::default());
+    let (engine, name, interrupt) = (engine(&store, &Clock::System), name(), Interrupt::new());
+    let lease = Duration::from_secs(30);
+    let claim = engine.claim(&engine.store.capabilities(), (Kind::Mutex, &name), 7, lease);
+    engine.stand_still(true);
+    store.attempting.lock().push_back(Box::new(|| Ok(Attempt::granted(None))));
+    *store.holder.lock() = Some(claim.owner);
+    let own = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    let due = || engine.published_waits.due.load(Ordering::SeqCst);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let held = acquire(&engine, &own, FOREVER, Lease::Renewed).unwrap();
+            waits(&engine, &name, &interrupt).map(drop).unwrap_err();
+            drop(held);
+        });
+        let publishes = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]);
+        comes_about("the wait", || publishes().waits.len() == 1);
+        assert_ne!(due(), 0);
+        interrupt.interrupt();
+        waiter.join().unwrap();
+    });
+    assert_eq!(due(), 0);
+    engine.stand_still(false);
+    drop(engine.shutdown());
 }

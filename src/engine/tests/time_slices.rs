@@ -129,6 +129,14 @@ fn a_question_releases_the_cached_hold_first() {
 }
 
 #[test]
+fn a_conditions_wait_caches_nothing() {
+    let turn = InSlice::begin();
+    turn.engine.end_all_levels("wait", &turn.guard.hold).unwrap();
+    assert!(turn.is_free());
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
 fn the_end_of_a_client_gives_back_what_it_keeps() {
     let turn = InSlice::begin();
     turn.drop_guard();
@@ -142,6 +150,7 @@ fn a_hold_lost_while_cached_is_not_used_again() {
     let turn = InSlice::begin();
     turn.drop_guard();
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
+    assert!(turn.engine.registry.holds().is_empty(), "no thread will end it");
     *turn.store.holder.lock() = None;
     let attempts = turn.attempts();
     let again = turn.lock(Lease::Renewed);

@@ -155,6 +155,26 @@ fn only_a_returning_threads_short_hold_is_cached() {
 }
 
 #[test]
+fn a_thread_gives_back_no_others_hold() {
+    let mut one = in_time_slice(64, 8);
+    assert!(is_cached(&mut one, 0, at(10)));
+    let now = one.at(at(20));
+    assert_eq!([2, 1].map(|thread| one.lock.give_back(Some(thread), now).is_some()), [false, true]);
+}
+
+#[test]
+fn an_expired_cached_hold_is_not_used_again() {
+    let is_reused = |until| {
+        let mut one = in_time_slice(64, 8);
+        one.own().until = until;
+        assert!(is_cached(&mut one, 0, at(10)));
+        let at = one.at(at(20));
+        one.lock.reuse(1, false, |_, _| true, at).is_some()
+    };
+    assert_eq!([at(20), at(21)].map(is_reused), [false, true]);
+}
+
+#[test]
 fn an_absent_threads_hold_is_not_cached() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));

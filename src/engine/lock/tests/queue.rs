@@ -2,6 +2,7 @@
 
 use super::world::NOW;
 use super::*;
+use crate::engine::lock::caching;
 use crate::engine::lock::retired::MOST_RETIRED;
 use crate::engine::lock::{Look, Next, Withdrawn};
 
@@ -125,7 +126,9 @@ fn a_hand_off_is_settled_by_its_receiver() {
     assert_eq!(lock.withdraw(FIRST), Withdrawn::Given);
     assert_eq!(lock.look(FIRST, false, false, NOW), Look::Receive);
     assert!(lock.received(SECOND, false).is_none(), "another waiter settles nothing");
+    assert_eq!((lock.look(SECOND, true, true, NOW), words(&mut lock)), (Look::OnItsWay, vec![FIRST]));
     assert!(lock.received(FIRST, true).is_none() && lock.held_here(NOW).is_some(), "it is to be released");
+    assert_eq!(words(&mut lock), [SECOND], "who follows");
     assert!(lock.remove(serial, None).is_some() && lock.holds.is_empty());
 }
 
@@ -155,4 +158,48 @@ fn the_queue_place_is_left_once() {
     lock.queued = true;
     lock.queue.join(SECOND, TestWaiter::default(), false);
     assert!(!lock.takes_queue_place(), "others here wait in it");
+}
+
+#[test]
+fn a_word_keeps_its_waiter_awake_once() {
+    let mut lock = lock();
+    lock.queue.nudge();
+    assert_eq!([(); 2].map(|()| lock.sleep(FIRST, true, false)), [false, true]);
+}
+
+#[test]
+fn the_lock_is_promised_once_to_each_sleep() {
+    let mut lock = lock();
+    let at = At { rules: &caching::RULES, ..at() };
+    assert!(lock.sleep(FIRST, true, false));
+    assert_eq!([(); 2].map(|()| lock.promise(at)), [Next::Local(FIRST), Next::Nobody]);
+    assert!(lock.sleep(FIRST, true, false));
+    assert_eq!((lock.withdraw(FIRST), lock.promise(at)), (Withdrawn::Free, Next::Nobody));
+}
+
+#[test]
+fn an_unused_lock_has_neither_slice_nor_queue_place() {
+    let mut lock = Lock { queued: true, ..Lock::default() };
+    lock.queue.join(FIRST, TestWaiter::default(), false);
+    lock.caching.begin(1, At { rules: &caching::RULES, ..at() });
+    assert!(lock.caching.ends.is_some());
+    lock.leave(FIRST);
+    assert!(lock.caching.ends.is_none() && !lock.queued);
+}
+
+#[test]
+fn a_shorter_lease_cuts_no_window() {
+    let until = NOW.plus(RULES.lease);
+    let mut own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, until);
+    assert!(own.confirm(NOW.plus(RULES.lease / 2), NOW));
+    assert_eq!(own.until, until);
+}
+
+#[test]
+fn the_end_of_a_client_retires_numbers_in_doubt() {
+    let mut lock = Lock::default();
+    let serial = hold(&mut lock);
+    lock.spend(serial);
+    lock.clear();
+    assert!(lock.retired.has(16));
 }
