@@ -172,7 +172,7 @@ impl Shop {
     /// waited for it.
     pub(crate) fn clear(&mut self) -> Result<()> {
         let lock = self.lock_name();
-        let beside = ["redisson_lock_token", "leasehold_lock_line", "leasehold_lock_next"];
+        let beside = ["redisson_lock_token", "leasehold_lock_queue", "leasehold_lock_next"];
         let mut del = cmd("DEL");
         for key in ["free", "counts", "sold", "fence", "lock", "job", "release", "strike"] {
             del.arg(self.key(key));

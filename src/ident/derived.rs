@@ -51,7 +51,7 @@ parts! {
     /// Until when each of ours is alive.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
     /// The wait queue of clients.
-    LockLine = Before("leasehold_lock_line:"),
+    LockQueue = Before("leasehold_lock_queue:"),
     /// The client for which a free lock is kept.
     LockNext = Before("leasehold_lock_next:"),
     /// The channels of a lock's wait queue: this, a colon and a client.

@@ -70,7 +70,7 @@ fn a_recall_yields_a_cached_lock_at_once() {
             let asked = now();
             let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
             if is_in_use {
-                let in_line = || world.run::<u64>(&["ZCARD", "leasehold_lock_line:{stock}"]) == 1;
+                let in_line = || world.run::<u64>(&["ZCARD", "leasehold_lock_queue:{stock}"]) == 1;
                 assert!(eventually(LONG, in_line));
                 assert!(!waiter.is_over());
                 let ended = now();
@@ -285,7 +285,7 @@ fn a_waiter_that_spins_gets_a_kept_lock() {
             let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
             if is_in_use {
                 assert!(
-                    eventually(LONG, || !world.run::<bool>(&["HEXISTS", "stock", "leasehold:kept"])),
+                    eventually(LONG, || !world.run::<bool>(&["HEXISTS", "stock", "leasehold:cached"])),
                     "it is not asked"
                 );
                 lock.unlock().unwrap();

@@ -27,7 +27,7 @@ fn client(world: &World) -> LockClient {
 }
 
 fn line(name: &str) -> String {
-    format!("leasehold_lock_line:{{{name}}}")
+    format!("leasehold_lock_queue:{{{name}}}")
 }
 
 fn standing(world: &World, name: &str) -> usize {

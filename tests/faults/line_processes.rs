@@ -53,7 +53,7 @@ fn await_lines(world: &World, round: usize, count: usize) {
     for number in 0..NAMES {
         let name = name(round, number);
         let stand = || {
-            world.run::<usize>(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")]) == count
+            world.run::<usize>(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")]) == count
                 && listening_clients(&name, "NUMSUB", |command| world.run(command)) == count
         };
         assert!(eventually(LONG, stand), "{count} stand in the line of {name}");
@@ -167,7 +167,7 @@ fn is_the_dozen() -> bool {
 }
 
 fn standing(world: &World, name: &str) -> usize {
-    world.run(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")])
+    world.run(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")])
 }
 
 /// A live client waits behind them. It is served at once when the lock is released soon after; when the lock

@@ -11,7 +11,7 @@ use crate::support::{LONG, call, channel, eventually, listening_clients, ms, now
 
 const LEASE: Duration = Duration::from_secs(60);
 const NAME: &str = "rights";
-const LINE: &str = "leasehold_lock_line:{rights}";
+const LINE: &str = "leasehold_lock_queue:{rights}";
 
 /// The permissions that versions before the queue needed.
 const OLD: &str = "~rights ~leasehold_ring_epoch &redisson_lock__channel:{rights}";

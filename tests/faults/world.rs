@@ -201,7 +201,7 @@ impl World {
     /// Whether the key is a wait queue that ends within a minute: killed clients, and those whose leaving was
     /// lost with a connection, stay in it until then.
     fn is_a_line_that_ends(&self, key: &str) -> bool {
-        key.starts_with("leasehold_lock_line:")
+        key.starts_with("leasehold_lock_queue:")
             && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
             && self.run::<i64>(&["PTTL", key]) != -1
     }

@@ -134,7 +134,10 @@ fn java_gets_our_cached_lock_before_its_lease_ends() {
     assert_eq!(java.ask("waiter", "lock", &["stock"]).wait_for(LONG).expect_ok(), "");
     assert!(!lock.try_lock().unwrap());
     let fields: Vec<String> = admin.hkeys("stock").unwrap();
-    assert!(!fields.contains(&"leasehold:kept".to_owned()), "nothing of ours is in Java's lock: {fields:?}");
+    assert!(
+        !fields.contains(&"leasehold:cached".to_owned()),
+        "nothing of ours is in Java's lock: {fields:?}"
+    );
     java.get("waiter", "unlock", &["stock"]);
     client.shutdown().unwrap();
     assert_eq!(keys(&mut admin), [""; 0]);

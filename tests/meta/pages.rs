@@ -387,7 +387,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             // A hold of Java's, whose id might be one of ours.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
-                &["ZADD", "leasehold_lock_line:{app:i}", "1", "java"],
+                &["ZADD", "leasehold_lock_queue:{app:i}", "1", "java"],
                 &["RPUSH", "redisson_lock_queue:{app:i}", "java:2"],
                 &["SET", "app:n", "3"],
             ] {

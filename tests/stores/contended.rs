@@ -138,7 +138,7 @@ fn a_hold_without_a_callback_costs_nothing_more() {
     let _calls = calls(&guard);
     let is_marked = || fields(&mut server.admin(), "heard").len() == 2;
     assert!(eventually(LONG, is_marked));
-    assert_eq!(fields(&mut admin, "heard"), [guard.owner().to_string(), "leasehold:kept".to_owned()]);
+    assert_eq!(fields(&mut admin, "heard"), [guard.owner().to_string(), "leasehold:cached".to_owned()]);
     assert_eq!(scripts_run(&mut admin) - before, 3, "the grant, the subscription and the mark");
     guard.unlock().unwrap();
 }
@@ -152,7 +152,9 @@ fn a_contention_mark_ends_with_its_hold() {
     let mut admin = server.admin();
     let marked = |name: &str, guard: OwnedGuard| {
         let _calls = calls(&guard);
-        assert!(eventually(LONG, || fields(&mut server.admin(), name).contains(&"leasehold:kept".to_owned())));
+        assert!(
+            eventually(LONG, || fields(&mut server.admin(), name).contains(&"leasehold:cached".to_owned()))
+        );
         guard
     };
     let mut is_free = |name: &str| {

@@ -83,7 +83,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
         }
     }
     if way == Way::Trial {
-        for key in [name.clone(), own("redisson_lock_token", &name), own("leasehold_lock_line", &name)] {
+        for key in [name.clone(), own("redisson_lock_token", &name), own("leasehold_lock_queue", &name)] {
             drop(wire.ask(&["DEL", &key]));
         }
     }
@@ -181,7 +181,7 @@ pub(super) fn own(part: &str, name: &str) -> String {
 /// The requests of a client with locks of this name, in an order in which they can be tried.
 fn requests(name: &str) -> Vec<Request> {
     let (channel, token) = (own("redisson_lock__channel", name), own("redisson_lock_token", name));
-    let (line, next) = (own("leasehold_lock_line", name), own("leasehold_lock_next", name));
+    let (line, next) = (own("leasehold_lock_queue", name), own("leasehold_lock_next", name));
     let wake = format!("{}:leasehold-doctor", own("leasehold_wake", name));
     let entry = "leasehold_client:leasehold-doctor";
     let hash = redis::Script::new("return 1").get_hash().to_owned();

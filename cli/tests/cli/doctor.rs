@@ -135,7 +135,7 @@ fn no_persistence_is_a_warning_which_counts_if_strict() {
 
 fn user(server: &Server, less: &[&str]) -> String {
     let rights = "reset resetchannels on >S3CR3T ~leasehold_client:* ~app:* \
-                  ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* ~leasehold_lock_line:{app:* \
+                  ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* ~leasehold_lock_queue:{app:* \
                   ~leasehold_lock_next:{app:* &leasehold_wake:{app:* +eval +evalsha +hexists +hget +hset +hdel +hkeys \
                   +pexpire +pttl +get +set +del +incr +time +zadd +zpopmin +zrange +zrem +publish +subscribe +unsubscribe";
     let words: Vec<&str> = ["ACL", "SETUSER", "me"].into_iter().chain(rights.split_whitespace()).collect();
@@ -172,7 +172,7 @@ fn rights_on(server: &Server) {
     is(&findings, "rights", "fault", "HSET");
     let missing = findings["rights"]["missing"].as_array().unwrap();
     assert!(
-        missing.len() == 2 && missing[1].as_str().unwrap().starts_with("ZADD leasehold_lock_line:{app:x"),
+        missing.len() == 2 && missing[1].as_str().unwrap().starts_with("ZADD leasehold_lock_queue:{app:x"),
         "{missing:?}"
     );
     assert!(!format!("{findings:?}").contains("S3CR3T"), "{findings:?}");

@@ -19,7 +19,7 @@ fn a_signal_ends_the_wait_and_leaves_nothing() {
     // channel.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
-        (&[], "ZCARD", "leasehold_lock_line:{busy}"),
+        (&[], "ZCARD", "leasehold_lock_queue:{busy}"),
         (&["-s"], "", "redisson_rwlock:{busy}"),
         (&["--permits", "1"], "", "redisson_sc:{busy}"),
     ];

@@ -104,7 +104,7 @@ impl Server {
 
     /// Number of clients in a lock's wait queue.
     pub(crate) fn in_line(&self, name: &str) -> usize {
-        let answer = self.ask(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")]);
+        let answer = self.ask(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")]);
         answer.trim().trim_start_matches(':').parse().unwrap()
     }
 

@@ -143,19 +143,22 @@ mod tests {
     #[test]
     fn queue_scripts_use_the_listed_keys() {
         let scripts = [
-            (include_str!("lua/wait_queue.lua"), [Part::LockLine, Part::LockNext, Part::LockWake].as_slice()),
+            (
+                include_str!("lua/wait_queue.lua"),
+                [Part::LockQueue, Part::LockNext, Part::LockWake].as_slice(),
+            ),
             (include_str!("lua/reserved.lua"), &[Part::LockNext]),
-            (include_str!("lua/acquire.lua"), &[Part::LockLine, Part::LockNext]),
-            (include_str!("lua/leave_wait_queue.lua"), &[Part::LockLine, Part::LockNext]),
-            (include_str!("lua/show.lua"), &[Part::LockLine]),
-            (include_str!("lua/stand.lua"), &[Part::LockLine]),
-            (include_str!("lua/readers.lua"), &[Part::LockLine, Part::LockWake, Part::RwReaders]),
-            (include_str!("lua/rw_acquire.lua"), &[Part::LockLine, Part::LockNext, Part::RwReaders]),
-            (include_str!("lua/rw_release.lua"), &[Part::LockLine, Part::RwReaders]),
-            (include_str!("lua/rw_leave.lua"), &[Part::LockLine, Part::LockNext, Part::RwReaders]),
-            (include_str!("lua/permits_queue.lua"), &[Part::LockLine, Part::LockNext, Part::LockWake]),
-            (include_str!("lua/permits_leave.lua"), &[Part::LockLine, Part::LockNext]),
-            (include_str!("lua/permits_stand.lua"), &[Part::LockLine, Part::LockNext]),
+            (include_str!("lua/acquire.lua"), &[Part::LockQueue, Part::LockNext]),
+            (include_str!("lua/leave_wait_queue.lua"), &[Part::LockQueue, Part::LockNext]),
+            (include_str!("lua/show.lua"), &[Part::LockQueue]),
+            (include_str!("lua/stand.lua"), &[Part::LockQueue]),
+            (include_str!("lua/readers.lua"), &[Part::LockQueue, Part::LockWake, Part::RwReaders]),
+            (include_str!("lua/rw_acquire.lua"), &[Part::LockQueue, Part::LockNext, Part::RwReaders]),
+            (include_str!("lua/rw_release.lua"), &[Part::LockQueue, Part::RwReaders]),
+            (include_str!("lua/rw_leave.lua"), &[Part::LockQueue, Part::LockNext, Part::RwReaders]),
+            (include_str!("lua/permits_queue.lua"), &[Part::LockQueue, Part::LockNext, Part::LockWake]),
+            (include_str!("lua/permits_leave.lua"), &[Part::LockQueue, Part::LockNext]),
+            (include_str!("lua/permits_stand.lua"), &[Part::LockQueue, Part::LockNext]),
         ];
         for (script, parts) in scripts {
             for part in parts {

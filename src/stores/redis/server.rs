@@ -33,7 +33,7 @@ pub(crate) struct QueueRights {
 
 impl QueueRights {
     pub(crate) fn learn(&self, reply: &Tagged) {
-        if reply.ends_with(b"unlined") {
+        if reply.ends_with(b"denied") {
             self.refused.note(Clock::System.now());
         }
     }

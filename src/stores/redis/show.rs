@@ -20,7 +20,7 @@ const MOST: u32 = 100;
 /// The hash's field in which a hold with a ceiling describes itself.
 const ABOUT: &str = "leasehold:about";
 
-const KEPT: &str = "leasehold:kept";
+const KEPT: &str = "leasehold:cached";
 
 /// Redisson's number for a lease without end.
 const FOR_EVER_MS: i64 = 922_337_203_685_477;

@@ -329,11 +329,11 @@ impl Kind {
             (Op::Acquire(..), "busy") => Answer::Busy(ttl()?),
             // The server has lost the semaphore, which is an error.
             (Op::Acquire(..), "none") if matches!(self, Kind::Semaphore(_)) => Answer::Refused,
-            (Op::Acquire(..), "in_line") => {
+            (Op::Acquire(..), "queued") => {
                 let why = match rest.get(1).and_then(text).as_deref() {
                     Some("ours" | "soon") => Why::Ours,
                     Some("foreign" | "any") => Why::Foreign,
-                    Some("kept") => Why::Kept,
+                    Some("reserved") => Why::Kept,
                     other => return Err(format!("in line, and why: {other:?}")),
                 };
                 Answer::InLine(ttl()?, why)
@@ -485,7 +485,7 @@ fn is_read(server: &Server) -> bool {
 
 /// Whether the first writer in the line has waited for so long that readers that come later wait for it.
 fn a_writer_waits_long(server: &Server) -> bool {
-    match server.keys.get("leasehold_lock_line:{l}").map(|entry| &entry.value) {
+    match server.keys.get("leasehold_lock_queue:{l}").map(|entry| &entry.value) {
         Some(Value::Sorted(line)) => {
             line.first().is_some_and(|(joined, _)| 1_700_000_000_000 + joined / 10_000 + 50 <= now(server))
         }

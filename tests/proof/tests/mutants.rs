@@ -24,8 +24,8 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "acquire.lua",
-        "    return {'in_line', wait_ms, why}",
-        "    return {'in_line', wait_ms}",
+        "    return {'queued', wait_ms, why}",
+        "    return {'queued', wait_ms}",
         Kind::Plain,
         "an answer that means nothing",
     ),

@@ -61,7 +61,7 @@ fn mutex(name: &'static str, counters: bool) -> Scene {
     for owner in [PLAIN, LIMITED, KEEPS] {
         let note: &[&str] = match owner {
             LIMITED => &["5000", "here"],
-            KEEPS => &["kept"],
+            KEEPS => &["cached"],
             _ => &[],
         };
         let said = if owner == PLAIN { "0" } else { "1" };
@@ -95,7 +95,7 @@ fn mutex(name: &'static str, counters: bool) -> Scene {
         begins: vec![
             vec![],
             vec![("leasehold:about", "x")],
-            vec![("leasehold:kept", ""), ("leasehold:about", "x")],
+            vec![("leasehold:cached", ""), ("leasehold:about", "x")],
         ],
         kind: if counters { Kind::Fenced } else { Kind::Plain },
     }
@@ -344,7 +344,7 @@ const MUTANTS: &[Mutant] = &[
     (
         "plain",
         "release_all.lua",
-        "    redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')\n",
+        "    redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')\n",
         "",
         "is left without an owner",
         None,
@@ -360,7 +360,7 @@ const MUTANTS: &[Mutant] = &[
     (
         "fenced",
         "hand_off.lua",
-        "  redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')\nelseif",
+        "  redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')\nelseif",
         "elseif",
         "is left without an owner",
         None,

@@ -223,7 +223,7 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
             let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
             let (holder, waiter, other) = (client(), client(), client());
             let name = cluster.name_on(0, "line");
-            let line = format!("leasehold_lock_line:{{{name}}}");
+            let line = format!("leasehold_lock_queue:{{{name}}}");
             let held = holder.get_lock(&name).acquire().unwrap();
             let lock = waiter.get_lock(&name);
             let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());

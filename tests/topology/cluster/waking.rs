@@ -95,7 +95,7 @@ fn a_release_wakes_waiting_writers() {
                     })
                 })
                 .collect();
-            let line = format!("leasehold_lock_line:{{{name}}}");
+            let line = format!("leasehold_lock_queue:{{{name}}}");
             let in_line = || cluster.ask::<i64>(cluster.primary_of(&name), &["ZCARD", &line]);
             let turns: Vec<_> =
                 clients.iter().map(|client| format!("leasehold_wake:{{{name}}}:{}", client.id())).collect();

@@ -359,7 +359,7 @@ mod fuzz {
 
     const SEEDS: &[&[u8]] = &[
         b"*1\r\n$7\r\ngranted\r\n*2\r\n$4\r\nbusy\r\n:-1\r\n",
-        b"*3\r\n$5\r\nfreed\r\n:-1\r\n$7\r\nunlined\r\n*2\r\n$7\r\ngranted\r\n$16\r\n1700000000000001\r\n",
+        b"*3\r\n$5\r\nfreed\r\n:-1\r\n$6\r\ndenied\r\n*2\r\n$7\r\ngranted\r\n$16\r\n1700000000000001\r\n",
         b"+OK\r\n-ERR no\r\n:42\r\n$-1\r\n*-1\r\n_\r\n#t\r\n,1.5\r\n(123\r\n",
         b"%2\r\n$1\r\na\r\n:1\r\n+b\r\n*1\r\n:2\r\n~1\r\n:1\r\n>2\r\n+message\r\n+x\r\n",
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n=5\r\ntxt:a\r\n|1\r\n+a\r\n+b\r\n:1\r\n",

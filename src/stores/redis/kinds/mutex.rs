@@ -41,7 +41,7 @@ impl RedisKind for MutexKind {
         match &claim.note {
             // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
-            _ if count == 1 && claim.caches => command.arg("kept"),
+            _ if count == 1 && claim.caches => command.arg("cached"),
             _ => command,
         }
     }

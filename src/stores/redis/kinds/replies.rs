@@ -24,7 +24,7 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
     decoded(match reply.tag() {
         b"granted" => granted(reply, wants_fence),
         b"busy" => reply.number(1).map(|ttl_ms| Attempt::Busy { retry_after: ttl(ttl_ms) }),
-        b"in_line" => queued(reply),
+        b"queued" => queued(reply),
         b"lost" => Ok(Attempt::Lost),
         b"none" => return Err(not_set_up()),
         _ => Err(reply.unexpected()),
@@ -41,7 +41,7 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
     let left = ttl(reply.number(1)?);
     let after = |spread| left.map(|left| left + random_between(spread));
     let (spread, listens_for) = match reply.text(2)?.as_deref() {
-        Some("kept") => (AFTER_RESERVATION, ListensFor::OwnTurn),
+        Some("reserved") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
         // For shared holds the script says when to ask, and to the first waiter alone.

@@ -1,6 +1,6 @@
 -- Takes a lock for one owner, once. Repeating it changes nothing but the fence.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] owner      who wants it
 -- ARGV[2] count      the hold count that the owner shall have
@@ -11,18 +11,18 @@
 --                    in it already; 'next': was notified that it is next, and comes before a newer reservation;
 --                    'stand_for': as 'wait', for an election, but does not join a queue of three.
 --                    The last four may end in a digit, the client's link
--- ARGV[5] max_ms     when the hold is to end at the latest, for people to read; 'kept': the client caches the lock until a
+-- ARGV[5] max_ms     when the hold is to end at the latest, for people to read; 'cached': the client caches the lock until a
 --                    recall (see `recall.lua`); left out with what follows
 -- ARGV[6] place      where the owner is, for people to read
 --
 -- Returns 'granted' or {'granted', fence}   the owner has it with that count
---         {'granted', fence, in_line}       the same, for a client that stood in the queue; in_line: how many did, itself
+--         {'granted', fence, queued}        the same, for a client that stood in the queue; queued: how many did, itself
 --                                           included; fence '': none was wanted
 --         {'busy', ttl_ms}                  others have it, or it is reserved for another client; -1: for ever
---         {'in_line', ttl_ms, why}          the same, and the client is in the queue. why 'ours': the holder's release
---                                           notifies the queue; 'foreign': it does not; 'kept': it is free and reserved
---         {'in_line', ttl_ms, 'ours', 'first'}   the same, and the client is the first in the queue
---         {'in_line', ttl_ms, 'full'}       the same, but the client is not in the queue
+--         {'queued', ttl_ms, why}           the same, and the client is in the queue. why 'ours': the holder's release
+--                                           notifies the queue; 'foreign': it does not; 'reserved': it is free and reserved
+--         {'queued', ttl_ms, 'ours', 'first'}    the same, and the client is the first in the queue
+--         {'queued', ttl_ms, 'full'}        the same, but the client is not in the queue
 --         {'lost'}                          count above 1, but the owner has nothing
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, queue_mode, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -43,7 +43,7 @@ if ttl_ms ~= -2 then
     for at = 1, #holders do
       local field = holders[at]
       held = held or field == owner
-      is_cached = is_cached or field == 'leasehold:kept'
+      is_cached = is_cached or field == 'leasehold:cached'
       holder = holder or field:sub(1, 10) ~= 'leasehold:' and field
     end
   else
@@ -70,18 +70,18 @@ if not held then
     is_next = true
   elseif not barges then
     wait_ms, is_next = reserved_ms(lock, client)
-    why = 'kept'
+    why = 'reserved'
   end
   if wait_ms then
     -- Once: the mark goes with the first recall that its holder heard.
     if is_cached and why == 'ours' and recall(lock, holder) then
-      redis.pcall('hdel', lock, 'leasehold:kept')
+      redis.pcall('hdel', lock, 'leasehold:cached')
     end
     if not waits then
       return {'busy', wait_ms}
     end
     local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-    local queue = 'leasehold_lock_line:' .. tag
+    local queue = 'leasehold_lock_queue:' .. tag
     local time = redis.pcall('time')
     if time.err then
       return {'busy', wait_ms}
@@ -91,7 +91,7 @@ if not held then
     local is_stale = first[2] and is_dead(first[2], time[1])
     if queue_mode == 'stand_for' then
       if redis.pcall('zrange', queue, 2, 2)[1] and not is_stale then
-        return {'in_line', wait_ms, 'full'}
+        return {'queued', wait_ms, 'full'}
       end
       queue_mode = 'wait'
     end
@@ -116,9 +116,9 @@ if not held then
       end
     end
     if is_first and why == 'ours' then
-      return {'in_line', wait_ms, why, 'first'}
+      return {'queued', wait_ms, why, 'first'}
     end
-    return {'in_line', wait_ms, why}
+    return {'queued', wait_ms, why}
   end
 end
 
@@ -138,8 +138,8 @@ else
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then
     return redis.pcall('pexpire', lock, lease_ms)
   end
-  if max_ms == 'kept' then
-    redis.call('hset', lock, owner, count, 'leasehold:kept', '')
+  if max_ms == 'cached' then
+    redis.call('hset', lock, owner, count, 'leasehold:cached', '')
   elseif max_ms then
     local time = redis.call('time')
     local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -161,10 +161,10 @@ if stood or is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
   -- A notified client has left the queue, but a request that was on its way brings it back.
-  if stood and redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client) == 1 then
+  if stood and redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client) == 1 then
     notify_next(lock, false)
   end
-  local behind = redis.pcall('zcard', 'leasehold_lock_line:' .. tag)
+  local behind = redis.pcall('zcard', 'leasehold_lock_queue:' .. tag)
   if type(behind) == 'number' then
     return {'granted', fence or '', behind + 1}
   end

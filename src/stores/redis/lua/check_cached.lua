@@ -1,6 +1,6 @@
 -- Checks whether others want a lock that its client caches until a recall. Changes nothing.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:kept -> '': nobody has recalled it
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:cached -> '': nobody has recalled it
 -- ARGV[1] owner      who holds it
 -- ARGV[2] channel    where others listen for its release: Redisson's waiters, who send no recall
 -- ARGV[3] own        how many of those are this client
@@ -15,7 +15,7 @@ if redis.call('hexists', lock, owner) == 0 then
   redis.call('hdel', lock, owner)
   return {'lost'}
 end
-local is_recalled = redis.call('hexists', lock, 'leasehold:kept') == 0
+local is_recalled = redis.call('hexists', lock, 'leasehold:cached') == 0
 -- Nobody listens to a sharded channel on a server that knows none.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 local others = (plain[2] or own + 1) + (sharded[2] or 0) - own

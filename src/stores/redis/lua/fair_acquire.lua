@@ -1,7 +1,7 @@
 -- Takes a fair lock for one owner, once, or gives it a place behind those who came before and keeps that
 -- place alive. Repeating it changes nothing but the fence.
 --
--- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
+-- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
 -- KEYS[2] queue        who waits, first come first
 -- KEYS[3] timeouts     until when each of them counts as alive for Redisson
 -- KEYS[4] heartbeats   until when each waiter that keeps its place alive does: Redisson's do not
@@ -144,7 +144,7 @@ if waits == '1' then
   redis.call('pexpire', queue, lasts_ms)
 end
 if ttl_ms ~= -2 then
-  if waits == '1' and redis.pcall('hdel', lock, 'leasehold:kept') == 1 then
+  if waits == '1' and redis.pcall('hdel', lock, 'leasehold:cached') == 1 then
     -- What was said of the owner beside it is nobody's channel.
     for _, holder in ipairs(redis.pcall('hkeys', lock)) do
       recall(lock, holder)

@@ -1,7 +1,7 @@
 -- Frees a lock whoever holds it, and notifies the first in the wait queue (see `wait_queue.lua`) and all listeners. A client
 -- that caches the lock gets a recall.
 --
--- KEYS[1] lock      the lock's hash: owner -> hold count; leasehold:kept -> see `check_cached.lua`
+-- KEYS[1] lock      the lock's hash: owner -> hold count; leasehold:cached -> see `check_cached.lua`
 -- ARGV[1] channel   where waiters listen
 --
 -- Returns {'freed'}    it was held
@@ -12,7 +12,7 @@ local lock, channel = KEYS[1], ARGV[1]
 if redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
   return {'no_lock'}
 end
-local fields = redis.pcall('hexists', lock, 'leasehold:kept') == 1 and redis.pcall('hkeys', lock) or {}
+local fields = redis.pcall('hexists', lock, 'leasehold:cached') == 1 and redis.pcall('hkeys', lock) or {}
 if redis.call('del', lock) == 0 then
   return {'free'}
 end

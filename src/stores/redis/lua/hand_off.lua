@@ -1,6 +1,6 @@
 -- Passes a lock from one owner to another, who then holds it once. Repeating it changes nothing but the fence.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] from       who holds it
 -- ARGV[2] to         who shall hold it
@@ -37,12 +37,12 @@ end
 redis.call('hset', lock, to, 1)
 redis.call('hdel', lock, from)
 if max_ms == '' then
-  redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
+  redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
 elseif max_ms then
   local time = redis.call('time')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local about = string.format('%s %.0f %.0f %s', to, now_ms, now_ms + max_ms, place)
-  redis.call('hdel', lock, 'leasehold:kept')
+  redis.call('hdel', lock, 'leasehold:cached')
   redis.call('hset', lock, 'leasehold:about', about)
 end
 -- A table takes the server as long to return as a command to run.

@@ -7,7 +7,7 @@
 local lock, client = KEYS[1], ARGV[1]
 
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
+local removed = redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client)
 if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
   redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   notify_next(lock, redis.call('pttl', lock) == -2)

@@ -11,8 +11,8 @@
 --
 -- Returns {'granted'}        they are out under these ids
 --         {'busy', ttl_ms}   there are too few; ttl_ms: until the next lease or reservation ends, -1: none does
---         {'in_line', ttl_ms, 'soon', 'first'}   the same, and the client is the first in the queue
---         {'in_line', -1, 'soon'}                the same, and clients before it ask when that time is over
+--         {'queued', ttl_ms, 'soon', 'first'}    the same, and the client is the first in the queue
+--         {'queued', -1, 'soon'}                 the same, and clients before it ask when that time is over
 --         {'none'}           nobody has set the semaphore up
 local permits, out = KEYS[1], KEYS[2]
 local channel, lease_ms, client = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -79,7 +79,7 @@ if not is_out then
     if is_first == nil then
       return {'busy', ends_ms}
     end
-    return is_first and {'in_line', ends_ms, 'soon', 'first'} or {'in_line', -1, 'soon'}
+    return is_first and {'queued', ends_ms, 'soon', 'first'} or {'queued', -1, 'soon'}
   end
 end
 -- The count first: were that refused, there would be no key yet.

@@ -7,7 +7,7 @@
 local permits, client = KEYS[1], ARGV[1]
 
 local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
-redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
+redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client)
 redis.pcall('zrem', 'leasehold_lock_next:' .. tag, client)
 notify_for_permits(tag, tonumber(redis.pcall('get', permits)) or 0)
 return {'left'}

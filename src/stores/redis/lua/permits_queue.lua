@@ -23,7 +23,7 @@ local function reserved_for_others(tag, client)
 end
 
 local function notify_for_permits(tag, count, behind)
-  local queue, next_key = 'leasehold_lock_line:' .. tag, 'leasehold_lock_next:' .. tag
+  local queue, next_key = 'leasehold_lock_queue:' .. tag, 'leasehold_lock_next:' .. tag
   local is_notified = false
   if count <= 0 or redis.pcall('exists', queue) ~= 1 then
     return false

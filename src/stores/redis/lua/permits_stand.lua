@@ -22,7 +22,7 @@ local function stand_for_permits(tag, client, argument, waited_ms, count)
   local is_first = stand(tag, client, link, waited_ms)
   if count > 0 then
     -- Too few for this client. Those behind it may want fewer; those before it were notified already.
-    local place = redis.pcall('zrank', 'leasehold_lock_line:' .. tag, client)
+    local place = redis.pcall('zrank', 'leasehold_lock_queue:' .. tag, client)
     notify_for_permits(tag, count, type(place) == 'number' and place + 1 or 0)
   end
   return is_first
@@ -30,7 +30,7 @@ end
 
 local function leave_queue(tag, client, argument, count)
   local queue_mode = queue_mode_of(argument)
-  local queue, next_key = 'leasehold_lock_line:' .. tag, 'leasehold_lock_next:' .. tag
+  local queue, next_key = 'leasehold_lock_queue:' .. tag, 'leasehold_lock_next:' .. tag
   if redis.pcall('exists', queue, next_key) == 0 then
     return
   end

@@ -46,7 +46,7 @@ local function forget_reader(tag, client)
 end
 
 local function stand_by(tag)
-  local first = redis.pcall('zrange', 'leasehold_lock_line:' .. tag, 0, 8)
+  local first = redis.pcall('zrange', 'leasehold_lock_queue:' .. tag, 0, 8)
   for at = 1, #first do
     -- Only the first that is alive.
     if redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. first[at], 'standby') ~= 0 then

@@ -1,6 +1,6 @@
 -- Sets an owner's hold count to `left`; 0: frees the lock and notifies the waiters.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
 -- ARGV[1] owner      who releases
 -- ARGV[2] left       the hold count that shall remain
 -- ARGV[3] lease_ms   how long it runs if it has lost its end
@@ -10,7 +10,7 @@
 -- Returns 'freed'                the owner holds nothing now, and nobody listened
 --         {'freed', listeners}   the owner holds nothing now; -1 listeners: the user may not PUBLISH; -3: the first in
 --                                the wait queue was notified (see `wait_queue.lua`)
---         {'freed', listeners, 'unlined'}   the same, but the user may not notify the queue
+--         {'freed', listeners, 'denied'}   the same, but the user may not notify the queue
 --         {'still_held'}         the owner holds it with that count, for as long as before
 --         {'not_held'}           nobody holds it
 --         {'not_held', holder}   another holds it; '': the user may not HKEYS
@@ -22,7 +22,7 @@ if left == '0' then
   -- replica refuses all the same: an answer of a replica is no loss.
   if redis.call('hdel', lock, owner) == 1 then
     if said == '1' then
-      redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
+      redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
     end
     local is_notified, is_unnotified = notify_next(lock, true)
     local listeners = redis.pcall('publish', channel, '0')
@@ -33,7 +33,7 @@ if left == '0' then
       listeners = -1
     end
     if is_unnotified then
-      return {'freed', listeners, 'unlined'}
+      return {'freed', listeners, 'denied'}
     end
     if listeners == 0 then
       return 'freed' -- a table takes the server as long to return as a command to run

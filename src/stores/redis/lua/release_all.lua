@@ -7,7 +7,7 @@
 -- Returns {'freed', listeners, ...}   for each lock; -1: the user may not PUBLISH; -2: the owner did not hold
 --                                   it; -3: the first in its wait queue was notified
 --                                   (see `wait_queue.lua`)
---         {'freed', listeners, ..., 'unlined'}   the same, but the user may not notify a queue
+--         {'freed', listeners, ..., 'denied'}   the same, but the user may not notify a queue
 local replies, is_unnotified = {'freed'}, false
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
@@ -16,7 +16,7 @@ for at = 1, #KEYS do
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
     -- Our notes go with the owner, whichever request wrote them: a hash of notes alone would keep all others out.
-    redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
+    redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
     local is_notified, is_denied_here = notify_next(lock, true)
     is_unnotified = is_unnotified or is_denied_here
     listeners = redis.pcall('publish', channel, '0')
@@ -29,6 +29,6 @@ for at = 1, #KEYS do
   replies[at + 1] = listeners
 end
 if is_unnotified then
-  replies[#replies + 1] = 'unlined'
+  replies[#replies + 1] = 'denied'
 end
 return replies

@@ -16,9 +16,9 @@
 --
 -- Returns {'granted'} or {'granted', fence}   the owner has it with that count
 --         {'busy', ttl_ms}                    others have it, or come first; -1: for ever
---         {'in_line', ttl_ms, why}            the same, and the client is in the queue. why 'soon': a release notifies the
+--         {'queued', ttl_ms, why}             the same, and the client is in the queue. why 'soon': a release notifies the
 --                                             queue; 'any': a holder's release may not; ttl_ms -1: others ask before
---         {'in_line', ttl_ms, why, 'first'}   the same, and the client is the first in the queue
+--         {'queued', ttl_ms, why, 'first'}    the same, and the client is the first in the queue
 --         {'lost'}                            count above 1, but the owner has nothing
 --         WRONGTYPE                           a lock of another kind has the name
 local lock, marker, waiting, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -26,7 +26,7 @@ local half, owner, count, lease_ms, alive_ms = ARGV[1], ARGV[2], ARGV[3], tonumb
 local queue_mode, link = queue_mode_of(ARGV[6])
 local waited_ms, is_next = tonumber(ARGV[7]), false
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-local queue, next_key = 'leasehold_lock_line:' .. tag, 'leasehold_lock_next:' .. tag
+local queue, next_key = 'leasehold_lock_queue:' .. tag, 'leasehold_lock_next:' .. tag
 local readers, client = 'leasehold_rwlock_readers:' .. tag, owner:sub(1, 36)
 
 -- Whether all holders' releases notify the queue: their clients' ids are UUIDs of version 8. False for more than 64 readers.
@@ -131,7 +131,7 @@ if not held then
         return {'busy', reserved or ttl_ms}
       end
       local why = (reserved or is_ours()) and 'soon' or 'any'
-      return is_first and {'in_line', reserved or ttl_ms, why, 'first'} or {'in_line', reserved or -1, why}
+      return is_first and {'queued', reserved or ttl_ms, why, 'first'} or {'queued', reserved or -1, why}
     end
   elseif not writes then
     -- A reservation for a writer lasts for a message and a request.

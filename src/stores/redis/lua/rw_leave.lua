@@ -13,7 +13,7 @@ if not channel then
   forget_reader(tag, client)
   return {'left'}
 end
-local removed = redis.pcall('zrem', 'leasehold_lock_line:' .. tag, client)
+local removed = redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client)
 if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
   redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   removed = notify_next(lock, redis.call('pttl', lock) == -2) and 0 or 1

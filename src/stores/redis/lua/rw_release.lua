@@ -97,7 +97,7 @@ else
   end
 end
 local is_free, readers = longest_ms <= 0, 'leasehold_rwlock_readers:' .. tag
-local do_some_wait = redis.pcall('exists', 'leasehold_lock_line:' .. tag, readers) ~= 0
+local do_some_wait = redis.pcall('exists', 'leasehold_lock_queue:' .. tag, readers) ~= 0
 if half == 'write' then
   -- The readers that waited go before the next writer.
   local are_awaited = do_some_wait and begin_readers(tag)

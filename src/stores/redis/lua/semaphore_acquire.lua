@@ -11,8 +11,8 @@
 -- Returns {'granted'}     they are taken, by this or by an earlier sending of the request
 --         {'busy', left_ms}   there are too few, or they are reserved for so long; -1: too few, or the request was
 --                             given up
---         {'in_line', -1, 'soon'}                 the same, and the client is in the queue
---         {'in_line', left_ms, 'soon', 'first'}   the same, and it is the first
+--         {'queued', -1, 'soon'}                  the same, and the client is in the queue
+--         {'queued', left_ms, 'soon', 'first'}    the same, and it is the first
 --         {'none'}        nobody has set the semaphore up
 local permits, request = KEYS[1], KEYS[2]
 local units, lasts_ms, client = tonumber(ARGV[1]), ARGV[2], ARGV[3]
@@ -37,7 +37,7 @@ if number < units or not may_take(tag, client, queue_mode, number - units) then
   if is_first == nil then
     return {'busy', left_ms}
   end
-  return is_first and {'in_line', left_ms, 'soon', 'first'} or {'in_line', -1, 'soon'}
+  return is_first and {'queued', left_ms, 'soon', 'first'} or {'queued', -1, 'soon'}
 end
 redis.call('set', request, 'granted', 'PX', lasts_ms)
 local left = redis.pcall('decrby', permits, units)

@@ -1,7 +1,7 @@
 -- Shows all that is stored under a name, of whatever kind. Changes nothing.
 --
 -- KEYS[1] object       lock: a hash, owner -> hold count, and perhaps leasehold:about -> 'owner since_ms ends_ms pid host
---                      thread', or leasehold:kept (see `check_cached.lua`), which Redisson does not look at; read-write lock:
+--                      thread', or leasehold:cached (see `check_cached.lua`), which Redisson does not look at; read-write lock:
 --                      see `rw_acquire.lua`; what is counted and token locks: a string
 -- KEYS[2] counter      the lock's fence counter
 -- KEYS[3] queue        who waits for a fair lock, first come first
@@ -15,7 +15,7 @@
 -- The wait queue (see `wait_queue.lua`) and the writers that come before readers (see `rw_acquire.lua`) are not among KEYS:
 -- a user without the right to them sees none.
 --
--- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line,
+-- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, queued,
 --         wait_queue, writers_wait}
 --         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
 --         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
@@ -62,7 +62,7 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
     local last = redis.pcall('zrange', 'leasehold_rwlock_waiting:' .. base, -1, -1, 'WITHSCORES')
     writers_wait = (tonumber(last[2]) or 0) > now_ms and 1 or 0
     -- As `rw_acquire.lua` sees it.
-    local first = redis.pcall('zrange', 'leasehold_lock_line:' .. base, 0, 0, 'WITHSCORES')
+    local first = redis.pcall('zrange', 'leasehold_lock_queue:' .. base, 0, 0, 'WITHSCORES')
     if first[2] and 1700000000000 + first[2] / 10000 + 50 <= now_ms then
       writers_wait = writers_wait + 2
     end
@@ -97,22 +97,22 @@ for _, channel in ipairs({unpack(ARGV, 3)}) do
   listeners[#listeners + 1] = receivers
 end
 
-local queue_key = 'leasehold_lock_line:' .. base
-local wait_queue, in_line = {}, 0
+local queue_key = 'leasehold_lock_queue:' .. base
+local wait_queue, queued = {}, 0
 local joined = redis.pcall('zrange', queue_key, 0, most - 1, 'WITHSCORES')
 for at = 1, #joined, 2 do
   wait_queue[at] = joined[at]
   wait_queue[at + 1] = math.floor(((time[1] - 1700000000) * 10000000 + time[2] * 10 - joined[at + 1]) / 10000)
 end
 if #wait_queue > 0 then
-  in_line = redis.pcall('zcard', queue_key)
-  in_line = type(in_line) == 'number' and in_line or #wait_queue / 2
+  queued = redis.pcall('zcard', queue_key)
+  queued = type(queued) == 'number' and queued or #wait_queue / 2
 end
 
 local fence = redis.call('get', counter) or ''
 local waiting = redis.call('llen', queue)
 local ttl_ms = redis.call('pttl', object)
 return {
-  kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners, in_line, wait_queue,
+  kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners, queued, wait_queue,
   writers_wait,
 }

@@ -10,7 +10,7 @@ local function queue_mode_of(argument)
 end
 
 local function stand(tag, client, link, waited_ms)
-  local queue = 'leasehold_lock_line:' .. tag
+  local queue = 'leasehold_lock_queue:' .. tag
   local time = redis.pcall('time')
   if time.err then
     return nil

@@ -1,6 +1,6 @@
 -- Prefix of scripts that free a lock: the wait queue of its clients, first come first.
 --
--- `leasehold_lock_line:{name}` is a sorted set, client -> when it joined, by the server's clock: tenths of a millisecond
+-- `leasehold_lock_queue:{name}` is a sorted set, client -> when it joined, by the server's clock: tenths of a millisecond
 -- since second 1,700,000,000, followed by three digits: the client's link, and the last two digits of the server's second
 -- of its last request. The number is exact as a double until 2052. A release removes the first client from the queue,
 -- notifies it on `leasehold_wake:{name}:client`, and reserves the lock for it for 10 ms, doubled `link` times: time for the
@@ -25,7 +25,7 @@ local MOST_PASSED_OVER = 1024
 
 local function notify_next(lock, is_free)
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-  local queue, wake = 'leasehold_lock_line:' .. tag, 'leasehold_wake:' .. tag .. ':'
+  local queue, wake = 'leasehold_lock_queue:' .. tag, 'leasehold_wake:' .. tag .. ':'
   local is_passed_on = false
   for _ = 1, is_free and MOST_PASSED_OVER or 0 do
     local first = redis.pcall('zpopmin', queue)

@@ -36,7 +36,7 @@ fn each_kinds_waiters_recall_a_holder_that_hears() {
         asks(&waits);
         assert_eq!(messages.payloads(), [""; 0], "{held:?}: not marked");
         store.clean_up(std::slice::from_ref(&waits), soon());
-        server.run(&["DEL", "leasehold_lock_line:{k}"]);
+        server.run(&["DEL", "leasehold_lock_queue:{k}"]);
         assert_eq!(check(&store, &holder), first, "{held:?}");
         assert_eq!(check(&store, &holder), CachedCheck::Stays, "{held:?}");
         for _ in 0..2 {
@@ -86,7 +86,7 @@ fn a_late_mark_marks_nobody() {
         assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}: free");
         granted(store.attempt(&next, 1, soon()));
         assert_eq!(check(&store, &holder), CachedCheck::Lost);
-        assert_eq!(server.number(&["HEXISTS", "k", "leasehold:kept"]), 0, "{held:?}: another's");
+        assert_eq!(server.number(&["HEXISTS", "k", "leasehold:cached"]), 0, "{held:?}: another's");
         store.close();
     }
 }
@@ -101,9 +101,9 @@ fn a_check_sees_the_living_in_line() {
     let (now_s, other) =
         (server.number(&["EVAL", "return redis.call('time')[1]", "0"]), claim(Kind::Mutex, "k", 1));
     let stands = |client: String, ago_s: i64| {
-        server.run(&["DEL", "leasehold_lock_line:{k}"]);
+        server.run(&["DEL", "leasehold_lock_queue:{k}"]);
         let score = ((now_s - ago_s) % 100).to_string();
-        server.run(&["ZADD", "leasehold_lock_line:{k}", &score, &client]);
+        server.run(&["ZADD", "leasehold_lock_queue:{k}", &score, &client]);
     };
     stands(other.owner.client().to_string(), 20);
     assert_eq!(check(&store, &holder), CachedCheck::Stays, "it is dead");
@@ -126,7 +126,7 @@ fn the_holder_is_found_beside_all_that_is_said_of_it() {
             "k",
             "leasehold:about",
             "where",
-            "leasehold:kept",
+            "leasehold:cached",
             "",
             &holder.owner.to_string(),
             "1",

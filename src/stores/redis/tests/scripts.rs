@@ -432,18 +432,18 @@ fn no_lock_is_left_without_an_owner() {
             assert_eq!(server.number(&["EXISTS", "lk"]), 0, "{kind:?}, together: {together}");
         }
         for queue_mode in [QueueMode::Barges, QueueMode::Yields, QueueMode::Waits] {
-            server.run(&["HSET", "lk", "leasehold:about", "where it was", "leasehold:kept", ""]);
+            server.run(&["HSET", "lk", "leasehold:about", "where it was", "leasehold:cached", ""]);
             let next = Claim { queue_mode, ..claim(kind, "lk", 30_000) };
             granted(store.attempt(&next, 1, soon()));
             assert_eq!(hash(&server, "lk").0.len(), 2, "the owner alone");
             assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));
         }
-        server.run(&["HSET", "lk", "leasehold:kept", ""]);
-        server.run(&["HSET", "lk", "leasehold:kept", ""]);
+        server.run(&["HSET", "lk", "leasehold:cached", ""]);
+        server.run(&["HSET", "lk", "leasehold:cached", ""]);
         let both = [claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "other", 30_000)];
         assert_eq!(store.begin_attempts(&both, true, soon()).wait().done().len(), 2);
         store.clean_up(&both, soon());
-        server.run(&["HSET", "lk", "leasehold:kept", ""]);
+        server.run(&["HSET", "lk", "leasehold:cached", ""]);
         assert!(store.force(kind, &plain.name, soon()).done());
         assert_eq!(server.number(&["EXISTS", "lk"]), 0);
     }

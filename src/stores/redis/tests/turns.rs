@@ -8,7 +8,7 @@ use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, granted, soon};
 use crate::stores::redis::tests::kinds::{Messages, again, busy, count, freed, list, now_ms, of, set_up};
 
-const LINE: &str = "leasehold_lock_line:{k}";
+const LINE: &str = "leasehold_lock_queue:{k}";
 const NEXT: &str = "leasehold_lock_next:{k}";
 const READERS: &str = "leasehold_rwlock_readers:{k}";
 /// Longer than readers let a writer wait.

@@ -17,7 +17,7 @@ use crate::stores::redis::tests::kinds::{Messages, again, freed};
 use crate::sync::Waker;
 use crate::time::Clock;
 
-const LINE: &str = "leasehold_lock_line:{k}";
+const LINE: &str = "leasehold_lock_queue:{k}";
 const NEXT: &str = "leasehold_lock_next:{k}";
 
 /// A waiter of a client of its own.
@@ -445,15 +445,15 @@ fn the_first_waiter_recalls_a_cached_lock() {
     server.run(&["PEXPIRE", "k", "9000"]);
     assert_eq!(look(), CachedCheck::Stays);
     assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "a look changes nothing");
-    server.run(&["HDEL", "k", "leasehold:kept"]);
+    server.run(&["HDEL", "k", "leasehold:cached"]);
     assert_eq!(look(), CachedCheck::Wanted, "its recall was lost");
     // For another owner of this client the handed-off lock is an ordinary hold.
     let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
-    assert_eq!(server.run(&["HEXISTS", "k", "leasehold:kept"]), Value::Int(0));
+    assert_eq!(server.run(&["HEXISTS", "k", "leasehold:cached"]), Value::Int(0));
     assert_eq!(look(), CachedCheck::Lost);
     // Also to one of which something else is to be told.
-    server.run(&["HSET", "k", "leasehold:kept", ""]);
+    server.run(&["HSET", "k", "leasehold:cached", ""]);
     let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Location::here()) };
     let noted = Claim { note: Some(note), ..by(&again(&holder), QueueMode::Barges) };
     store.hand_off(&next, &noted, soon()).unwrap().wait().done();

@@ -23,7 +23,7 @@ impl World<'_> {
                 }
                 // Scores are times: of the wait queue only the order matters, and the second of each place's
                 // last sign of life; the others are compared with the clock.
-                Value::Sorted(members) if name.starts_with("leasehold_lock_line:") => {
+                Value::Sorted(members) if name.starts_with("leasehold_lock_queue:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {
                         let ago_s = (now_s - i128::from(*score)).rem_euclid(100);

@@ -389,7 +389,7 @@ impl<'a> World<'a> {
         let sleeps = |owner: &&Owner| matches!(owner.phase, Phase::Sleeps { .. }) && !owner.who.is_foreign();
         let clients: Vec<String> =
             self.owners.iter().filter(sleeps).map(|owner| client_id(owner.who.client)).collect();
-        let Some(line) = self.server.keys.get_mut("leasehold_lock_line:{l}") else { return };
+        let Some(line) = self.server.keys.get_mut("leasehold_lock_queue:{l}") else { return };
         let Value::Sorted(places) = &mut line.value else { return };
         for (score, client) in places {
             if clients.contains(client) {
