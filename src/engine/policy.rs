@@ -1,3 +1,5 @@
+//! The numbers that the parts of the engine share.
+
 use std::time::Duration;
 
 /// How often the answers of releases that nobody waits for are read, at least.

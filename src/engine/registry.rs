@@ -7,12 +7,13 @@ mod stuck;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::directory::LockUse;
 use crate::engine::hold::local_lock::{LockKey, Locks, REMEMBERED};
 use crate::engine::hold::{Hold, LocalLock, QueuePlace, State};
 use crate::engine::lock::CacheTerms;
-use crate::engine::timer_table::next_look;
+use crate::engine::policy::renewal_period;
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
@@ -269,4 +270,27 @@ fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
     let name = thread.as_ref().map_or("", |thread| thread.name());
     let used = LockUse::new(key.name.key(), hold.owner().number(), name, now.since(hold.since()));
     LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
+}
+
+/// When the timer has to look at a hold, as of `now`.
+fn next_look(hold: &Hold, state: &State, now: Moment) -> Moment {
+    let (soon, lease) = (now.plus(Duration::from_millis(1)), hold.renewed_lease());
+    if state.has_lapsed {
+        return now.plus(lease); // its thread may end without asking for it
+    }
+    if hold.is_releasing() {
+        return now.plus(renewal_period(lease));
+    }
+    let until = hold.until();
+    // The watchdog renews it, and does not have it yet.
+    let (due, is_renewed) = (hold.due_in(state), hold.is_renewable_in(state) && !state.is_queued);
+    if is_renewed && due < until && !hold.is_orphaned() {
+        return due.max(soon);
+    }
+    if !hold.is_of_any_thread() {
+        return until.max(soon);
+    }
+    // Now and then whether the thread lives: less and less often the longer it still has.
+    let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
+    until.min(check).max(soon)
 }

@@ -6,42 +6,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use crate::engine::hold::{Hold, LocalLock, State};
-use crate::engine::policy::renewal_period;
 use crate::time::Moment;
 
-/// When the timer has to look at a hold, as of `now`.
-pub(crate) fn next_look(hold: &Hold, state: &State, now: Moment) -> Moment {
-    let (soon, lease) = (now.plus(Duration::from_millis(1)), hold.renewed_lease());
-    if state.has_lapsed {
-        return now.plus(lease); // its thread may end without asking for it
+/// By moment and, to tell locks of the same moment apart, by where each is in memory.
+#[derive(Debug)]
+pub(crate) struct TimerTable<L>(BTreeMap<(Moment, usize), Weak<L>>);
+
+impl<L> Default for TimerTable<L> {
+    fn default() -> TimerTable<L> {
+        TimerTable(BTreeMap::new())
     }
-    if hold.is_releasing() {
-        return now.plus(renewal_period(lease));
-    }
-    let until = hold.until();
-    // The watchdog renews it, and does not have it yet.
-    let (due, is_renewed) = (hold.due_in(state), hold.is_renewable_in(state) && !state.is_queued);
-    if is_renewed && due < until && !hold.is_orphaned() {
-        return due.max(soon);
-    }
-    if !hold.is_of_any_thread() {
-        return until.max(soon);
-    }
-    // Now and then whether the thread lives: less and less often the longer it still has.
-    let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
-    until.min(check).max(soon)
 }
 
-/// By moment and, to tell locks of the same moment apart, by where each is in memory.
-#[derive(Debug, Default)]
-pub(crate) struct TimerTable(BTreeMap<(Moment, usize), Weak<LocalLock>>);
-
-impl TimerTable {
+impl<L> TimerTable<L> {
     /// Moves the entry of a lock from `at`. The caller has locked the lock.
-    pub(crate) fn put(&mut self, local: &Arc<LocalLock>, at: &mut Option<Moment>, next: Option<Moment>) {
+    pub(crate) fn put(&mut self, local: &Arc<L>, at: &mut Option<Moment>, next: Option<Moment>) {
         self.remove(&**local, *at);
         if let Some(next) = next {
             self.0.insert((next, Arc::as_ptr(local).addr()), Arc::downgrade(local));
@@ -49,12 +29,12 @@ impl TimerTable {
         *at = next;
     }
 
-    pub(crate) fn remove(&mut self, local: *const LocalLock, at: Option<Moment>) {
+    pub(crate) fn remove(&mut self, local: *const L, at: Option<Moment>) {
         at.into_iter().for_each(|at| drop(self.0.remove(&(at, local.addr()))));
     }
 
     /// Takes out some of the locks whose moment comes by then. Each is put back by `LocalLock::look_in_time`.
-    pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
+    pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<L>> {
         let mut due = Vec::new();
         while due.len() < most
             && let Some(first) = self.0.first_entry()
@@ -65,7 +45,7 @@ impl TimerTable {
         due
     }
 
-    pub(crate) fn first(&self) -> Option<(Moment, Weak<LocalLock>)> {
+    pub(crate) fn first(&self) -> Option<(Moment, Weak<L>)> {
         self.0.first_key_value().map(|((at, _), local)| (*at, Weak::clone(local)))
     }
 }

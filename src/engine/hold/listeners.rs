@@ -2,32 +2,30 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::Sender;
 
-use super::Hold;
 use crate::observe::Loss;
 use crate::observe::reporter::{OnLost, Reporter};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::time::Clock;
 
 pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Listeners {
     /// There may be some; else nobody takes the mutex.
-    are_there: AtomicBool,
+    pub(super) are_there: AtomicBool,
     /// The hold ended by release: there will be no loss.
-    released: AtomicBool,
-    list: Mutex<List>,
+    pub(super) released: AtomicBool,
+    pub(super) list: Mutex<List>,
     /// A callback for contention is yet to run, or runs.
-    is_calling: AtomicBool,
+    pub(super) is_calling: AtomicBool,
 }
 
 #[derive(Default)]
 pub(crate) struct List {
     /// They are for the hold that follows this one.
-    are_kept: bool,
+    pub(super) are_kept: bool,
     pub(crate) callbacks: Vec<OnLost>,
     pub(crate) senders: Vec<Sender<Loss>>,
     pub(crate) contended: Vec<OnContended>,
@@ -39,7 +37,7 @@ impl Listeners {
     }
 
     /// Takes them out, unless they are to `stay` for the hold that follows.
-    fn take(&self, stay: bool) -> List {
+    pub(super) fn take(&self, stay: bool) -> List {
         if !self.is_any() {
             return List::default();
         }
@@ -53,112 +51,8 @@ impl Listeners {
 }
 
 /// Callbacks may own the client, so they are dropped where they would have run.
-fn forget(contended: Vec<OnContended>, reporter: &Reporter) {
+pub(super) fn forget(contended: Vec<OnContended>, reporter: &Reporter) {
     if !contended.is_empty() {
         reporter.run_later(move || drop(contended));
-    }
-}
-
-impl Hold {
-    fn known_loss(&self) -> Option<Loss> {
-        let reason = self.phase.loss()?;
-        Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
-    }
-
-    /// Notifies all. Called once, after the phase says that the hold is lost: later listeners check the
-    /// phase.
-    pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
-        let List { callbacks, senders, contended, .. } = self.listeners.take(false);
-        for sender in senders {
-            drop(sender.try_send(loss.clone())); // room for one; nobody may be listening any more
-        }
-        for callback in callbacks {
-            let loss = loss.clone();
-            reporter.run_later(move || callback(&loss));
-        }
-        forget(contended, reporter);
-    }
-
-    /// Adds a listener. If the hold has ended, returns it with what is to be done at once.
-    fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
-        let mut list = self.listeners.list.lock();
-        // Sets first, looks second. Pairs with `lose` and `forget_listeners`, which change first and look
-        // second.
-        self.listeners.are_there.store(true, Ordering::SeqCst);
-        let loss = self.known_loss();
-        if loss.is_some() || self.listeners.released.load(Ordering::SeqCst) {
-            return Some((listener, loss));
-        }
-        add(&mut list, listener);
-        None
-    }
-
-    /// Runs `callback` when the hold is lost: soon, if it is lost already.
-    pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
-        if let Some((callback, Some(loss))) = self.listen(callback, |list, added| list.callbacks.push(added))
-        {
-            reporter.run_later(move || callback(&loss));
-        }
-    }
-
-    /// Gets the loss, if there is one, and is disconnected when the hold ends.
-    pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
-        let (sender, receiver) = bounded(1);
-        self.send_loss(sender);
-        receiver
-    }
-
-    /// `sender` gets the loss, if there is one, and is dropped when the hold ends.
-    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
-        if let Some((sender, Some(loss))) = self.listen(sender, |list, added| list.senders.push(added)) {
-            drop(sender.try_send(loss));
-        }
-    }
-
-    /// Runs `callback` whenever others want the lock, as long as the hold stands.
-    pub(crate) fn on_contended(&self, callback: OnContended, reporter: &Reporter) {
-        if let Some((callback, _)) = self.listen(callback, |list, added| list.contended.push(added)) {
-            forget(vec![callback], reporter);
-        }
-    }
-
-    /// Each callback by itself, so that a panic in one does not keep the others. While one still runs, none is
-    /// called again.
-    pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
-        let callbacks = self.listeners.list.lock().contended.clone();
-        if callbacks.is_empty() || self.listeners.is_calling.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        for callback in callbacks {
-            let (hold, clock) = (Arc::clone(self), clock.clone());
-            reporter.run_later(move || {
-                if hold.stands(clock.now()) {
-                    callback();
-                }
-            });
-        }
-        let hold = Arc::clone(self);
-        reporter.run_later(move || hold.listeners.is_calling.store(false, Ordering::SeqCst));
-    }
-
-    /// From now on a release leaves the listeners here or not, for the hold that follows.
-    pub(crate) fn keep_listeners(&self, are_kept: bool) {
-        self.listeners.list.lock().are_kept = are_kept;
-    }
-
-    /// This hold ended by release: its listeners are for the next one.
-    pub(crate) fn take_listeners(&self) -> List {
-        self.listeners.take(false)
-    }
-
-    /// The hold ended by release. Callbacks are dropped where they would have run.
-    pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
-        self.listeners.released.store(true, Ordering::SeqCst);
-        let List { callbacks, senders, contended, .. } = self.listeners.take(true);
-        drop(senders);
-        if !callbacks.is_empty() {
-            reporter.drop_later(callbacks);
-        }
-        forget(contended, reporter);
     }
 }

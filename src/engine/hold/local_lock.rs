@@ -56,7 +56,7 @@ impl Hash for LockKey {
 pub(crate) struct Locks {
     /// Found by the hash that each name has.
     pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>, BuildHasherDefault<OwnHash>>>,
-    pub(crate) timer_table: Mutex<TimerTable>,
+    pub(crate) timer_table: Mutex<TimerTable<LocalLock>>,
 }
 
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 pub(crate) mod grant;
 pub(crate) mod listeners;
 pub(crate) mod local_lock;
+mod loss;
 mod phase;
 mod renewal;
 

@@ -1,0 +1,116 @@
+//! What a hold notifies: listeners of its loss, and callbacks when others want its lock.
+
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::Hold;
+use crate::engine::hold::listeners::{List, OnContended, forget};
+use crate::observe::Loss;
+use crate::observe::reporter::{OnLost, Reporter};
+use crate::sync::atomic::Ordering;
+use crate::time::Clock;
+
+impl Hold {
+    fn known_loss(&self) -> Option<Loss> {
+        let reason = self.phase.loss()?;
+        Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
+    }
+
+    /// Notifies all. Called once, after the phase says that the hold is lost: later listeners check the
+    /// phase.
+    pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
+        let List { callbacks, senders, contended, .. } = self.listeners.take(false);
+        for sender in senders {
+            drop(sender.try_send(loss.clone())); // room for one; nobody may be listening any more
+        }
+        for callback in callbacks {
+            let loss = loss.clone();
+            reporter.run_later(move || callback(&loss));
+        }
+        forget(contended, reporter);
+    }
+
+    /// Adds a listener. If the hold has ended, returns it with what is to be done at once.
+    fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
+        let mut list = self.listeners.list.lock();
+        // Sets first, looks second. Pairs with `lose` and `forget_listeners`, which change first and look
+        // second.
+        self.listeners.are_there.store(true, Ordering::SeqCst);
+        let loss = self.known_loss();
+        if loss.is_some() || self.listeners.released.load(Ordering::SeqCst) {
+            return Some((listener, loss));
+        }
+        add(&mut list, listener);
+        None
+    }
+
+    /// Runs `callback` when the hold is lost: soon, if it is lost already.
+    pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
+        if let Some((callback, Some(loss))) = self.listen(callback, |list, added| list.callbacks.push(added))
+        {
+            reporter.run_later(move || callback(&loss));
+        }
+    }
+
+    /// Gets the loss, if there is one, and is disconnected when the hold ends.
+    pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
+        let (sender, receiver) = bounded(1);
+        self.send_loss(sender);
+        receiver
+    }
+
+    /// `sender` gets the loss, if there is one, and is dropped when the hold ends.
+    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
+        if let Some((sender, Some(loss))) = self.listen(sender, |list, added| list.senders.push(added)) {
+            drop(sender.try_send(loss));
+        }
+    }
+
+    /// Runs `callback` whenever others want the lock, as long as the hold stands.
+    pub(crate) fn on_contended(&self, callback: OnContended, reporter: &Reporter) {
+        if let Some((callback, _)) = self.listen(callback, |list, added| list.contended.push(added)) {
+            forget(vec![callback], reporter);
+        }
+    }
+
+    /// Each callback by itself, so that a panic in one does not keep the others. While one still runs, none is
+    /// called again.
+    pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
+        let callbacks = self.listeners.list.lock().contended.clone();
+        if callbacks.is_empty() || self.listeners.is_calling.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for callback in callbacks {
+            let (hold, clock) = (Arc::clone(self), clock.clone());
+            reporter.run_later(move || {
+                if hold.stands(clock.now()) {
+                    callback();
+                }
+            });
+        }
+        let hold = Arc::clone(self);
+        reporter.run_later(move || hold.listeners.is_calling.store(false, Ordering::SeqCst));
+    }
+
+    /// From now on a release leaves the listeners here or not, for the hold that follows.
+    pub(crate) fn keep_listeners(&self, are_kept: bool) {
+        self.listeners.list.lock().are_kept = are_kept;
+    }
+
+    /// This hold ended by release: its listeners are for the next one.
+    pub(crate) fn take_listeners(&self) -> List {
+        self.listeners.take(false)
+    }
+
+    /// The hold ended by release. Callbacks are dropped where they would have run.
+    pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
+        self.listeners.released.store(true, Ordering::SeqCst);
+        let List { callbacks, senders, contended, .. } = self.listeners.take(true);
+        drop(senders);
+        if !callbacks.is_empty() {
+            reporter.drop_later(callbacks);
+        }
+        forget(contended, reporter);
+    }
+}
