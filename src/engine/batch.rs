@@ -290,8 +290,11 @@ impl LevelRelease {
     }
 }
 
-/// Sends the request that gives these back, or one for each. Returns what waits for the answers.
-fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Answers<Vec<Answer<Release>>>) {
+/// What is to be released, and the levels that remain.
+type Leaving = (LevelRelease, u32);
+
+/// Sends one request that releases the group, or one for each. Returns what waits for the answers.
+fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()
         && let Some(batches) = engine.store.capabilities().batches
@@ -304,7 +307,7 @@ fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Answer
         };
         return (group, Box::new(answers));
     }
-    let begin = |((LevelRelease { engine, .. }, left), claim): (&(LevelRelease, u32), &Claim)| {
+    let begin = |((LevelRelease { engine, .. }, left), claim): (&Leaving, &Claim)| {
         begin_release(&*engine.store, claim, *left, engine.one_command())
     };
     let pending: Vec<_> = group.iter().zip(&claims).map(begin).collect();
