@@ -49,9 +49,11 @@ impl Engine {
         if hold.begin_hearing() {
             hold.retire_owner_on_end();
             hold.end_until_recall();
-            hold.local().listen(|| recalls.hear(&hold.claim(), waker));
+            let listen = || hold.local().listen(|| recalls.hear(&hold.claim(), waker));
+            listen();
             let now = self.clock.now();
             hold.local().state().hear(hold.serial(), now);
+            listen(); // once more: until `hear`, `LocalLock::watch` may end a subscription that nothing needs
             self.core.cache_thread.watch(service, hold.local(), now);
         }
         waker.wake();

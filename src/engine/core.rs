@@ -185,7 +185,7 @@ impl Core {
     /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
     /// all there was.
     pub(crate) fn renew_some(&self, now: Moment) {
-        let (some, has_more) = sample(self.registry.renewed());
+        let (some, has_more) = sample(self.registry.renewed(now));
         if has_more {
             let until = now.plus(renewal_period(self.options.lease)).nanos();
             self.sampled_until.store(until, Ordering::SeqCst);

@@ -156,8 +156,9 @@ impl Registry {
         }
     }
 
-    pub(crate) fn renewed(&self) -> Vec<Arc<Hold>> {
-        self.all_holds().into_iter().filter(|hold| hold.is_renewable()).collect()
+    pub(crate) fn renewed(&self, now: Moment) -> Vec<Arc<Hold>> {
+        let is_renewed = |hold: &Arc<Hold>| hold.is_renewable() && hold.stands(now) && !hold.is_orphaned();
+        self.all_holds().into_iter().filter(is_renewed).collect()
     }
 
     pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {

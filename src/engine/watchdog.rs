@@ -158,7 +158,7 @@ impl Round {
         let now = core.clock.now();
         self.due.report(&batch, now);
         if is_any_lost && core.sampled_until.swap(0, Ordering::SeqCst) > now.nanos() {
-            let renewed = core.registry.renewed();
+            let renewed = core.registry.renewed(now);
             core.renew(renewed, now);
         }
         core.reporter.counters.renewals.add(renewed);

@@ -1,6 +1,6 @@
 //! Acquiring a lock: from the caller's request to a grant.
 //!
-//! `call` is what a caller asks for, `config` how its lock value is used. A thread that holds the lock
+//! `call` is what a caller asks for, `lock_config` how its lock value is used. A thread that holds the lock
 //! re-enters it (`reentry`); all others ask and wait in one loop (`waiting`). `retry` says for how long
 //! failures are borne, `grant` makes the hold.
 

@@ -291,9 +291,8 @@ impl View for Reading<'_> {
     }
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
-        let mut waits =
-            self.client(thread.client)?.uses.iter().filter_map(|one| entry_wait(thread.client, one));
-        waits.find(|wait| wait.thread == thread)
+        let mut uses = self.client(thread.client)?.uses.iter().filter(|one| one.by == Some(thread.id));
+        uses.find_map(|one| entry_wait(thread.client, one))
     }
 
     fn note_beyond(&mut self) {

@@ -185,6 +185,7 @@ impl Core {
         if is_over {
             self.cache_thread.ended.lock().append(&mut ended); // some of their holds may not be reached yet
         }
+        drop(ended); // their threads do not wait for the checks
         for checks in checks.chunks(CHUNK) {
             self.check_holds(checks);
             next = self.clock.now(); // a hold that hears may have to be called back

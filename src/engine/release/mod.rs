@@ -1,6 +1,6 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level goes to the next local thread (`handoff`), is released in the store, or is cached (`keep`).
+//! The last level goes to the next local thread (`handoff`), is released in the store, or is cached (`cache`).
 //! `completion` is what follows, on whichever thread learns of the answer.
 
 pub(crate) mod cache;

@@ -178,7 +178,7 @@ impl RedisStore {
     }
 }
 
-pub(super) fn no_request() -> Failure {
+fn no_request() -> Failure {
     let words = "this kind of lock has no such request";
     Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
 }

@@ -219,6 +219,10 @@ impl RingStore {
                 *answer = Some(Ok(of_a_lost_node()));
                 continue;
             }
+            if view.node(claim.home).is_none() {
+                *answer = Some(Err(Failure::Refused(moved_on())));
+                continue;
+            }
             let (places, theirs) = groups.entry(claim.home).or_default();
             places.push(at);
             theirs.push(claim.clone());

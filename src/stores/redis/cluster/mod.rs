@@ -36,7 +36,7 @@ use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::is_given_back;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::several::is_batched;
-use crate::stores::redis::store::{RedisStore, no_request};
+use crate::stores::redis::store::RedisStore;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
@@ -417,8 +417,14 @@ impl Store for ClusterStore {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
-        let again = move |store: &RedisStore| {
-            store.hand_off(&from, &to, deadline).map_or_else(|| Err(no_request()), |pending| pending.wait())
+        let again = move |store: &RedisStore| match store.hand_off(&from, &to, deadline) {
+            Some(pending) => pending.wait(),
+            // Retryable: the next owner, who reads this, goes on waiting.
+            None => Err(Failure::Refused(Error::new(
+                ErrorKind::Unreachable,
+                "lock",
+                "the member that has the lock's slot now takes no request",
+            ))),
         };
         Some(Box::new(RedirectedRequest { store, place, pending, again }))
     }
