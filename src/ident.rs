@@ -382,7 +382,7 @@ mod tests {
         let id = thread.unwrap().join().unwrap();
         let asked: Vec<_> = asked.iter().collect();
         assert_eq!(asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>(), [id, id]);
-        // Without the marker a request looks late: no number may be used twice.
+        // Without its marker the thread cannot record a retired number, so each call gets a fresh one.
         assert_ne!(asked[0].1, asked[1].1);
     }
 

@@ -187,7 +187,7 @@ impl<T> Renewable<T> {
         let told = self.inquiry.answer(address, (fresh, FRESH.1), deadline).ok_or_else(late)?;
         let of = told.map_err(|cause| failed("the provider of credentials failed").with_source(cause))?;
         let last = self.last(address).filter(|last| last.of.are_those_of(&of));
-        // Half-written files yield no form: the next question finds them whole.
+        // `make` fails on a file that is only half written; a later request reads the whole file.
         let form = last.map_or_else(|| (self.make)(&of.options).map(Arc::new), |last| Ok(last.form))?;
         let made = Made { of, form };
         let mut all = self.made.lock();

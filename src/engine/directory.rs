@@ -167,8 +167,8 @@ impl Announcer {
         }
     }
 
-    /// Says under each hold for which this process works which of its threads waits, the first of them. Those
-    /// entries end by themselves: the reader asks this client's own entry whether that thread still waits.
+    /// Writes an entry for each hold of another client under which this process works: which thread here has
+    /// waited longest. The entries expire; the reader asks this client's own entry whether it still waits.
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
         let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {

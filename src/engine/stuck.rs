@@ -32,7 +32,7 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
-    /// The holds of other clients for which this process works: each thread's wait keeps them.
+    /// The holds of other clients under which this process works: a wait of any thread here delays their end.
     pub(crate) under: Vec<Owner>,
     /// When the next wait will have lasted for as long.
     pub(crate) next: Option<Moment>,

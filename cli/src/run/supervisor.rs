@@ -394,7 +394,7 @@ impl Supervisor<'_> {
         if signal == SIGTERM {
             return self.send(group, signal);
         }
-        // Only the command itself: its children may be in the middle of a part.
+        // Signals only the command itself: its children may be in the middle of a unit of work.
         if let Some(signal) = Signal::from_named_raw(signal)
             && !family::is_dead(group)
         {

@@ -13,7 +13,7 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// Default grace; at most this part of the window, so that a store may be down for half of the lease.
+/// Default grace: this, or a tenth of a short window, so that a store may be down for half of the lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);

@@ -107,7 +107,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
             !stamps(&first_file).is_empty()
         });
-        // The second is connected before, since one that still connects when the server stops exits with 69.
+        // The second run connects before the fault: a run that still connects when the server stops exits with 69.
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));

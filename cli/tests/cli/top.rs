@@ -193,7 +193,7 @@ fn a_force_of_a_released_hold_spares_its_successor() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // Their ends are further apart than a list takes: the times left are of when each page was read.
+    // The locks end 3 s apart, longer than one listing takes: each page shows the times left when it was read.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);

@@ -123,7 +123,7 @@ impl Finder {
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
-        // Opened before the search: what came meanwhile stays. Pairs with `PublishedWaits::note_wait`.
+        // Keeps an earlier time that a wait has set since `due` was reset. Pairs with `PublishedWaits::note_wait`.
         Moment::from_nanos(
             core.published_waits.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()),
         )

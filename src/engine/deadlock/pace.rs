@@ -11,9 +11,9 @@ use crate::time::Moment;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The part of a client's time for them that a request takes: so all looks together send 33 a second at most.
+/// What one request takes of a client's time budget: all searches together send 33 requests a second at most.
 const EACH: Duration = Duration::from_millis(30);
-/// The most of that time that may be taken ahead, after a time without.
+/// How far a client may overdraw its budget: 32 requests at once after a time without requests.
 const AHEAD: Duration = Duration::from_millis(960);
 
 #[derive(Debug, Clone, Copy)]

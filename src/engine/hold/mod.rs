@@ -283,7 +283,7 @@ impl Hold {
         self.with(|state| state.hears.is_some_and(|hears| hears.is_wanted(now))).unwrap_or_default()
     }
 
-    /// Whether no thread has the hold, or had it when its release or loss began.
+    /// Whether no thread has the hold. Once it is released or lost: whether no thread had it when that began.
     pub(crate) fn is_cached(&self) -> bool {
         self.phase.is_unused()
     }

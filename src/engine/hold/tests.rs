@@ -157,8 +157,8 @@ fn a_renewal_during_a_release_spends_the_number() {
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(hold.begin_release());
     assert_ne!(mark.number(), number);
-    // A renewal that was answered before the release keeps the number, and so does one that is not sent at
-    // all.
+    // The thread keeps the number if the renewal was answered before the release, or was refused after
+    // it.
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
     hold.end_renewal();

@@ -226,7 +226,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// Caches a hold whose last level has ended. `by_time_slice`: the hold may stay for a time slice.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CacheOutcome> {
         let waiting = self.queue.len();
-        // One hold at a time is cached or on its way.
+        // At most one hold at a time is cached, handed off or being released.
         if self.holds.iter().any(|other| !matches!(other.stage, Stage::Held | Stage::Lost)) {
             return None;
         }

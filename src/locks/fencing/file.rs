@@ -90,7 +90,7 @@ impl TokenRegister {
     /// Removes a register beside a file that this user may not write.
     fn take_back(&self, place: &FileLocation) {
         if self.is_new {
-            // A register without a token that stays does no harm.
+            // If the removal fails, a register without a token remains, which does no harm.
             place.remove(&self.name).unwrap_or_default();
         }
     }

@@ -13,7 +13,7 @@ use crate::time::Moment;
 /// A reservation for a notified client lasts this long.
 pub(super) const KEPT: Duration = Duration::from_millis(10);
 
-/// Those that ask again and again, first come first, and until when each counts as alive.
+/// The waiters that poll, in order of arrival, each with the time until which it counts as alive.
 pub(super) struct Alive<T>(VecDeque<(T, Moment)>);
 
 impl<T> Default for Alive<T> {

@@ -122,8 +122,8 @@ impl RedisStore {
         let clients: Vec<ClientId> = clients.collect();
         let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, examined: number };
         if !clients.is_empty() {
-            // One by one: in a cluster they are in different slots, and one that has moved is found where it
-            // is.
+            // One command per entry, since a cluster has entries in different slots. An entry in a moved slot
+            // is left out: its new member lists it.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
             let (replies, writes) = self.in_groups(&commands, deadline)?;

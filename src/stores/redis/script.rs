@@ -289,8 +289,8 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    /// With the script's body unless the server is known to know it: the reply would come too late to send the
-    /// body.
+    /// Packs the request with the script's body unless the server is known to have the script: a NOSCRIPT reply
+    /// would come too late to send the body.
     pub(super) fn packing(&self) -> impl FnOnce(&mut Vec<u8>, bool) {
         |to, is_known| {
             let whole = if is_known { None } else { self.with_body() };

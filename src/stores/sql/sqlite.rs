@@ -243,7 +243,7 @@ mod tests {
                     std::fs::rename(&away, &path).unwrap();
                 }
             });
-            // Most find the file away. Counted rather than timed: a busy machine opens it less often.
+            // Most opens find the file moved away. The test counts the others: a busy machine makes fewer a second.
             let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
                 opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();

@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// As much as on a session's first connection, however soon its requests follow the last one's.
+    /// A later connection proves as much as a session's first, however soon it follows the former connection.
     #[test]
     fn answers_on_one_connection_prove_nothing_on_the_next() {
         let (life, first) = (life(), life());

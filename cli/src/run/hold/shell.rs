@@ -68,7 +68,7 @@ impl Shell {
     fn open(self) -> Result<Option<OwnedFd>, Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // The number may have been another's, whose it stays while this is open.
+            // Another process may have had the pid at the open. An open descriptor always means the same process.
             Ok(process) => Ok(Some(process).filter(|_| self.is_alive())),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(error),

@@ -141,8 +141,8 @@ mod tests {
         Subscription::new(Arc::clone(channel), Arc::new(Nobody), &Waker::default())
     }
 
-    /// A subscription that stood still while nobody listened: what happens between the attempt and the
-    /// listening, and whether that was its turn.
+    /// Whether a waiter takes what `between` does, after its attempt and before it listens, for its turn. The
+    /// subscription is up all the time, although nobody listened.
     fn is_next_after(between: impl FnOnce(&Channel, &mut Listening)) -> bool {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening { listens_for: ListensFor::OwnTurn, ..Listening::default() };

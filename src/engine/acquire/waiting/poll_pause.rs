@@ -44,7 +44,7 @@ impl PollPause {
         }
     }
 
-    /// When the store is asked although a hold of this process stands: `first`, unless that is set already.
+    /// The time at which the waiter polls although this process has a hold: the time already set, or else `first`.
     pub(super) fn poll_by(&mut self, first: Moment) -> Moment {
         *self.next_poll.get_or_insert(first)
     }

@@ -19,7 +19,7 @@ const LIST_DIRECTORY: u32 = 1;
 const SHARE_READ_AND_WRITE: u32 = 1 | 2;
 
 pub(super) struct FileLocation {
-    /// With the prefix that takes each name literally: `NUL` or a final dot means nothing else.
+    /// With the prefix `\\?\`, behind which Windows takes each name literally, also `NUL` or one with a final dot.
     folder: PathBuf,
     pub(super) name: OsString,
     _held: File,

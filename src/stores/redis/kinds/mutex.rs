@@ -39,7 +39,7 @@ impl RedisKind for MutexKind {
         let command =
             command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(&*queue_mode(claim, link));
         match &claim.note {
-            // A note stays with its hold.
+            // The first grant writes the note, which stays until the hold ends.
             Some(note) if count == 1 => saying(command, note),
             _ if count == 1 && claim.caches => command.arg("cached"),
             _ => command,

@@ -52,7 +52,7 @@ if ttl_ms ~= -2 then
 end
 if not held then
   if count ~= '1' then
-    -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
     redis.call('hdel', lock, owner)
     return {'lost'}
   end

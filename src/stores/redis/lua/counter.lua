@@ -31,7 +31,7 @@ if was then
 end
 
 local result, payload
--- A latch at zero is as one that nobody has set up: open. Redisson's may be left so.
+-- A latch at zero is open and counts as not set up. Redisson may leave the key of a latch at zero.
 local is_set_up = count and not (latch and count <= 0)
 if what == 'set_up' then
   result = is_set_up and 0 or 1

@@ -10,7 +10,7 @@ local lock = KEYS[1]
 local owner, rest_ms = ARGV[1], ARGV[2]
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

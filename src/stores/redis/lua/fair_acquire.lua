@@ -40,7 +40,7 @@ if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   return {'granted', fence}
 end
 if count ~= '1' then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end
@@ -145,7 +145,7 @@ if waits == '1' then
 end
 if ttl_ms ~= -2 then
   if waits == '1' and redis.pcall('hdel', lock, 'leasehold:cached') == 1 then
-    -- What was said of the owner beside it is nobody's channel.
+    -- The hash may have other fields than the owner, such as `leasehold:about`: no client listens to their channels.
     for _, holder in ipairs(redis.pcall('hkeys', lock)) do
       recall(lock, holder)
     end

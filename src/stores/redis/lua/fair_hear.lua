@@ -11,7 +11,7 @@ local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner = ARGV[1]
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

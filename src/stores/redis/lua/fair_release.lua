@@ -43,7 +43,7 @@ local freed = false
 if is_held or way == 'force' then
   freed = redis.call('del', lock) == 1
 else
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, owner)
 end
 

@@ -15,7 +15,7 @@ local lock, counter = KEYS[1], KEYS[2]
 local from, to, lease_ms, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) == 0 then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, from)
   return {'lost'}
 end

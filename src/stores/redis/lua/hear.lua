@@ -12,7 +12,7 @@
 local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

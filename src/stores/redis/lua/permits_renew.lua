@@ -14,7 +14,7 @@ local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, id in ipairs(ids) do
   if (tonumber(redis.call('zscore', out, id)) or 0) <= now_ms then
-    -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
     redis.call('zrem', out, '')
     return {'lost'}
   end

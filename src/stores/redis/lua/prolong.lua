@@ -3,7 +3,7 @@
 -- Defines `prolong`: extends the lock to at least a lease from now, and returns whether the owner holds it
 local function prolong(lock, owner, lease_ms)
   if redis.call('hexists', lock, owner) == 0 then
-    -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
     redis.call('hdel', lock, owner)
     return false
   end

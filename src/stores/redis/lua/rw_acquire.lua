@@ -76,7 +76,7 @@ local ttl_ms = redis.call('pttl', lock)
 local held = mode and redis.call('hexists', lock, field) == 1
 if not held then
   if count ~= '1' then
-    -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
     redis.call('hdel', lock, field)
     return {'lost'}
   end

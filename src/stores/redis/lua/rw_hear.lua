@@ -12,7 +12,7 @@ local lock = KEYS[1]
 local field, lasts_ms = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('hexists', lock, field) == 0 then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, field)
   return {'lost'}
 end

@@ -21,13 +21,13 @@ local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 
 if half == 'write' and waiting ~= '' and redis.call('zrem', waiting, owner) == 1 and
   redis.call('zcard', waiting) == 0 then
-  -- It waits no more: readers that stood back for it may go on.
+  -- The last waiting writer has left the set: readers that let it go first may acquire.
   redis.pcall('publish', channel, '1')
 end
 local field = half == 'write' and owner .. ':write' or owner
 local count = redis.call('hget', lock, field)
 if not count then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('hdel', lock, field)
   if redis.call('pttl', lock) == -2 then
     return {'not_held'}

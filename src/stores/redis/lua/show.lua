@@ -32,8 +32,8 @@ local kind = redis.call('type', object)['ok']
 local value, holders, waiters, permits = '', {}, {}, {}
 local back, lent, writers_wait = 0, 0, 0
 
--- It may be anybody's: what is no lock must cost neither the server its time nor the client its connection.
--- So much of one is shown, and a hash that is too long for a lock is shown without its fields.
+-- The key may hold any value of other programs, which must cost neither the server its time nor the client its connection.
+-- So the script shows at most this, and of a hash with more fields only their number.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
 -- Over all holders. A holder whose levels are not looked at has no known end.
 local looks_left = 2000
@@ -83,7 +83,7 @@ for _, waiter in ipairs(redis.call('lrange', queue, 0, most - 1)) do
   waiters[#waiters + 1] = tonumber(until_ms or 0)
 end
 
--- -1 without the right, and where the server knows no sharded channels.
+-- Subscribers of each channel; -1 if the user may count neither the plain nor the sharded ones (none before Redis 7).
 local listeners = {}
 for _, channel in ipairs({unpack(ARGV, 3)}) do
   local plain = redis.pcall('pubsub', 'numsub', channel)

@@ -16,6 +16,6 @@ end
 if holder then
   return {'not_held', holder}
 end
--- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+-- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
 redis.call('del', lock)
 return {'not_held'}

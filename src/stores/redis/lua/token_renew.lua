@@ -17,7 +17,7 @@ if holder == token then
   return {'renewed'}
 end
 if not holder then
-  -- Removes nothing, but a replica refuses it: an answer of a replica is no loss.
+  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
   redis.call('del', lock)
 end
 return {'lost'}

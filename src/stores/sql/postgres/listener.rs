@@ -98,7 +98,7 @@ impl NotificationListener {
                 }
             }
         }
-        // At a server that takes no writes nobody releases.
+        // On a read-only server no client can release, so no message would ever come.
         commands.push_str("SHOW transaction_read_only");
         let answer = within(Clock::System.after(SILENCE), client.simple_query(&commands)).await;
         let answer = answer.ok_or_else(|| timed_out("the server fell silent"))?;

@@ -117,7 +117,7 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
 
 fn refusal(error: tokio_postgres::Error, table: Option<&str>) -> Error {
     let (kind, words) = match error.code().map_or(refused::ANYTHING, classify) {
-        // The one statement undid nobody's work and can be repeated.
+        // The server rolled back this one statement and no work of the caller, so the client can repeat it.
         (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
         other => other,
     };
