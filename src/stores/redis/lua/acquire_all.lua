@@ -48,7 +48,7 @@ for at = 1, free do
   local number = tonumber(ARGV[3*at+2])
   local counter = KEYS[number]
   if at == 1 then
-    -- Whether the user may PEXPIRE: as when one lock is taken.
+    -- Fails here, before any lock is taken, if the user may not PEXPIRE; `acquire.lua` does the same.
     if not redis.acl_check_cmd then
       redis.call('set', lock, '', 'XX')
       redis.call('pexpire', lock, lease_ms)
