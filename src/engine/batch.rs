@@ -197,7 +197,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
                 }
                 Ok(false) => engine.lose(hold, LossReason::Gone),
                 Err(Failure::Refused(_)) => {}
-                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // it may yet come, as a renewal may
+                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // this request may still arrive
             }
         }
     }

@@ -229,7 +229,7 @@ impl CacheThread {
     }
 }
 
-/// After a failed clean-up; at most a thirtieth of the lease.
+/// The pause after the first failed clean-up. It doubles up to a thirtieth of the lease, at most `RETRY_MOST`.
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
@@ -250,8 +250,8 @@ pub(crate) struct Cleanup {
     /// Until then the owner may keep what it holds, even if the client ends sooner.
     pub(crate) from: Moment,
     pub(crate) next: Moment,
-    /// After the next failure. At first not long, since others may wait for just this: what broke the request
-    /// in doubt has often broken this connection too.
+    /// The pause after the next failure. The first is short: what broke the request in doubt has often broken
+    /// this connection too, and others may wait for this clean-up.
     pub(crate) pause: Duration,
     /// How often the owner was found to hold nothing: the longer a request has not come, the less likely it
     /// comes.

@@ -63,7 +63,7 @@ impl StoreCell {
         })?;
         attach(&*store, timer);
         let store = self.store.get_or_init(|| store);
-        // Set first, looked second. Pairs with `close`.
+        // The store is set before `closed` is read. Pairs with `close`.
         if self.closed.load(Ordering::SeqCst) {
             store.close();
         }
@@ -77,7 +77,7 @@ impl StoreCell {
 
     /// Ends connections and threads, also of a store that is just being connected to.
     pub(crate) fn close(&self) {
-        // Set first, looked second. Pairs with `connect`.
+        // `closed` is set before the store is read. `connect` does the reverse, so one of them closes the store.
         self.closed.store(true, Ordering::SeqCst);
         (**self).close();
     }

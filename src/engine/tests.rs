@@ -649,7 +649,7 @@ fn a_late_reentry_revives_nothing() {
     });
     let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
     let outer = acquire(&engine, &name, FOREVER, Lease::Fixed(lease)).unwrap().unwrap();
-    // The store granted it, and keeps it for an hour.
+    // The store grants the re-entry for an hour, but its answer comes after the end of the outer hold.
     let inner = acquire(&engine, &name, FOREVER, Lease::Fixed(lease * 3600)).unwrap().unwrap();
     assert!(!Arc::ptr_eq(&outer.hold, &inner.hold));
     assert_eq!(outer.hold.standing(engine.clock.now()), hold::Standing::Lost(LossReason::Expired));

@@ -32,7 +32,7 @@ pub(crate) struct Reporter {
     news: Arc<QueuedReports>,
     /// Number of subscribers that cannot wake anybody.
     silent: AtomicUsize,
-    /// Changes of wake-ups that observers have not received yet.
+    /// Events that observers have not received yet: `Some` is a `WakeupsDown`, `None` a `WakeupsUp`.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }

@@ -50,8 +50,8 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     Some(format!("--kill-grace {grace:?} is more than a third of it, which has to be {least:?} at least"))
 }
 
-/// Whether the helper ended the command at `--max-hold`, and not for a missing renewal. The library's own
-/// window for a longest hold ends up to 1 % earlier, and began with the request, which may have been slow.
+/// Whether the helper ended the command at `--max-hold`, not for a missing renewal: whether `until` is near
+/// `ceiling`. The library's window ends up to 1 % earlier, and counts from the request, which may have been slow.
 pub(super) fn is_set_by(until: Moment, ceiling: Moment, most: Duration) -> bool {
     until.plus(most / 10) >= ceiling
 }

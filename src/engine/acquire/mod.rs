@@ -106,7 +106,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // The store would let the thread read beside its own write.
+            // The store knows one owner only, and would let this task read beside the other task's write.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -153,8 +153,8 @@ impl Engine {
         Ok(asked)
     }
 
-    /// Whether this lock can be asked for along with others, not in its turn: nobody of this process has it
-    /// or waits for it, nor was it fought over a moment ago.
+    /// Whether one request can ask for this lock together with others, before its turn: nothing in this process
+    /// holds it or waits for it, and it was not contended a moment ago.
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
         let thread = ThreadMarker::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();

@@ -209,7 +209,7 @@ impl Hold {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
     }
 
-    /// The thread that acquires more locks before anyone gets this one's guard; zero: the guard is out.
+    /// Notes the thread that still acquires the other locks of a group; zero: the caller has the guard.
     pub(crate) fn note_acquiring(&self, thread: u64) {
         self.with(|state| state.acquires_more = Some(thread).filter(|thread| *thread != 0));
     }

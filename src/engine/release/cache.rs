@@ -209,7 +209,7 @@ impl Core {
                     None
                 }
                 Ok(answer) => hold.local().note_checked(hold, answer, now),
-                Err(_) => None, // the next check asks again, and what nobody uses goes all the same
+                Err(_) => None, // the next check asks again; an unused hold is released in any case
             };
             idle.into_iter().for_each(|(hold, next)| self.give_back(&hold, next, now, Vec::new()));
         }

@@ -315,7 +315,7 @@ impl Engine {
                 Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
             }
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
-            // The caller may have held it: only a hold with a released level is known to be its own.
+            // The caller may have held the lock and worked under it, so a retry must not repeat that work.
             Err(error) => error.after_work(),
         }
     }

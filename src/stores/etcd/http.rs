@@ -103,8 +103,8 @@ impl Connection {
         Ok(Response { status: head.status, body, stays: head.stays })
     }
 
-    /// Begins an answer that comes in chunks; [`chunk`](Self::chunk) reads them. An answer that comes whole
-    /// is an error, and is returned.
+    /// Reads the head of an answer in chunks, which [`chunk`](Self::chunk) then reads. Any other answer is an
+    /// error that the server reports, and is returned.
     pub(super) fn receive_begun(&mut self, deadline: Moment) -> io::Result<Option<Response>> {
         let head = self.head(deadline)?;
         if head.status == 200 && head.length == Length::Chunked {

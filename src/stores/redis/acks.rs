@@ -220,7 +220,7 @@ impl Acks {
         let mut count = acknowledged(first);
         if self.wanted.unless_alone && matches!(count, Ok(count) if count < wanted) {
             match replicas_in(dialog.say(&[Command::new("ROLE")])?.pop()) {
-                // A replica that has acknowledged nothing yet still loads what it missed.
+                // Replicas that have acknowledged nothing yet are still loading: they count as no replica.
                 Some(Seen::Nobody | Seen::Loading) => {
                     self.note(true);
                     return Ok(Ok(()));

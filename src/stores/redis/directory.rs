@@ -22,8 +22,8 @@ use crate::time::{Moment, millis};
 /// Places of the server's table in one page, which take about a millisecond.
 const PAGE: u32 = 500;
 
-/// Keys that are asked about in one write. A server runs all of one read before it looks at another client's:
-/// each write is answered before the next is sent. One write takes the server a millisecond or two, and a
+/// How many keys one write asks about. A server runs all commands of one read before it serves another client,
+/// so the next write waits for the answers to this one. One write takes the server a millisecond or two, and a
 /// page a handful of round trips.
 const TOGETHER: usize = 50;
 

@@ -27,7 +27,7 @@ pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
 
 fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
     signals::outlive_signals()?;
-    let mut awake = family::Awake::new(); // the keeper may be stopped too
+    let mut awake = family::Awake::new(); // the keeper, which would continue this process, may be stopped too
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let (sender, orders) = unbounded();
     std::thread::Builder::new()

@@ -166,8 +166,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// A thread that writes may read, as the same owner. Under a number that it had to give up meanwhile it
-    /// is another, and would wait for itself.
+    /// A thread that writes may read, as the same owner. If the thread had to give up that owner number
+    /// meanwhile, it reads as another owner, and would wait for itself.
     fn would_wait_for_own_writing(&self, claim: &Claim) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         if !call.by_thread || call.kind != Kind::Read || call.limit.is_over(engine.clock.now()) {

@@ -203,8 +203,8 @@ impl<'a> Waiting<'a> {
         if !place.is_head() {
             self.wait_mode.become_in_doubt();
         }
-        // Joined first, looked second. Pairs with `Machine::cache`, which keeps nothing that others here wait
-        // for.
+        // The thread joins the queue before it looks for a cached hold. Pairs with `Machine::cache`, which caches
+        // no hold until a recall while threads here wait for it.
         let Waiting { engine, call, .. } = *self;
         let is_idle = call.local.state().is_idle();
         if is_idle {

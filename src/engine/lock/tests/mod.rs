@@ -128,7 +128,7 @@ const fn checked(rules: Rules, after: Duration) -> Rules {
     Rules { lock, ..rules }
 }
 
-/// The worlds of the gate.
+/// The set-ups that each run of the tests explores; the soak explores [`large`] too.
 fn small() -> Vec<Setup> {
     vec![
         Setup { name: "2 clients", threads: &[1, 1], cycles: 2, drops: false, ..BASE },

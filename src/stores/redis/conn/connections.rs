@@ -214,7 +214,7 @@ impl Connections {
     pub(crate) fn hung_up(&self) -> bool {
         // Both are called: each clears what it reports.
         let is_shared = self.shared.hung_up();
-        // The thread that uses it notices.
+        // A connection that is locked is in use, and the thread that uses it notices its end.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
             let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
             if is_hung_up {

@@ -100,7 +100,7 @@ struct Seen {
     at: usize,
     /// Parts still to come, the present one included.
     left: u64,
-    /// The line of the present part does not end before this place.
+    /// No end of the present part's line was found before this index, where the next search begins.
     no_line: usize,
 }
 

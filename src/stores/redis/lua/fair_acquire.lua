@@ -113,7 +113,7 @@ if waits == '1' then
     local their_ms = score(timeouts, before) or 0
     local their_until = score(heartbeats, before)
     if their_until then
-      -- It is ours: for as long as that, as of when it asked.
+      -- The waiter before is ours: its timeout, moved on by the time since it last asked.
       until_ms = math.max(until_ms, their_ms + now_ms - (their_until - alive_ms))
     elseif not at or own_until == 0 then
       -- It is new, or has not asked for so long that what it had does not count any more.

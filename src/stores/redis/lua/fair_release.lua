@@ -55,7 +55,7 @@ if ttl_ms == -2 then
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)
   while first do
-    -- A waiter of ours lives, although Redisson's waiters took something off its time.
+    -- A heartbeat, which waiters of ours have, counts before the timeout, which Redisson's waiters shorten.
     local first_until = redis.call('zscore', heartbeats, first) or redis.call('zscore', timeouts, first)
     if tonumber(first_until or 0) > now_ms then
       break

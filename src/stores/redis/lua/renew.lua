@@ -1,4 +1,4 @@
--- Has an owner's lock run for at least a lease from now on.
+-- Extends an owner's lock to at least a lease from now.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count
 -- ARGV[1] owner      who holds it

@@ -11,7 +11,7 @@ local lock = KEYS[1]
 local half, channel = ARGV[1], ARGV[2]
 
 if redis.call('hget', lock, 'mode') ~= half then
-  -- Removes nothing, but a replica refuses it.
+  -- Removes nothing, but a replica refuses it, and so does not answer 'free'.
   redis.call('hdel', lock, '')
   return {'free'}
 end

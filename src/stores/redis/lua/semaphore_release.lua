@@ -26,7 +26,7 @@ end
 redis.call('pexpire', request, lasts_ms)
 redis.call('set', request, 'released', 'PX', lasts_ms)
 if not redis.call('get', permits) then
-  -- Deleted, or over: not to be brought back by what was taken of it.
+  -- The semaphore was deleted or has expired: permits that come back must not recreate it.
   return {'freed', 0}
 end
 local count = redis.pcall('incrby', permits, units)

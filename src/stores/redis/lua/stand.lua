@@ -1,9 +1,9 @@
--- Prefix of scripts in which a client stands in the wait queue (see `wait_queue.lua`) for what several may have: the write
--- half of a read-write lock, or permits. A place counts from when its client's thread began to wait, so a client that was
+-- Prefix of scripts in which a client stands in the wait queue (see `wait_queue.lua`) of a lock that several can hold: of a
+-- read-write lock, to write, or of a semaphore. A place counts from when its client's thread began to wait, so a client that was
 -- notified in vain keeps its place.
 --
--- Defines `stand`: whether the client is the first in the queue; nil: it is not in it. `queue_mode_of`: the queue mode and
--- the link of an argument
+-- Defines `stand`: joins the queue, and returns whether the client is its first; nil: the client is not in it.
+-- `queue_mode_of`: splits an argument into the queue mode and the client's link (see `wait_queue.lua`)
 local function queue_mode_of(argument)
   local link = tonumber(argument:sub(-1))
   return link and argument:sub(1, -2) or argument, link or 0

@@ -283,7 +283,7 @@ fn an_unawaited_release_carries_an_unknown_script() {
         granted(store.attempt(&me, 1, soon()));
         assert!(is_freed());
     }
-    // A renewal, on its own connection, finds another script forgotten.
+    // A renewal gets NOSCRIPT on its own connection. The next release must then send its whole script too.
     granted(store.attempt(&me, 1, soon()));
     let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
     assert!(renewed());

@@ -44,8 +44,8 @@ fn refuse<T>(kind: ErrorKind, words: impl Into<String>) -> Answer<T> {
 }
 
 /// Refuses a pooler that gives each transaction any free session, which would lose settings, prepared
-/// statements and locks. With one, the second of two connections gets the first one's session, or the first
-/// gets another.
+/// statements and locks. Behind one, a second connection in a transaction gets the session of the first, or
+/// the first then gets another.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,

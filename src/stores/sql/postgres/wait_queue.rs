@@ -205,7 +205,7 @@ impl Postgres {
         if hearing.is_empty() {
             return vec![false; claims.len()];
         }
-        // The next check tries again.
+        // The next check repeats a mark that fails.
         let mut marked = link.each(&self.queries.mark, &hearing).into_iter();
         claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
     }
