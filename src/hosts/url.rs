@@ -32,7 +32,7 @@ pub(crate) fn check_scheme(url: &str) -> Result<()> {
             };
             format!("the URL has no scheme: did you mean {scheme}://{url}{rest}?")
         }
-        None => format!("the URL has no scheme: it begins with {SCHEMES}"),
+        None => format!("the URL has no scheme: a URL begins with one of {SCHEMES}"),
     };
     Err(Error::invalid("connect", words))
 }

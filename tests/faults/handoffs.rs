@@ -62,12 +62,12 @@ fn end(way: &str, first: Guard) -> leasehold::Result<()> {
 }
 
 #[test]
-fn an_unanswered_unlocks_hand_off_has_one_owner() {
+fn a_hand_off_by_an_unanswered_unlock_leaves_one_owner() {
     scenario(|world| passed_on(world, "unlock"));
 }
 
 #[test]
-fn an_unanswered_drops_hand_off_has_one_owner() {
+fn a_hand_off_by_an_unanswered_drop_leaves_one_owner() {
     scenario(|world| passed_on(world, "drop"));
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const ROOM_TO_GROW: usize = 10;
 
 #[test]
-fn no_room_of_the_tree_grows_beyond_its_limit() {
+fn no_folder_exceeds_its_size_limit() {
     let limits = limits(include_str!("limits.txt"));
     let counts = counts(Path::new(env!("CARGO_MANIFEST_DIR")));
     let wrong = beyond(&limits, &counts);

@@ -211,7 +211,7 @@ fn by_the_systems_clock_a_slow_answer_takes_real_time() {
 }
 
 #[test]
-fn lost_locks_leave_tokens_and_notify_nobody() {
+fn forgotten_locks_keep_the_token_counter_and_notify_nobody() {
     let (clock, store) = place();
     let client = client(&store);
     assert!(!store.forget("a"));

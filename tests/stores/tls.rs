@@ -103,7 +103,7 @@ fn relay_at(host: &str, to: u16) -> u16 {
 }
 
 #[test]
-fn over_tls_postgresql_keeps_locks_and_nobody_else_is_believed() {
+fn postgresql_works_over_tls_and_impostors_are_refused() {
     let Some(server) = PostgresServer::start_tls() else { return };
     let secured = Secured {
         certificates: server.certificates(),

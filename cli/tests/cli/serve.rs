@@ -133,7 +133,7 @@ fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn numbers_are_by_kind_of_use() {
+fn metrics_are_split_by_kind_of_use() {
     let server = Server::start();
     let uses: [&[&str]; 7] = [
         &["elect", "scheduler"],

@@ -677,7 +677,7 @@ fn a_renewals_loss_wakes_local_waiters() {
 }
 
 #[test]
-fn clean_ups_of_a_missing_request_get_rarer() {
+fn clean_ups_of_an_unanswered_request_back_off() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };

@@ -168,7 +168,7 @@ impl Scheme {
                     "this can be used with servers of Redis only: their URLs begin with redis://, rediss:// or redis+unix://"
                         .to_owned()
                 } else {
-                    format!("the scheme of the URL is not known: it begins with {SCHEMES}")
+                    format!("the scheme of the URL is not known: a URL begins with one of {SCHEMES}")
                 };
                 return Err(Error::invalid("connect", words));
             }

@@ -222,7 +222,7 @@ mod tests {
     use crate::ident::ClientId;
 
     #[test]
-    fn a_path_is_kept_and_another_name_is_encoded() {
+    fn paths_stay_as_they_are_and_other_names_are_encoded() {
         let of = |key: &str| of_lock("/app", key).unwrap();
         assert_eq!(of("/locks/a"), "/app/locks/a");
         assert_eq!(of("orders"), "/app/leasehold/orders");

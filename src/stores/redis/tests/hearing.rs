@@ -71,7 +71,7 @@ fn a_mark_that_a_recall_took_is_missed_and_set_anew() {
 
 /// A check that comes after the release, or after the next grant.
 #[test]
-fn a_late_mark_marks_nobody() {
+fn a_check_after_the_release_marks_no_later_hold() {
     for (held, _, _) in CALM {
         let server = Server::start(&[]);
         let store = server.store();

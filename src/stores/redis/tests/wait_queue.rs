@@ -128,7 +128,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
 
 /// The message and the request of a distant client take longer than 10 ms.
 #[test]
-fn a_reservation_lasts_as_the_link_needs() {
+fn a_reservation_lasts_longer_on_a_slow_link() {
     let server = Server::start(&[]);
     let store = server.store();
     let run = |claim: &Claim, queue_mode: &str| {
