@@ -130,7 +130,8 @@ fn no_redis(url: &str) -> Error {
     if scheme.starts_with("redis") || scheme == "unix" {
         return crate::hosts::needs_feature("redis", "redis");
     }
-    let words = format!("the scheme of the URL is not known: a URL begins with one of {}", crate::hosts::SCHEMES);
+    let words =
+        format!("the scheme of the URL is not known: a URL begins with one of {}", crate::hosts::SCHEMES);
     Error::invalid("connect", words)
 }
 
