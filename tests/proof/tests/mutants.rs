@@ -305,7 +305,11 @@ const ARGUED: &[(&str, &str, &str)] = &[
         "`notify_next` for a notified client",
         "the second in the queue was notified, and asks within 26 ms",
     ),
-    ("leave_wait_queue.lua", "`zrem`", "the next release takes the entry out, and finds that nobody there waits"),
+    (
+        "leave_wait_queue.lua",
+        "`zrem`",
+        "the next release takes the entry out, and finds that nobody there waits",
+    ),
     (
         "fair_acquire.lua",
         "`lpop` of the first that is dead",
