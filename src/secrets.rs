@@ -115,7 +115,7 @@ pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
-    /// What was made: for each server's address if there is a provider, which may distinguish servers.
+    /// The values made: one for each server's address if there is a provider, which may distinguish servers.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
     /// Refusals since the sources last changed.
     refusals: AtomicU32,
@@ -123,7 +123,7 @@ pub(crate) struct Renewable<T> {
     fresh: Duration,
 }
 
-/// What was made of the secrets, and the secrets that it was made of.
+/// A value made of the secrets, and the secrets that it was made of.
 pub(crate) struct Made<T> {
     of: Arc<Secrets>,
     pub(crate) form: Arc<T>,

@@ -147,7 +147,7 @@ impl Wire {
     }
 }
 
-/// Where bytes may wait to be read.
+/// A source whose bytes may wait to be read.
 enum Unread<'a> {
     #[cfg(any(feature = "tls", leasehold_shuttle))]
     There,

@@ -252,7 +252,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
                     let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
                     note(one.engine.released(action, &one.hold, left, ended));
                 }
-                // Which of several was refused shows only when each is released by itself.
+                // Only a release of each by itself shows which of several was refused.
                 Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, None)),
                 answer => undecided.push((one, left, Some(answer))),
             }
@@ -290,7 +290,7 @@ impl LevelRelease {
     }
 }
 
-/// What is to be released, and the levels that remain.
+/// A release that is to be sent, and the levels that remain.
 type Leaving = (LevelRelease, u32);
 
 /// Sends one request that releases the group, or one for each. Returns what waits for the answers.

@@ -11,7 +11,7 @@ use crate::time::Moment;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What one request takes of a client's time budget: all searches together send 33 requests a second at most.
+/// The part of a client's time budget that one request takes: all searches together send 33 requests a second at most.
 const EACH: Duration = Duration::from_millis(30);
 /// How far a client may overdraw its budget: 32 requests at once after a time without requests.
 const AHEAD: Duration = Duration::from_millis(960);

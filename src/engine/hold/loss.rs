@@ -1,4 +1,4 @@
-//! What a hold notifies: listeners of its loss, and callbacks when others want its lock.
+//! A hold's notifications: to listeners of its loss, and callbacks when others want its lock.
 
 use std::sync::Arc;
 

@@ -150,7 +150,7 @@ impl EtcdStore {
         Ok((lease, done))
     }
 
-    /// Where the claim's owner stands now; `front` is who stood in front a moment ago, if known.
+    /// The present place of the claim's owner; `front` is who stood in front a moment ago, if known.
     pub(super) fn ask(
         &self,
         claim: &Claim,

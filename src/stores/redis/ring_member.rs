@@ -6,7 +6,7 @@ use crate::seam::ring_member::{MARK_KEY, Marked, Probe, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, named};
 use crate::stores::redis::keys;
 use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
-use crate::stores::redis::script::{Command, LOOK, RING_MARK};
+use crate::stores::redis::script::{CHECK, Command, RING_MARK};
 use crate::stores::redis::store::RedisStore;
 use crate::time::Moment;
 
@@ -66,8 +66,8 @@ impl RingMember for RedisStore {
         let lock = claim.name.key();
         let counter = claim.wants_fence.then(|| keys::fence_counter(lock));
         let command = match &counter {
-            Some(counter) => LOOK.on(&[lock, counter]),
-            None => LOOK.on(&[lock]),
+            Some(counter) => CHECK.on(&[lock, counter]),
+            None => CHECK.on(&[lock]),
         };
         let outcome = self.ask_under(command.under(mark, 0), deadline, |reply| {
             decoded(match reply.tag() {

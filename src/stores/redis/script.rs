@@ -68,14 +68,14 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire.lua";
-    RELEASE = "wait_queue.lua", "release.lua";
-    LEAVE_LINE = "wait_queue.lua", "leave_wait_queue.lua";
+    ACQUIRE = "fence.lua", "standby.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire.lua";
+    RELEASE = "standby.lua", "wait_queue.lua", "release.lua";
+    LEAVE_WAIT_QUEUE = "standby.lua", "wait_queue.lua", "leave_wait_queue.lua";
     ACQUIRE_ALL = "reserved.lua", "acquire_all.lua";
-    RELEASE_ALL = "wait_queue.lua", "release_all.lua";
+    RELEASE_ALL = "standby.lua", "wait_queue.lua", "release_all.lua";
     HAND_OFF = "fence.lua", "hand_off.lua";
     RENEW = "prolong.lua", "renew.lua";
-    LOOK_KEPT = "check_cached.lua";
+    CHECK_CACHED = "check_cached.lua";
     HEAR = "join.lua", "hear.lua";
     FAIR_HEAR = "fair_hear.lua";
     RW_HEAR = "rw_hear.lua";
@@ -83,20 +83,20 @@ scripts! {
     FAIR_ACQUIRE = "fence.lua", "recall.lua", "fair_acquire.lua";
     FAIR_RELEASE = "owners.lua", "fair_release.lua";
     RW_ACQUIRE = "fence.lua", "join.lua", "reserved.lua", "stand.lua", "readers.lua", "recall.lua", "rw_acquire.lua";
-    RW_RELEASE = "wait_queue.lua", "readers.lua", "rw_release.lua";
-    RW_LEAVE = "wait_queue.lua", "readers.lua", "rw_leave.lua";
+    RW_RELEASE = "standby.lua", "wait_queue.lua", "readers.lua", "rw_release.lua";
+    RW_LEAVE = "standby.lua", "wait_queue.lua", "readers.lua", "rw_leave.lua";
     RW_RENEW = "rw_renew.lua";
     RW_INSPECT = "rw_inspect.lua";
-    RW_FORCE = "owners.lua", "wait_queue.lua", "rw_force.lua";
-    SEMAPHORE_ACQUIRE = "join.lua", "stand.lua", "permits_queue.lua", "permits_stand.lua", "semaphore_acquire.lua";
-    SEMAPHORE_RELEASE = "permits_queue.lua", "semaphore_release.lua";
-    COUNTER = "permits_queue.lua", "counter.lua";
-    PERMITS_ACQUIRE = "join.lua", "stand.lua", "permits_queue.lua", "permits_stand.lua", "permits_acquire.lua";
-    PERMITS_RELEASE = "permits_queue.lua", "permits_release.lua";
-    PERMITS_LEAVE = "permits_queue.lua", "permits_leave.lua";
+    RW_FORCE = "owners.lua", "standby.lua", "wait_queue.lua", "rw_force.lua";
+    SEMAPHORE_ACQUIRE = "join.lua", "stand.lua", "standby.lua", "permits_queue.lua", "permits_stand.lua", "semaphore_acquire.lua";
+    SEMAPHORE_RELEASE = "standby.lua", "permits_queue.lua", "semaphore_release.lua";
+    COUNTER = "standby.lua", "permits_queue.lua", "counter.lua";
+    PERMITS_ACQUIRE = "join.lua", "stand.lua", "standby.lua", "permits_queue.lua", "permits_stand.lua", "permits_acquire.lua";
+    PERMITS_RELEASE = "standby.lua", "permits_queue.lua", "permits_release.lua";
+    PERMITS_LEAVE = "standby.lua", "permits_queue.lua", "permits_leave.lua";
     PERMITS_RENEW = "permits_renew.lua";
-    PERMITS_COUNT = "permits_queue.lua", "permits_count.lua";
-    PERMITS_BY_ID = "permits_queue.lua", "permits_by_id.lua";
+    PERMITS_COUNT = "standby.lua", "permits_queue.lua", "permits_count.lua";
+    PERMITS_BY_ID = "standby.lua", "permits_queue.lua", "permits_by_id.lua";
     LATCH_ATTEMPT = "latch_attempt.lua";
     SIGNAL_ATTEMPT = "signal_attempt.lua";
     SIGNAL_CHANGE = "signal_change.lua";
@@ -104,11 +104,11 @@ scripts! {
     SHOW = "show.lua";
     LIST = "list.lua";
     ENTRIES = "entries.lua";
-    FORCE = "owners.lua", "wait_queue.lua", "recall.lua", "force.lua";
+    FORCE = "owners.lua", "standby.lua", "wait_queue.lua", "recall.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";
     TOKEN_RENEW = "token_renew.lua";
     TOKEN_ACQUIRE = "token_acquire.lua";
-    LOOK = "check.lua";
+    CHECK = "check.lua";
     RING_MARK = "ring_mark.lua";
     TOUCH = "touch.lua";
 }

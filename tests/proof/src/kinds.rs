@@ -211,7 +211,7 @@ impl Kind {
                         let to = to.expect("somebody").id();
                         Call { keys: with_counter(&[LOCK]), ..call("HAND_OFF", &[], &[&id, &to, &lease]) }
                     }
-                    Op::Leave => call("LEAVE_LINE", &[LOCK], &[&client_id(who.client)]),
+                    Op::Leave => call("LEAVE_WAIT_QUEUE", &[LOCK], &[&client_id(who.client)]),
                     Op::Forget => panic!("no lock of ours has {op:?}"),
                 }
             }
@@ -281,7 +281,7 @@ impl Kind {
     #[must_use]
     pub fn scripts(self) -> &'static [&'static str] {
         match self {
-            Kind::Plain | Kind::Fenced => &["ACQUIRE", "RENEW", "RELEASE", "HAND_OFF", "LEAVE_LINE"],
+            Kind::Plain | Kind::Fenced => &["ACQUIRE", "RENEW", "RELEASE", "HAND_OFF", "LEAVE_WAIT_QUEUE"],
             Kind::Fair => &["FAIR_ACQUIRE", "RENEW", "FAIR_RELEASE"],
             Kind::ReadWrite => &["RW_ACQUIRE", "RW_RENEW", "RENEW", "RW_RELEASE", "RW_LEAVE"],
             Kind::Semaphore(_) => &["SEMAPHORE_ACQUIRE", "SEMAPHORE_RELEASE", "PERMITS_LEAVE"],

@@ -31,7 +31,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "acquire.lua",
-        " and redis.pcall('pexpire', line, 60000) ~= 1 then",
+        " and redis.pcall('pexpire', queue, 60000) ~= 1 then",
         " and false then",
         Kind::Plain,
         "has no end",
@@ -174,7 +174,13 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "nobody wakes",
     ),
     ("fair_release.lua", "if is_held or way == 'force' then", "if true then", Kind::Fair, "the server has"),
-    ("rw_acquire.lua", "    if not is_free or kept then", "    if kept then", Kind::ReadWrite, "two hold it"),
+    (
+        "rw_acquire.lua",
+        "    if not is_free or reserved then",
+        "    if kept then",
+        Kind::ReadWrite,
+        "two hold it",
+    ),
     (
         "rw_acquire.lua",
         "  local may_join = half == 'read' and (mode == 'read' or writes)",
@@ -212,7 +218,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "rw_release.lua",
-        "  local is_kept = do_some_wait and (expects_readers(tag) or tell_line(lock, true))",
+        "  local is_reserved = do_some_wait and (expects_readers(tag) or notify_next(lock, true))",
         "  local is_kept = true",
         Kind::ReadWrite,
         "nobody wakes",
@@ -225,7 +231,13 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "is left when all have done",
     ),
     ("rw_release.lua", "if longest_ms > 0 then", "if false then", Kind::ReadWrite, "the server has"),
-    ("rw_release.lua", "      tell_line(lock, true)", "      stand_by(tag)", Kind::ReadWrite, "nobody wakes"),
+    (
+        "rw_release.lua",
+        "      notify_next(lock, true)",
+        "      stand_by(tag)",
+        Kind::ReadWrite,
+        "nobody wakes",
+    ),
     (
         "rw_renew.lua",
         "  redis.call('set', marker, '1', 'PX', math.max(redis.call('pttl', marker), lease_ms))",
@@ -242,7 +254,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "semaphore_acquire.lua",
-        "if number < units or not may_take(tag, client, turn, number - units) then",
+        "if number < units or not may_take(tag, client, queue_mode, number - units) then",
         "if false then",
         Kind::Semaphore(1),
         "two hold it",
@@ -277,7 +289,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "semaphore_release.lua",
-        "local is_told = tell_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)",
+        "local is_notified = notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)",
         "local is_told = false",
         Kind::Semaphore(1),
         "nobody wakes",

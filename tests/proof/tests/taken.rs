@@ -82,7 +82,7 @@ fn mutex(name: &'static str, counters: bool) -> Scene {
         };
         requests.push(request("HAND_OFF", &keys, &[&[owner], heir].concat()));
     }
-    requests.push(request("LOOK_KEPT", &[lock], &[KEEPS, CHANNEL, "0"]));
+    requests.push(request("CHECK_CACHED", &[lock], &[KEEPS, CHANNEL, "0"]));
     let all = |owner: &str, or_none: &str| {
         request("ACQUIRE_ALL", &LOCKS, &[or_none, "2", owner, LEASE, "0", owner, LEASE, "0"])
     };

@@ -1,4 +1,4 @@
-//! What threads of a client do with a lock, as `acquire/`, `release/`, the timer and the watchdog do it: each
+//! The steps of a client's threads with a lock, as `acquire/`, `release/`, the timer and the watchdog do it: each
 //! step takes the mutex once, and leaves requests to be sent.
 
 pub(super) use super::event::{Attempt, Checked, Effect, Event, Said};

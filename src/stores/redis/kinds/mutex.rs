@@ -9,7 +9,7 @@ use crate::stores::redis::kinds::kind::RedisKind;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    ACQUIRE, Command, FORCE, HAND_OFF, HEAR, INSPECT, LEAVE_LINE, LOOK_KEPT, RELEASE, RENEW,
+    ACQUIRE, CHECK_CACHED, Command, FORCE, HAND_OFF, HEAR, INSPECT, LEAVE_WAIT_QUEUE, RELEASE, RENEW,
 };
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
@@ -26,7 +26,7 @@ impl RedisKind for MutexKind {
     }
 
     fn leaving_queue(&self, claim: &Claim) -> Option<Command> {
-        Some(LEAVE_LINE.on(&[claim.name.key()]).arg(&*claim.owner.client().to_string()))
+        Some(LEAVE_WAIT_QUEUE.on(&[claim.name.key()]).arg(&*claim.owner.client().to_string()))
     }
 
     fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command {
@@ -62,7 +62,7 @@ impl RedisKind for MutexKind {
     fn check_cached(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
         let lock = claim.name.key();
         let channel = keys::in_parts(Part::LockChannel, lock);
-        let script = if claim.hears { &HEAR } else { &LOOK_KEPT };
+        let script = if claim.hears { &HEAR } else { &CHECK_CACHED };
         Some(script.on(&[lock]).arg(claim.owner).arg(channel).arg(own_listeners))
     }
 

@@ -52,14 +52,8 @@ local function notify_for_permits(tag, count, behind)
       left, is_notified = left - 1, true
     end
   end
-  local others = redis.pcall('zrange', queue, 0, 8)
-  if is_notified and #others <= 8 then
-    for at = 1, #others do
-      -- Only the first that is alive.
-      if redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. others[at], 'standby') ~= 0 then
-        break
-      end
-    end
+  if is_notified then
+    stand_by(tag, true)
   end
   return is_notified
 end

@@ -12,7 +12,7 @@
 --
 -- Defines `now_ms`: the server's clock, and its seconds; `begin_readers`, at the end of a write: whether readers wait, who
 -- may enter from now on; `forget_reader`: a client's readers wait no more; `expects_readers`: for how many more
--- milliseconds such readers are expected, or nil; `stand_by`: the first writer asks soon, in case they do not come
+-- milliseconds such readers are expected, or nil
 local function now_ms()
   local time = redis.pcall('time')
   return (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000), time[1] or 0
@@ -42,16 +42,6 @@ local function forget_reader(tag, client)
   -- A phase stays: other threads of the client may have waited for it.
   if redis.pcall('zcard', readers) == 1 and type(redis.pcall('zscore', readers, 'link')) == 'string' then
     redis.pcall('del', readers)
-  end
-end
-
-local function stand_by(tag)
-  local first = redis.pcall('zrange', 'leasehold_lock_queue:' .. tag, 0, 8)
-  for at = 1, #first do
-    -- Only the first that is alive.
-    if redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. first[at], 'standby') ~= 0 then
-      break
-    end
   end
 end
 

@@ -47,14 +47,6 @@ local function notify_next(lock, is_free)
       break
     end
   end
-  local behind = redis.pcall('zrange', queue, 0, 8)
-  if #behind <= 8 then
-    for at = 1, #behind do
-      -- Only the first that is alive.
-      if redis.pcall('publish', wake .. behind[at], 'standby') ~= 0 then
-        break
-      end
-    end
-  end
+  stand_by(tag, true)
   return is_passed_on, false
 end

@@ -6,7 +6,7 @@ use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, soon};
 use crate::stores::redis::tests::kinds::Messages;
 
-/// What a check may say where nobody waits: of a first check, or not.
+/// The answers that a check may give where nobody waits: of a first check, or not.
 const CALM: [(Kind, Kind, CachedCheck); 4] = [
     (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
     (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),

@@ -39,7 +39,7 @@ fn message(to: &Claim, word: &str) -> (String, String) {
     (format!("leasehold_wake:{{k}}:{}", client(to)), word.to_owned())
 }
 
-/// What is kept for a writer stays so for longer than this machine may be busy.
+/// A reservation for a writer lasts for longer than this machine may be busy.
 fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
