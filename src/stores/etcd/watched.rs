@@ -34,7 +34,7 @@ pub(super) struct EtcdNote {
 
 #[derive(Default)]
 pub(super) struct WatchState {
-    /// Of stores whose leases may end early.
+    /// Holds whose leases may end early.
     pub(super) holds: Holds,
     pub(super) watchdog: Option<ServiceWaker>,
     pub(super) is_idle: bool,
