@@ -360,15 +360,7 @@ fn permits_are_added_once_a_request() {
         (Some("3"), vec!["3".to_owned()])
     );
     assert!(server.number(&["PTTL", "k"]) > 0, "it ends as before");
-    store.close();
-}
-
-#[test]
-fn leases_of_permits_end_with_their_semaphore() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    server.run(&["SET", "k", "1", "PX", "60000"]);
     granted(store.attempt(&of(Kind::Permits), 1, soon()));
-    assert!(server.number(&["PTTL", OUT]) > 0);
+    assert!(server.number(&["PTTL", OUT]) > 0, "and so do leases of its permits");
     store.close();
 }
