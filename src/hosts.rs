@@ -13,14 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub(crate) use crate::hosts::url::HostList;
 #[cfg(any(feature = "etcd", feature = "sqlite", feature = "zookeeper"))]
 pub(crate) use crate::hosts::url::no_parameters;
 pub(crate) use crate::hosts::url::without_credentials;
 pub(crate) use crate::hosts::url::{
-    SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login, unescaped,
-    unknown_parameter,
+    SCHEMES, check_scheme, check_url, needs_feature, parameters, unescaped, unknown_parameter,
 };
 use crate::inquiry::{Cause, Inquiry};
 use crate::sync::Mutex;
@@ -199,7 +198,11 @@ impl Hosts {
 
     /// As [`Host::given`]; servers may name the host too.
     pub(crate) fn given(&self, name: &str, is_sure: bool) -> Host {
-        let host = Host::given(name, is_sure);
+        self.own(Host::given(name, is_sure))
+    }
+
+    /// A host of the URL, which servers may name too.
+    pub(crate) fn own(&self, host: Host) -> Host {
         if self.allowed.is_some() {
             self.own.lock().push(host.clone());
         }

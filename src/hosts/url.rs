@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use percent_encoding::percent_decode_str;
 
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 use crate::hosts::Host;
 
 /// Refuses a URL without a scheme and names the probable one. Of the URL, repeats only what can be nothing
@@ -110,31 +110,9 @@ pub(crate) fn unknown_parameter(name: Option<&str>, instead: &str) -> Error {
     Error::invalid("connect", format!("{name} behind the ? of the URL means nothing here: {hint}"))
 }
 
-/// Whether the hosts are certainly hosts: credentials precede them.
-pub(crate) fn has_login(url: &str) -> bool {
-    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    rest.split(['/', '?', '#']).next().is_some_and(|hosts| hosts.contains('@'))
-}
-
-/// Whether a host has a port; the text before a port is hardly a password.
-pub(crate) fn has_port(url: &str) -> bool {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // An IPv6 address has colons in its brackets.
-    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
-}
-
 pub(crate) fn needs_feature(scheme: &str, feature: &str) -> Error {
     let words = format!("{scheme}:// needs leasehold's feature {feature:?}, which this build does not have");
     Error::new(ErrorKind::Unsupported, "connect", words)
-}
-
-/// Splits `user:password@host,host` at the `@`, if there is one.
-pub(crate) fn split_login(authority: &str) -> (Option<&str>, &str) {
-    match authority.rsplit_once('@') {
-        Some((login, hosts)) => (Some(login), hosts),
-        None => (None, authority),
-    }
 }
 
 /// Decodes `%` escapes; `None` if one is malformed, or the result is not UTF-8.
@@ -149,7 +127,7 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
 }
 
 /// A URL of several servers, after its scheme: `[user:password@]host[:port][,host[:port]…][/path]`.
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub(crate) struct HostList<'a> {
     pub(crate) login: Option<&'a str>,
     pub(crate) places: Vec<(Host, u16)>,
@@ -157,12 +135,13 @@ pub(crate) struct HostList<'a> {
     pub(crate) path: &'a str,
 }
 
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 impl HostList<'_> {
     /// Reads the text after `://`; `port` is the default. `None`: malformed.
     pub(crate) fn read(rest: &str, port: u16) -> Option<HostList<'_>> {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = split_login(authority);
+        let login = authority.rsplit_once('@');
+        let (login, hosts) = login.map_or((None, authority), |(login, hosts)| (Some(login), hosts));
         let places =
             hosts.split(',').map(|text| place(text, login.is_some(), port)).collect::<Option<_>>()?;
         Some(HostList { login, places, path })
@@ -170,7 +149,7 @@ impl HostList<'_> {
 }
 
 /// One `host[:port]`, with an IPv6 address in brackets; `is_sure` as for [`Host::given`].
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     let (host, said) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
@@ -272,7 +251,7 @@ mod fuzz {
             for refused in [check_scheme(url), check_url(url)].into_iter().filter_map(Result::err) {
                 assert!(!refused.to_string().contains("S3CR3T"), "{refused}");
             }
-            black_box((has_login(url), has_port(url), split_login(url), plain_place(url)));
+            black_box(plain_place(url));
             black_box(unescaped(url));
             black_box(HostList::read(url.split_once("://").map_or(url.as_str(), |(_, rest)| rest), 1));
         });

@@ -1,21 +1,22 @@
-//! The server's address and the login there.
+//! The server's address and the login there, and connections to wherever the address leads.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{
-    Host, SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login,
-    unescaped, unknown_parameter,
+    Host, HostList, SCHEMES, check_scheme, check_url, needs_feature, parameters, unescaped, unknown_parameter,
 };
 use crate::secrets::Renewable;
-use crate::stores::redis::place::{Login, Role, ServerPlace, certificates};
+use crate::stores::redis::conn::connection::{Connection, ServerPlace, certificates};
+use crate::stores::redis::conn::handshake::{Login, Role, open_at};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
+use crate::time::{Clock, Moment};
+use crate::wire::Wire;
 
 /// The facts that a new connection needs. Not `Debug`: it holds the password.
 #[derive(Clone)]
@@ -34,50 +35,117 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-const SENTINEL_PORT: u16 = 26379;
+/// How often an address is dialled that leads to a replica: one connection is not all of them, where a
+/// service stands for a master and its replicas.
+const MOST_DIALS: usize = 8;
 
 impl RedisAddress {
     /// Reads the URL; the options' own fields come before it. No message repeats the URL: it may hold a
     /// password.
     pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
-        let scheme = Scheme::of(&options.url)?;
+        let (form, is_tls) = Form::of(&options.url)?;
+        RedisAddress::read(options, form, is_tls)?.pop().ok_or_else(|| form.unusable())
+    }
+
+    /// A cluster's URL: one address for each of its hosts, at least one.
+    pub(super) fn cluster(options: &ServerOptions) -> Result<Vec<RedisAddress>> {
+        let is_tls = options.url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("rediss"));
+        RedisAddress::read(options, Form::Cluster, is_tls)
+    }
+
+    fn read(options: &ServerOptions, form: Form, is_tls: bool) -> Result<Vec<RedisAddress>> {
+        let bad = || form.unusable();
         check_url(&options.url)?;
-        let options = &with_parameters(options)?;
-        let ServerOptions { sentinel_username, sentinel_password, sentinel_credentials, .. } = options;
-        let is_for_sentinels =
-            sentinel_username.is_some() || sentinel_password.is_some() || sentinel_credentials.is_some();
-        if !scheme.is_sentinel && is_for_sentinels {
-            return Err(Error::invalid(
-                "connect",
-                "Sentinels' user or password were given, but the URL does not start with redis-sentinel://",
-            ));
+        let (url, pairs) = parameters(&options.url)?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(needs_feature(&scheme.to_ascii_lowercase(), "tls"));
         }
-        let (info, target) =
-            if scheme.is_sentinel { by_sentinel(options, scheme.is_tls)? } else { direct(options)? };
-        let settings = info.redis_settings();
-        let database = options.database.unwrap_or(settings.db());
+        let list = match form {
+            Form::Socket => HostList { login: None, places: Vec::new(), path: rest },
+            Form::Sentinels => HostList::read(rest, 26379).ok_or_else(bad)?,
+            Form::Server | Form::Cluster => HostList::read(rest, 6379).ok_or_else(bad)?,
+        };
+        let (name, database) = match form {
+            Form::Socket => (list.path, ""),
+            Form::Sentinels => list.path.split_once('/').unwrap_or((list.path, "")),
+            Form::Server | Form::Cluster => ("", list.path.trim_matches('/')),
+        };
+        let mut read = with_parameters(options, pairs, database)?;
+        let login = list.login.unwrap_or_default();
+        let (username, password) = login.split_once(':').unwrap_or((login, ""));
+        let text = |text: &str| unescaped(text).ok_or_else(bad);
+        read.username = read.username.or(Some(text(username)?).filter(|name| !name.is_empty()));
+        read.password = read.password.or(Some(text(password)?).filter(|password| !password.is_empty()));
+        let database = match database {
+            "" => 0,
+            number => number.parse::<i64>().map_err(|_no_number| bad())?,
+        };
+        if form == Form::Cluster && (database, read.database.unwrap_or(0)) != (0, 0) {
+            return Err(Error::invalid("connect", "a cluster has one database only, number 0"));
+        }
+        let database = read.database.unwrap_or(database);
         if database < 0 {
-            return Err(Error::invalid(
-                "connect",
-                format!("a database of {database} cannot be used: the least is 0"),
-            ));
+            let words = format!("a database of {database} cannot be used: the least is 0");
+            return Err(Error::invalid("connect", words));
         }
-        let own = |option: &Option<String>, url: Option<&str>| option.clone().or(url.map(str::to_owned));
-        Ok(RedisAddress {
+        let is_for_sentinels = read.sentinel_username.is_some()
+            || read.sentinel_password.is_some()
+            || read.sentinel_credentials.is_some();
+        if form != Form::Sentinels && is_for_sentinels {
+            let words =
+                "Sentinels' user or password were given, but the URL does not start with redis-sentinel://";
+            return Err(Error::invalid("connect", words));
+        }
+        if !is_tls && form != Form::Socket {
+            let words = "the URL does not start with rediss:// or rediss-sentinel://";
+            read.tls.refused_without_tls(words)?;
+        }
+        // Sentinels add their certificates themselves.
+        let tls = certificates(&read, is_tls && form != Form::Sentinels)?;
+        let is_anywhere = |host: &Host| host.name().parse().is_ok_and(|host: IpAddr| host.is_unspecified());
+        if list.places.iter().any(|(host, _)| is_anywhere(host)) {
+            return Err(bad());
+        }
+        let places = list.places.into_iter().map(|(host, port)| {
+            let host = read.hosts.own(host);
+            ServerPlace::Tcp { host, port, tls: tls.clone() }
+        });
+        let places: Vec<ServerPlace> = places.collect();
+        let targets = match form {
+            Form::Server if places.len() > 1 => return Err(bad()),
+            Form::Server | Form::Cluster => places.into_iter().map(Target::Place).collect(),
+            Form::Socket => {
+                let path = unescaped(name).filter(|path| path.len() > 1 && path.starts_with('/'));
+                vec![Target::Place(ServerPlace::Unix(path.ok_or_else(bad)?.into()))]
+            }
+            Form::Sentinels => {
+                // The characters that Sentinel allows in a name.
+                if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+                    return Err(bad());
+                }
+                let places = places.into_iter().map(Arc::new).collect();
+                vec![Target::Master(Arc::new(Sentinels::new(name, places, &read)?))]
+            }
+        };
+        let role = if form == Form::Cluster { Role::ClusterMember } else { Role::Primary };
+        let login = Login {
+            username: read.username,
+            password: read.password,
+            database,
+            client_name: read.client_name,
+            write_timeout: read.command_timeout,
+            role,
+            is_durable: read.durable.is_some(),
+            hosts: read.hosts,
+        };
+        let address = |target| RedisAddress {
             target,
-            login: Login {
-                username: own(&options.username, settings.username()),
-                password: own(&options.password, settings.password()),
-                database,
-                client_name: options.client_name.clone(),
-                write_timeout: options.command_timeout,
-                role: Role::Primary,
-                is_durable: options.durable.is_some(),
-                hosts: Arc::clone(&options.hosts),
-            },
-            connect_timeout: options.connect_timeout,
+            login: login.clone(),
+            connect_timeout: read.connect_timeout,
             renewal: None,
-        })
+        };
+        Ok(targets.into_iter().map(address).collect())
     }
 
     /// As [`new`](Self::new), for connections that outlast a password or a certificate.
@@ -86,57 +154,11 @@ impl RedisAddress {
         Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::clone(&address) })
     }
 
-    /// A server's place, with the certificates that this address has.
-    pub(super) fn secured(&self, place: &ServerPlace) -> ServerPlace {
-        match &self.target {
-            Target::Place(ServerPlace::Tcp { tls, .. }) => place.secured(tls.as_ref()),
-            Target::Place(ServerPlace::Unix(_)) => place.clone(),
-            Target::Master(sentinels) => sentinels.secured(place),
-        }
-    }
-
-    /// A cluster's URL: one address for each of its hosts, at least one.
-    pub(super) fn cluster(options: &ServerOptions) -> Result<Vec<RedisAddress>> {
-        let unusable = || {
-            let form = "redis-cluster://[user:password@]host[:port][,host[:port]…]";
-            Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
-        };
-        check_url(&options.url)?;
-        let options = &with_parameters(options)?;
-        let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
-        let scheme = if scheme.eq_ignore_ascii_case("rediss-cluster") { "rediss" } else { "redis" };
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        if !matches!(path, "" | "0") || options.database.is_some_and(|database| database != 0) {
-            return Err(Error::invalid("connect", "a cluster has one database only, number 0"));
-        }
-        let (login, hosts) = split_login(authority);
-        let login = login.map(|login| format!("{login}@")).unwrap_or_default();
-        let address = |host: &str| {
-            let url = format!("{scheme}://{login}{host}/");
-            let read =
-                RedisAddress::new(&ServerOptions { url, ..options.clone() }).map_err(|error| match error
-                    .kind()
-                {
-                    ErrorKind::InvalidInput if error.detail().starts_with("the URL") => {
-                        unusable().with_source(error)
-                    }
-                    _ => error,
-                })?;
-            let login = Login { role: Role::ClusterMember, ..read.login };
-            Ok(RedisAddress { login, ..read })
-        };
-        hosts.split(',').map(address).collect()
-    }
-
     /// The same login elsewhere. `None`: not reached by a host's name and a port.
     pub(super) fn at(&self, host: &Host, port: u16, role: Role) -> Option<RedisAddress> {
         let Target::Place(ServerPlace::Tcp { tls, .. }) = &self.target else { return None };
-        Some(RedisAddress {
-            target: Target::Place(ServerPlace::Tcp { host: host.clone(), port, tls: tls.clone() }),
-            login: Login { role, ..self.login.clone() },
-            connect_timeout: self.connect_timeout,
-            renewal: self.renewal.clone(),
-        })
+        let target = Target::Place(ServerPlace::Tcp { host: host.clone(), port, tls: tls.clone() });
+        Some(RedisAddress { target, login: Login { role, ..self.login.clone() }, ..self.clone() })
     }
 
     /// `None`: not reached by these.
@@ -146,55 +168,107 @@ impl RedisAddress {
             Target::Place(ServerPlace::Unix(_)) | Target::Master(_) => None,
         }
     }
-}
 
-struct Scheme {
-    is_sentinel: bool,
-    is_tls: bool,
-}
-
-impl Scheme {
-    fn of(url: &str) -> Result<Scheme> {
-        check_scheme(url)?;
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
-        let (is_sentinel, is_tls) = match scheme.as_str() {
-            "redis" | "redis+unix" | "unix" => (false, false),
-            "rediss" => (false, true),
-            "redis-sentinel" => (true, false),
-            "rediss-sentinel" => (true, true),
-            _ => {
-                let is_elsewhere = |known: &str| known.trim_start_matches("or ") == format!("{scheme}://");
-                let words = if SCHEMES.split(", ").flat_map(|known| known.split(" or ")).any(is_elsewhere) {
-                    "this can be used with servers of Redis only: their URLs begin with redis://, rediss:// or redis+unix://"
-                        .to_owned()
-                } else {
-                    format!("the scheme of the URL is not known: a URL begins with one of {SCHEMES}")
-                };
-                return Err(Error::invalid("connect", words));
+    pub(super) fn open(&self, deadline: Moment) -> Result<Connection> {
+        match &self.target {
+            Target::Place(place) => self.log_in(place, deadline, MOST_DIALS, &|_| ()),
+            Target::Master(sentinels) => {
+                sentinels.open(deadline, |place, by, begun| self.log_in(place, by, 1, begun))
             }
+        }
+    }
+
+    /// With the credentials and the certificates for this server as their sources have them now.
+    fn log_in(
+        &self,
+        place: &ServerPlace,
+        deadline: Moment,
+        dials: usize,
+        begun: &dyn Fn(&Arc<Wire>),
+    ) -> Result<Connection> {
+        let connect = |renewed: &RedisAddress, ends: Option<Moment>| {
+            let login = Login { role: self.login.role, ..renewed.login.clone() };
+            let place = match &renewed.target {
+                Target::Place(ServerPlace::Tcp { tls, .. }) => place.secured(tls.as_ref()),
+                Target::Place(ServerPlace::Unix(_)) => place.clone(),
+                Target::Master(sentinels) => sentinels.secured(place),
+            };
+            let mut opened = open_at(&login, &place, deadline, begun);
+            for _ in 1..dials {
+                match &opened {
+                    Err(error) if error.kind() == ErrorKind::ReadOnly && Clock::System.now() < deadline => {}
+                    _ => break,
+                }
+                opened = open_at(&login, &place, deadline, begun);
+            }
+            opened.map(|mut connection| {
+                connection.origin.ends = ends;
+                connection
+            })
         };
-        if matches!(scheme.as_str(), "redis+unix" | "unix")
-            && let Some(words) = NO_LOCAL_SOCKETS
-        {
-            return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+        match &self.renewal {
+            Some(renewal) => renewal.with(&place.address(), deadline, connect),
+            None => connect(self, None),
         }
-        if is_tls && !cfg!(feature = "tls") {
-            return Err(needs_feature(&scheme, "tls"));
-        }
-        Ok(Scheme { is_sentinel, is_tls })
     }
 }
 
-fn unusable(form: &str) -> Error {
-    Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Server,
+    Socket,
+    Sentinels,
+    Cluster,
+}
+
+impl Form {
+    /// Of a URL of one server, or one master; and whether it asks for TLS.
+    fn of(url: &str) -> Result<(Form, bool)> {
+        check_scheme(url)?;
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+        let is_elsewhere = |known: &str| known.trim_start_matches("or ") == format!("{scheme}://");
+        Ok(match scheme.as_str() {
+            "redis" => (Form::Server, false),
+            "rediss" => (Form::Server, true),
+            "redis-sentinel" => (Form::Sentinels, false),
+            "rediss-sentinel" => (Form::Sentinels, true),
+            "redis+unix" | "unix" => match NO_LOCAL_SOCKETS {
+                None => (Form::Socket, false),
+                Some(words) => return Err(Error::new(ErrorKind::Unsupported, "connect", words)),
+            },
+            _ if SCHEMES.split(", ").flat_map(|known| known.split(" or ")).any(is_elsewhere) => {
+                let words = "this can be used with servers of Redis only: their URLs begin with redis://, rediss:// or redis+unix://";
+                return Err(Error::invalid("connect", words));
+            }
+            _ => {
+                let words = format!("the scheme of the URL is not known: a URL begins with one of {SCHEMES}");
+                return Err(Error::invalid("connect", words));
+            }
+        })
+    }
+
+    fn unusable(self) -> Error {
+        let form = match self {
+            Form::Server | Form::Socket => {
+                "redis://[user:password@]host[:port][/database] or redis+unix:///path"
+            }
+            Form::Sentinels => {
+                "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]"
+            }
+            Form::Cluster => "redis-cluster://[user:password@]host[:port][,host[:port]…]",
+        };
+        Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+    }
 }
 
 /// The options with the URL's parameters, in the words of redis-py, go-redis and node-redis; the options' own
 /// fields come first. An unknown parameter is refused: ignoring it could mean another database, or no TLS.
-fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
-    let (url, pairs) = parameters(&options.url)?;
-    let mut read = ServerOptions { url: url.to_owned(), ..options.clone() };
-    let (mut username, mut password) = (None, None);
+fn with_parameters(
+    options: &ServerOptions,
+    pairs: Vec<(&str, &str)>,
+    in_path: &str,
+) -> Result<ServerOptions> {
+    let mut read = options.clone();
     for (name, value) in pairs {
         let bad = || {
             Error::invalid("connect", format!("the URL's parameter {name:?} has a value that cannot be used"))
@@ -203,7 +277,7 @@ fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
         match name {
             "db" => {
                 let number: i64 = value.parse().map_err(|_no_number| bad())?;
-                if in_path(url).is_some_and(|other| other != value) {
+                if !in_path.is_empty() && in_path != value {
                     let words = "the URL names two databases, one in its path and one by db=: name one";
                     return Err(Error::invalid("connect", words));
                 }
@@ -212,29 +286,14 @@ fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
             // Any value: the client speaks RESP2, which nobody else sees.
             "protocol" if matches!(value, "2" | "3" | "resp2" | "resp3") => {}
             "protocol" => return Err(bad()),
-            "username" | "user" => username = Some(text()?),
-            "password" | "pass" => password = Some(text()?),
+            "username" | "user" => read.username = options.username.clone().or(Some(text()?)),
+            "password" | "pass" => read.password = options.password.clone().or(Some(text()?)),
             "client_name" => read.client_name = options.client_name.clone().or(Some(text()?)),
             _ => return Err(unknown_parameter(Some(name), instead_of(name))),
         }
     }
-    read.username = options.username.clone().or(username);
-    read.password = options.password.clone().or(password);
     read.check_client_name()?;
     Ok(read)
-}
-
-/// The database in a URL's path, if any.
-fn in_path(url: &str) -> Option<&str> {
-    let (scheme, rest) = url.split_once("://")?;
-    let mut parts = rest.split('/').skip(1);
-    if scheme.to_ascii_lowercase().contains("unix") {
-        return None;
-    }
-    if scheme.to_ascii_lowercase().contains("sentinel") {
-        parts.next();
-    }
-    parts.next().filter(|database| !database.is_empty())
 }
 
 fn instead_of(name: &str) -> &'static str {
@@ -245,75 +304,6 @@ fn instead_of(name: &str) -> &'static str {
         name if name.contains("ssl") || name.contains("tls") => "TLS has options of the client",
         _ => "",
     }
-}
-
-fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
-    const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
-    let info = options.url.as_str().into_connection_info();
-    let info = info.map_err(|error| unusable(FORM).with_source(error))?;
-    let given = |host: &str| options.hosts.given(host, has_login(&options.url) || has_port(&options.url));
-    let place = match info.addr() {
-        ConnectionAddr::Tcp(host, port) => {
-            no_authorities(options)?;
-            ServerPlace::Tcp { host: given(host), port: *port, tls: None }
-        }
-        ConnectionAddr::TcpTls { host, port, .. } => {
-            ServerPlace::Tcp { host: given(host), port: *port, tls: certificates(options, true)? }
-        }
-        ConnectionAddr::Unix(path) => ServerPlace::Unix(path.clone()),
-        _ => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "connect",
-                "this build cannot connect to such a URL",
-            ));
-        }
-    };
-    Ok((info, Target::Place(place)))
-}
-
-/// The master of a name, at a place that Sentinels know. Takes the URL apart; each host, with what precedes
-/// the `@`, is then read as a plain URL.
-fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
-    const FORM: &str = "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]";
-    let bad = || unusable(FORM);
-    let (_, rest) = options.url.split_once("://").ok_or_else(bad)?;
-    let (authority, path) = rest.split_once('/').ok_or_else(bad)?;
-    let (login, hosts) = split_login(authority);
-    let login = login.unwrap_or_default();
-    let (name, database) = path.split_once('/').unwrap_or((path, ""));
-    // The characters that Sentinel allows in a name.
-    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
-        return Err(bad());
-    }
-    if !database.chars().all(|c| c.is_ascii_digit()) || authority.contains(['?', '#']) {
-        return Err(bad());
-    }
-    let at = if login.is_empty() { String::new() } else { format!("{login}@") };
-    let info = format!("redis://{at}sentinel/{database}").into_connection_info();
-    let info = info.map_err(|error| bad().with_source(error))?;
-    if !is_tls {
-        no_authorities(options)?;
-    }
-    let mut places = Vec::new();
-    for host in hosts.split(',') {
-        let has_port = has_port(host);
-        let port = if has_port { String::new() } else { format!(":{SENTINEL_PORT}") };
-        let info = format!("redis://{host}{port}").into_connection_info();
-        match info.map_err(|error| bad().with_source(error))?.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                let host = options.hosts.given(host, has_port || !login.is_empty());
-                places.push(Arc::new(ServerPlace::Tcp { host, port: *port, tls: None }));
-            }
-            _ => return Err(bad()),
-        }
-    }
-    let sentinels = Sentinels::new(name, places, options)?;
-    Ok((info, Target::Master(Arc::new(sentinels))))
-}
-
-fn no_authorities(options: &ServerOptions) -> Result<()> {
-    options.tls.refused_without_tls("the URL does not start with rediss:// or rediss-sentinel://")
 }
 
 impl fmt::Display for Target {

@@ -15,7 +15,6 @@ mod directory;
 mod keys;
 mod kinds;
 mod pipeline;
-mod place;
 mod pubsub;
 mod reply;
 mod ring_member;

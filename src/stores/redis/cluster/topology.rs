@@ -16,8 +16,7 @@ use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
 use crate::stores::redis::cluster::wakeups::ClusterWakeups;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
-use crate::stores::redis::conn::open::open;
-use crate::stores::redis::place::Role;
+use crate::stores::redis::conn::handshake::Role;
 use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, is_passing};
 use crate::stores::redis::script::{Command, Prefix};
@@ -339,7 +338,7 @@ fn ask(
 ) -> Result<Vec<Value>> {
     let address = address.at(&endpoint.host, endpoint.port, Role::ClusterMember);
     let address = address.ok_or_else(|| Error::invalid("connect", "no host and port"))?;
-    let mut connection = open(&address, deadline)?;
+    let mut connection = address.open(deadline)?;
     let mut bytes = Vec::new();
     commands.iter().for_each(|command| command.pack_into(&mut bytes));
     let connecting = |error: Error| error.during("connect");

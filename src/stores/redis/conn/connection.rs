@@ -4,21 +4,76 @@
 //! ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed.
 
 use std::cell::Cell;
-use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use r2d2::ManageConnection;
 use redis::{RedisError, Value};
 
-use crate::error::{Error, ErrorKind};
-use crate::hosts::Hosts;
-use crate::stores::redis::conn::ledger::Origin;
+use crate::config::ServerOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts};
+use crate::seam::{Answer, Failure};
+use crate::stores::redis::conn::ledger::{Ledger, Origin, SentScript};
 use crate::stores::redis::conn::replies::{Replies, TOO_LONG};
-use crate::stores::redis::place::ServerPlace;
+use crate::stores::redis::reply::fitness;
+use crate::stores::redis::script::Command;
 use crate::system::LocalSocket;
 use crate::time::{Clock, Moment};
 use crate::wire::{Timed, Wire, broken};
+
+#[cfg(feature = "tls")]
+pub(crate) use crate::tls::Config as TlsConfig;
+/// Without the feature nobody has any.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone)]
+pub(crate) enum TlsConfig {}
+
+/// The options' certificates, if TLS is wanted.
+pub(crate) fn certificates(options: &ServerOptions, is_tls: bool) -> Result<Option<TlsConfig>> {
+    #[cfg(feature = "tls")]
+    if is_tls {
+        return crate::tls::config(&options.tls).map(Some);
+    }
+    let _ = (options, is_tls);
+    Ok(None)
+}
+
+#[derive(Clone)]
+pub(crate) enum ServerPlace {
+    Tcp { host: Host, port: u16, tls: Option<TlsConfig> },
+    Unix(PathBuf),
+}
+
+impl ServerPlace {
+    /// For a provider of credentials; errors show [`Display`](fmt::Display), which hides what may be secret.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
+            ServerPlace::Unix(path) => path.display().to_string(),
+        }
+    }
+
+    pub(crate) fn secured(&self, tls: Option<&TlsConfig>) -> ServerPlace {
+        match self {
+            ServerPlace::Tcp { host, port, .. } => {
+                ServerPlace::Tcp { host: host.clone(), port: *port, tls: tls.cloned() }
+            }
+            ServerPlace::Unix(_) => self.clone(),
+        }
+    }
+}
+
+impl fmt::Display for ServerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerPlace::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            ServerPlace::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
 
 /// Connects by `deadline`; but connecting to a Unix socket whose queue is full cannot be bounded.
 pub(super) fn connect(
@@ -74,12 +129,12 @@ impl Connection {
         &self.stream
     }
 
-    pub(crate) fn send(&mut self, bytes: &[u8], deadline: Moment) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, bytes: &[u8], deadline: Moment) -> Result<()> {
         self.stream.write_all(bytes, deadline).map_err(|error| broken("send", error))
     }
 
     /// The next reply, whole by `deadline`.
-    pub(crate) fn receive(&mut self, deadline: Moment) -> Result<Value, Error> {
+    pub(crate) fn receive(&mut self, deadline: Moment) -> Result<Value> {
         let mut timed = Timed::new(&self.stream, deadline, &self.armed);
         let reply = self.replies.next(&mut timed);
         self.used = Clock::System.now();
@@ -147,4 +202,88 @@ impl ManageConnection for ConnectionSlots {
     fn has_broken(&self, _slot: &mut ConnectionSlot) -> bool {
         false
     }
+}
+
+/// Requests over a connection that one thread has alone.
+pub(crate) struct Dialog<'a> {
+    pub(super) connection: &'a mut Connection,
+    pub(super) deadline: Moment,
+    pub(super) asking: bool,
+    pub(super) broken: bool,
+    pub(super) ledger: &'a Ledger,
+}
+
+impl Dialog<'_> {
+    pub(crate) fn say(&mut self, commands: &[Command]) -> Answer<Vec<Value>> {
+        let mut replies = Vec::with_capacity(commands.len());
+        self.collect(commands, &mut replies)?;
+        replies.into_iter().map(|reply| reply.ok_or_else(no_reply)).collect()
+    }
+
+    /// Like [`say`](Self::say), but keeps the replies that came before a failure: one place for each request
+    /// up to the last answered one, `None` where the answer is missing.
+    pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
+        self.exchange(commands, |reply| replies.push(Some(reply)))?;
+        // The server ran nothing of a script that it did not know: sent once more with its body.
+        let (mut places, mut again) = (Vec::new(), Vec::new());
+        for (place, command) in replies.iter_mut().zip(commands) {
+            if let Some(command) = place.as_ref().and_then(|reply| command.again_after(reply)) {
+                *place = None;
+                places.push(place);
+                again.push(command);
+            }
+        }
+        if again.is_empty() {
+            return Ok(());
+        }
+        let mut places = places.into_iter();
+        self.exchange(&again, |reply| {
+            if let Some(place) = places.next() {
+                *place = Some(reply);
+            }
+        })
+    }
+
+    fn exchange(&mut self, commands: &[Command], mut take: impl FnMut(Value)) -> Answer<()> {
+        let mut bytes = Vec::with_capacity(256 * commands.len());
+        for command in commands {
+            if self.asking {
+                Command::new("ASKING").pack_into(&mut bytes);
+            }
+            command.pack_into(&mut bytes);
+        }
+        let forgotten = self.ledger.forgotten();
+        // Reset once all replies are read: a late reply would be taken for the next request's.
+        let was_broken = std::mem::replace(&mut self.broken, true);
+        debug_assert!(!was_broken, "a broken connection was used");
+        if let Err(error) = self.connection.send(&bytes, self.deadline) {
+            // The last request was not sent whole; if it was the only one, it was not carried out.
+            return Err(if commands.len() == 1 && !self.asking {
+                Failure::Refused(error)
+            } else {
+                Failure::Unknown(error)
+            });
+        }
+        for command in commands {
+            if self.asking {
+                // A refusal shows in the next reply.
+                self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
+            }
+            let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
+            if let Some(script) = command.script() {
+                let sent = SentScript { script, forgotten };
+                self.ledger.note_script(&mut self.connection.origin, sent, &reply);
+            }
+            if self.ledger.note(&mut self.connection.origin, fitness(&reply)) {
+                self.ledger.tell_demoted();
+            }
+            take(reply);
+        }
+        self.broken = false;
+        Ok(())
+    }
+}
+
+pub(super) fn no_reply() -> Failure {
+    Failure::Unknown(Error::new(ErrorKind::Protocol, "request", "no reply was read"))
 }

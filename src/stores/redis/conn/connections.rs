@@ -16,10 +16,8 @@ use scheduled_thread_pool::ScheduledThreadPool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure, Releasing};
 use crate::stores::redis::address::RedisAddress;
-use crate::stores::redis::conn::connection::{Connection, ConnectionSlots};
-use crate::stores::redis::conn::dialog::{Dialog, no_reply};
+use crate::stores::redis::conn::connection::{Connection, ConnectionSlots, Dialog, no_reply};
 use crate::stores::redis::conn::ledger::{Ledger, end_of_questions, question};
-use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
 use crate::stores::redis::reply::is_logged_out;
 use crate::stores::redis::script::{Command, Prefix};
@@ -386,7 +384,7 @@ impl Connections {
         // Read first: a demotion that is found out meanwhile concerns this connection too.
         let generation = self.ledger.generation();
         let mut connection =
-            open(&self.address, deadline.min(Clock::System.after(self.address.connect_timeout)))?;
+            self.address.open(deadline.min(Clock::System.after(self.address.connect_timeout)))?;
         self.ledger.enter(&mut connection.origin, generation);
         Ok(connection)
     }

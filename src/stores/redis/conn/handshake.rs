@@ -7,8 +7,7 @@ use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Hosts;
-use crate::stores::redis::conn::connection::{Connection, connect};
-use crate::stores::redis::place::{Login, Role, ServerPlace};
+use crate::stores::redis::conn::connection::{Connection, ServerPlace, connect};
 use crate::stores::redis::reply::{
     Expected, WRONG_PASSWORD, accepted, field, is_unknown_command, refusal, text,
 };
@@ -20,6 +19,31 @@ const OLDEST: (u32, u32) = (6, 2);
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 /// For the version of a server without HELLO, which only the error's words need.
 const INFO_WITHIN: Duration = Duration::from_millis(200);
+
+/// The contents of the handshake. Not `Debug`: it holds the password.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: i64,
+    pub(crate) client_name: Option<String>,
+    /// How long one write may block.
+    pub(crate) write_timeout: Duration,
+    pub(crate) role: Role,
+    /// Grants wait for append-only files: the server must know WAITAOF.
+    pub(crate) is_durable: bool,
+    pub(crate) hosts: Arc<Hosts>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Takes writes.
+    Primary,
+    /// A cluster's member that takes writes.
+    ClusterPrimary,
+    /// A cluster's member of any role, to be asked who the others are.
+    ClusterMember,
+}
 
 /// Connects by `deadline`, logs in, and checks that the server can keep locks.
 ///

@@ -2,10 +2,8 @@
 
 pub(crate) mod connection;
 pub(crate) mod connections;
-pub(crate) mod dialog;
 pub(crate) mod handshake;
 pub(crate) mod ledger;
-pub(crate) mod open;
 pub(crate) mod replies;
 pub(crate) mod shared;
 

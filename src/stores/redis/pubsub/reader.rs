@@ -11,7 +11,6 @@ use crate::refused;
 use crate::seam::hub::{HubState, WakeupProtocol};
 use crate::seam::subscription::Channel;
 use crate::stores::redis::conn::connection::unread;
-use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::pubsub::{Awaited, PubSubState, RedisPubSub, Subscriber};
 use crate::stores::redis::reply::{Expected, is_passing, refusal};
@@ -57,7 +56,7 @@ impl WakeupProtocol for RedisPubSub {
 
 impl RedisPubSub {
     fn connect(&self, within: Duration) -> Result<(Arc<Wire>, Moment)> {
-        let connection = open(&self.address, Clock::System.after(within))?;
+        let connection = self.address.open(Clock::System.after(within))?;
         let replace_at = connection.origin.replaced_at();
         Ok((connection.into_stream(), replace_at))
     }

@@ -11,8 +11,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::redis::conn::connection::Connection;
-use crate::stores::redis::place::ServerPlace;
+use crate::stores::redis::conn::connection::{Connection, ServerPlace};
 use crate::stores::redis::reply::{Expected, accepted, refusal};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::{CHANNELS, Sentinels};
