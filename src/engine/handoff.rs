@@ -44,7 +44,7 @@ impl ReleaseOutcome {
     pub(crate) fn of_release(answer: Answer<Release>) -> ReleaseOutcome {
         match answer {
             Ok(Release::Freed { others }) => ReleaseOutcome::Freed { others },
-            Ok(Release::StillHeld | Release::NotHeld { .. } | Release::Never) => ReleaseOutcome::Lost,
+            Ok(Release::StillHeld | Release::NotHeld { .. }) => ReleaseOutcome::Lost,
             Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error),
             Err(Failure::Unknown(error)) => ReleaseOutcome::Unknown(error),
         }

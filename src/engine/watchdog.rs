@@ -212,7 +212,6 @@ impl Round {
                         core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
                         return false; // the request in doubt had been carried out, once, and is undone
                     }
-                    Some(Ok(Release::Never)) => return false,
                     // The request never arrived, or may still: ask again until it can do no harm.
                     Some(Ok(_)) => {
                         let pause = longer(command_timeout, cleanup.tries);

@@ -51,9 +51,6 @@ pub(crate) enum Release {
         /// The holder, if known; `None`: the lock is free.
         holder: Option<String>,
     },
-    /// The owner does not hold the lock, and no earlier request under it can arrive any more. Only from
-    /// [`clean_up`](super::Store::clean_up).
-    Never,
 }
 
 /// The other clients that a release notified, as far as the store knows.

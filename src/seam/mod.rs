@@ -97,7 +97,6 @@ pub(crate) trait Store: Inspect + Send + Sync {
 
     /// Ends each owner's hold and its place in any queue: undoes attempts and repeats releases of unknown
     /// outcome, which were sent before this call. Goes out like renewals; one answer per claim, in order.
-    /// [`Release::Never`]: none of the requests in doubt can arrive any more.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
     /// Makes a held lock end by itself after `rest`, sooner or later than it would; `false`: the owner does

@@ -265,7 +265,7 @@ impl Engine {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
             // An earlier request of this call released it, if the lease cannot have ended meanwhile.
-            Release::NotHeld { .. } | Release::Never => {
+            Release::NotHeld { .. } => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)
             }

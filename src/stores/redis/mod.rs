@@ -17,11 +17,8 @@ mod kinds;
 mod pipeline;
 mod pubsub;
 mod reply;
-mod ring_member;
 mod script;
 mod sentinel;
-mod server;
-mod several;
 mod show;
 mod store;
 

@@ -1,4 +1,4 @@
-//! Requests of one server's store whose replies are read later, and those for several locks at a time.
+//! Requests of one server's store: with replies that are read later, for several locks, and under a ring's mark.
 
 use std::sync::Arc;
 
@@ -6,27 +6,57 @@ use redis::Value;
 
 use crate::ident::{FencingToken, LockName};
 use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store, named};
+use crate::seam::ring_member::{MARK_KEY, Marked, Probe, RingMember};
+use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, QueueMode, Release, named};
 use crate::stores::redis::acks::Grant;
-use crate::stores::redis::kinds::kind::{expected, is_given_back, needs_copies};
+use crate::stores::redis::conn::connections::Started;
+use crate::stores::redis::keys;
+use crate::stores::redis::kinds::kind::{QueueRights, expected, is_batched, is_given_back, needs_copies};
 use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::reply::{Expected, tagged};
-use crate::stores::redis::script::Command;
-use crate::stores::redis::server::Underway;
-use crate::stores::redis::several;
+use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
+use crate::stores::redis::script::{ACQUIRE_ALL, CHECK, Command, RELEASE_ALL, RING_MARK};
 use crate::stores::redis::store::RedisStore;
-use crate::time::Moment;
+use crate::time::{Moment, millis};
+
+/// Claims in one script, which the server runs in a millisecond.
+const TOGETHER: usize = 100;
+
+/// A request on its way, and the meaning of its reply.
+struct Underway<F> {
+    started: Started,
+    read: F,
+    action: &'static str,
+    name: Arc<LockName>,
+}
+
+impl<T, F> Pending<T> for Underway<F>
+where
+    F: FnOnce(Value) -> Answer<T> + Send,
+{
+    fn wait(self: Box<Self>) -> Answer<T> {
+        named(self.started.wait().and_then(self.read), self.action, self.name.given())
+    }
+}
 
 impl RedisStore {
     /// The request of an attempt, and the meaning of its reply: a grant counts once it is on the copies that it
     /// needs.
-    pub(super) fn attempting(
+    fn attempting(
         &self,
         claim: &Claim,
         count: u32,
         deadline: Moment,
     ) -> (Command, impl FnOnce(Value) -> Answer<Attempt> + Send + 'static) {
+        let yielding;
+        let claim = if self.server.connections.is_asking() && claim.queue_mode != QueueMode::Barges {
+            // While the slot moves, the queue may still be at the old member: do not begin a second one
+            // here.
+            yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
+            &yielding
+        } else {
+            claim
+        };
         let kind = kinds::of(claim.kind);
         let (expected, wants_fence) = (expected(claim.kind), claim.wants_fence);
         let acks = self.server.acks.clone().filter(|_| needs_copies(claim, count));
@@ -41,12 +71,203 @@ impl RedisStore {
         (kind.acquisition(claim, count, self.server.connections.link()), read)
     }
 
-    pub(super) fn releasing(
+    fn ask<T>(&self, command: Command, deadline: Moment, read: impl FnOnce(Value) -> Answer<T>) -> Answer<T> {
+        self.server.connections.call(command, deadline).and_then(read)
+    }
+
+    /// Refused: nothing was sent.
+    pub(super) fn begin<T: Send + 'static>(
         &self,
+        action: &'static str,
         claim: &Claim,
-        left: u32,
+        command: Command,
         deadline: Moment,
-    ) -> (Command, impl FnOnce(Value) -> Answer<Release> + Send + 'static) {
+        read: impl FnOnce(Value) -> Answer<T> + Send + 'static,
+    ) -> Answer<Box<dyn Pending<T>>> {
+        let connections = &self.server.connections;
+        if connections.is_asking() {
+            let result = self.ask(command, deadline, read);
+            return Ok(Box::new(Answered(named(result, action, claim.name.given()))));
+        }
+        let started = named(connections.start(command, deadline), action, claim.name.given())?;
+        Ok(Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }))
+    }
+
+    /// Ends each owner's hold, and its place in a queue.
+    pub(super) fn end_all(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let rights = &self.server.queue_rights;
+        let is_grouped = |claim: &Claim| self.has_all_keys && claims.len() > 1 && is_batched(claim.kind);
+        let (grouped, alone): (Vec<_>, Vec<_>) =
+            claims.iter().enumerate().partition(|(_, claim)| is_grouped(claim));
+        let requests: Vec<&[(usize, &Claim)]> = grouped.chunks(TOGETHER).chain(alone.chunks(1)).collect();
+        let command = |group: &&[(usize, &Claim)]| match group {
+            [(_, claim)] if !is_grouped(claim) => kinds::of(claim.kind).leaving(claim),
+            group => removals(group.iter().map(|(_, claim)| *claim)),
+        };
+        let replies = self.server.connections.batch(requests.iter().map(command).collect(), deadline);
+        let read = |group: &[(usize, &Claim)], reply: Value| match group {
+            [(_, claim)] if !is_grouped(claim) => {
+                let reply = tagged(reply, expected(claim.kind))?;
+                kinds::of(claim.kind).released(&reply, 1, rights).map(|release| vec![release])
+            }
+            group => all_released(&tagged(reply, Expected::Hash)?, &vec![1; group.len()], rights),
+        };
+        let mut outcomes = Vec::with_capacity(claims.len());
+        for (group, reply) in requests.iter().zip(replies) {
+            let released = match reply.and_then(|reply| read(group, reply)) {
+                Ok(released) => released.into_iter().map(Ok).collect(),
+                Err(failure) => failure.each(group.len()),
+            };
+            for ((at, claim), release) in group.iter().zip(released) {
+                outcomes.push((*at, named(release, "unlock", claim.name.given())));
+            }
+        }
+        outcomes.sort_unstable_by_key(|(at, _)| *at);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    pub(super) fn ended_at_a_time(kind: Kind) -> u32 {
+        if is_batched(kind) { TOGETHER as u32 } else { 1 }
+    }
+    fn ask_under<T>(
+        &self,
+        command: Command,
+        deadline: Moment,
+        read: impl FnOnce(&Tagged) -> Answer<T>,
+    ) -> Answer<Marked<T>> {
+        self.agree_once(deadline)?;
+        self.ask(command, deadline, |reply| marked(reply, |reply| read(&tagged(reply, Expected::Nothing)?)))
+    }
+}
+
+/// The reply of a guarded script.
+fn marked<T>(reply: Value, read: impl FnOnce(Value) -> Answer<T>) -> Answer<Marked<T>> {
+    match &reply {
+        Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"other".to_vec())) => {
+            let mark = tagged(reply, Expected::Nothing)?.text(1);
+            decoded(mark).map(|mark| Marked::Other(mark.unwrap_or_default()))
+        }
+        _ => read(reply).map(Marked::Under),
+    }
+}
+
+impl RingMember for RedisStore {
+    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
+        self.agree(false, None, deadline)?;
+        let command = RING_MARK.on(&[MARK_KEY]).arg(mark).arg(mark);
+        let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
+        named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
+    }
+
+    fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
+        self.agree(true, None, deadline)?;
+        let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
+        // Repeating it changes nothing, and nobody relies on a mark that was not confirmed.
+        let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
+        named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
+    }
+
+    fn attempt_under(
+        &self,
+        mark: &str,
+        claim: &Claim,
+        fence: u64,
+        deadline: Moment,
+    ) -> Answer<Marked<Attempt>> {
+        self.agree_once(deadline)?;
+        let (command, read) = self.attempting(claim, 1, deadline);
+        let outcome = self.ask(command.under(mark, fence), deadline, |reply| marked(reply, read));
+        named(outcome, "lock", claim.name.given())
+    }
+
+    fn probe_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Probe>> {
+        let lock = claim.name.key();
+        let counter = claim.wants_fence.then(|| keys::fence_counter(lock));
+        let command = match &counter {
+            Some(counter) => CHECK.on(&[lock, counter]),
+            None => CHECK.on(&[lock]),
+        };
+        let outcome = self.ask_under(command.under(mark, 0), deadline, |reply| {
+            decoded(match reply.tag() {
+                b"free" => reply.text(1).map(|fence| Probe::Free {
+                    fence: fence.and_then(|fence| fence.parse().ok()).unwrap_or(0),
+                }),
+                b"busy" => reply.number(1).map(|ttl_ms| Probe::Busy { retry_after: ttl(ttl_ms) }),
+                _ => Err(reply.unexpected()),
+            })
+        });
+        named(outcome.map_err(Failure::of_reading), "lock", claim.name.given())
+    }
+}
+
+fn acquisitions(claims: &[Claim], or_none: bool) -> Command {
+    let counters: Vec<Option<String>> =
+        claims.iter().map(|claim| claim.wants_fence.then(|| keys::fence_counter(claim.name.key()))).collect();
+    let locks = claims.iter().map(|claim| claim.name.key());
+    let all: Vec<&str> = locks.chain(counters.iter().flatten().map(String::as_str)).collect();
+    let mut command = ACQUIRE_ALL.on(&all).arg(u32::from(or_none)).arg(claims.len());
+    let mut last = claims.len();
+    for (claim, counter) in claims.iter().zip(&counters) {
+        let number = counter.as_ref().map_or(0, |_| {
+            last += 1;
+            last
+        });
+        command = command.arg(claim.owner).arg(millis(claim.lease)).arg(number);
+    }
+    command
+}
+
+/// The reply of attempts at several locks: the fences of those that were taken.
+fn acquired(reply: &Tagged) -> Answer<Vec<Option<FencingToken>>> {
+    let fence = |text: Option<String>| match text.as_deref() {
+        None | Some("") => Ok(None),
+        Some(number) => number.parse().map(|number| Some(FencingToken::new(number))),
+    };
+    decoded(match reply.tag() {
+        b"granted" => (1..=reply.len())
+            .map(|index| fence(reply.text(index)?).map_err(|_not_a_number| reply.unexpected()))
+            .collect(),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+fn removals<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Command {
+    let locks: Vec<&str> = claims.clone().map(|claim| claim.name.key()).collect();
+    claims.fold(RELEASE_ALL.on(&locks), |command, claim| {
+        command.arg(claim.owner).arg(keys::channel(claim.name.key()))
+    })
+}
+
+/// The reply of releases of several locks. `own_listeners`: for each, how many of the receivers are this
+/// client itself. `rights` learn what it says of the locks' lines.
+fn all_released(reply: &Tagged, own_listeners: &[i64], rights: &QueueRights) -> Answer<Vec<Release>> {
+    rights.learn(reply);
+    let release = |(index, own): (usize, &i64)| {
+        Ok(match reply.number(index + 1)? {
+            -2 => Release::NotHeld { holder: None },
+            listeners => replies::freed(listeners, *own),
+        })
+    };
+    decoded(match reply.tag() {
+        b"freed" => own_listeners.iter().enumerate().map(release).collect(),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+fn or_failed<T: Send + 'static>(begun: Answer<Box<dyn Pending<T>>>) -> Box<dyn Pending<T>> {
+    begun.unwrap_or_else(|failure| Box::new(Answered(Err(failure))))
+}
+
+impl Batches for RedisStore {
+    fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
+        let (command, read) = self.attempting(claim, count, deadline);
+        or_failed(self.begin("lock", claim, command, deadline, read))
+    }
+
+    fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
+        if !is_given_back(claim.kind) {
+            return Box::new(Answered(Ok(NOTHING_HELD)));
+        }
         let (kind, expected) = (kinds::of(claim.kind), expected(claim.kind));
         let own_listeners = kind.own_listeners(&self.server, claim);
         let (rights, connections) = (self.server.queue_rights.clone(), Arc::clone(&self.server.connections));
@@ -56,58 +277,12 @@ impl RedisStore {
             forgetting.into_iter().for_each(|command| connections.post(command, deadline, None, |_| None));
             Ok(released)
         };
-        (kind.removal(claim, left), read)
-    }
-
-    pub(super) fn ask<T>(
-        &self,
-        command: Command,
-        deadline: Moment,
-        read: impl FnOnce(Value) -> Answer<T>,
-    ) -> Answer<T> {
-        self.server.connections.call(command, deadline).and_then(read)
-    }
-
-    pub(super) fn begin<T: Send + 'static>(
-        &self,
-        action: &'static str,
-        claim: &Claim,
-        command: Command,
-        deadline: Moment,
-        read: impl FnOnce(Value) -> Answer<T> + Send + 'static,
-    ) -> Box<dyn Pending<T>> {
-        let connections = &self.server.connections;
-        if connections.is_asking() {
-            let result = self.ask(command, deadline, read);
-            return Box::new(Answered(named(result, action, claim.name.given())));
-        }
-        match connections.start(command, deadline) {
-            Ok(started) => Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }),
-            Err(failure) => Box::new(Answered(named(Err(failure), action, claim.name.given()))),
-        }
-    }
-}
-
-impl Batches for RedisStore {
-    fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
-        if self.server.connections.is_asking() {
-            return Box::new(Answered(self.attempt(claim, count, deadline)));
-        }
-        let (command, read) = self.attempting(claim, count, deadline);
-        self.begin("lock", claim, command, deadline, read)
-    }
-
-    fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
-        if !is_given_back(claim.kind) {
-            return Box::new(Answered(Ok(NOTHING_HELD)));
-        }
-        let (command, read) = self.releasing(claim, left, deadline);
-        self.begin("unlock", claim, command, deadline, read)
+        or_failed(self.begin("unlock", claim, kind.removal(claim, left), deadline, read))
     }
 
     fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
         // One server: the slot does not matter.
-        several::is_batched(kind).then_some(0)
+        is_batched(kind).then_some(0)
     }
 
     fn begin_attempts(
@@ -117,10 +292,10 @@ impl Batches for RedisStore {
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
         let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
-        let (acks, undo) = (self.server.acks.clone(), several::removals(claims.iter()));
+        let (acks, undo) = (self.server.acks.clone(), removals(claims.iter()));
         let grant = kinds::of(first.kind).grant(first);
         let read = move |reply| {
-            let fences = several::acquired(&tagged(reply, Expected::Hash)?)?;
+            let fences = acquired(&tagged(reply, Expected::Hash)?)?;
             match acks {
                 Some(acks) if !fences.is_empty() => {
                     // All grants came from one server, so one WAIT confirms all.
@@ -129,7 +304,7 @@ impl Batches for RedisStore {
                 _ => Ok(fences),
             }
         };
-        self.begin("lock", first, several::acquisitions(claims, or_none), deadline, read)
+        or_failed(self.begin("lock", first, acquisitions(claims, or_none), deadline, read))
     }
 
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
@@ -137,8 +312,7 @@ impl Batches for RedisStore {
         let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
         let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
         let rights = self.server.queue_rights.clone();
-        let read =
-            move |reply| several::all_released(&tagged(reply, Expected::Hash)?, &own_listeners, &rights);
-        self.begin("unlock", first, several::removals(claims.iter()), deadline, read)
+        let read = move |reply| all_released(&tagged(reply, Expected::Hash)?, &own_listeners, &rights);
+        or_failed(self.begin("unlock", first, removals(claims.iter()), deadline, read))
     }
 }

@@ -8,7 +8,7 @@ use redis::Value;
 
 use crate::ident::Owner;
 use crate::seam::ring_member::MARK_KEY;
-use crate::stores::redis::reply::is_forgotten;
+use crate::stores::redis::reply::{is_forgotten, is_logged_out};
 
 #[derive(Debug)]
 pub(super) struct Script {
@@ -302,9 +302,10 @@ impl Command {
         self.script
     }
 
-    /// The request to send when the reply says that the server does not know the script, and so ran nothing.
+    /// The request to send when the reply says that the server ran nothing: it did not know the script, or the
+    /// login of the connection had ended.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
-        if is_forgotten(reply) { self.with_body() } else { None }
+        if is_forgotten(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
     }
 
     /// With the script's body, which is long: made only where it is sent.

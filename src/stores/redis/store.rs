@@ -10,35 +10,34 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{CachedCheck, ConnectionWatch, HoldCaching, WaitQueues};
+use crate::seam::capabilities::{Batches, CachedCheck, ConnectionWatch, HoldCaching, WaitQueues};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
-    Answer, Attempt, Capabilities, Claim, Counting, Failure, Handoff, Inspect, Kind, Pending, QueueMode,
-    Release, Sink, Snapshot, Store, named,
+    Answer, Attempt, Capabilities, Claim, Counting, Failure, Handoff, Inspect, Kind, Pending, Release, Sink,
+    Snapshot, Store, named,
 };
 use crate::stores::redis::about::{About, agree_on_format, probe, scripts_refused};
 use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{RedisKind, expected, is_given_back};
-use crate::stores::redis::kinds::replies::NOTHING_HELD;
+use crate::stores::redis::kinds::kind::{
+    QueueRights, RedisCall, RedisKind, RedisServer, expected, is_given_back,
+};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
-use crate::stores::redis::server::{QueueRights, RedisCall, RedisServer, Underway};
-use crate::stores::redis::{several, show};
+use crate::stores::redis::show;
 use crate::sync::{OnceLock, Waker};
 use crate::time::{Clock, Moment};
 
 pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     monitor: Option<SentinelMonitor>,
-    /// All of this client's requests to the server go over these connections, and one script may use all
-    /// keys: not a cluster's member.
-    settles_doubts: bool,
+    /// One script may use the keys of several locks: not a cluster's member.
+    pub(super) has_all_keys: bool,
     /// Whether it may note the format's number.
     notes: bool,
     /// Whether a number was there at the first look; empty: not looked yet.
@@ -68,7 +67,7 @@ impl RedisStore {
             Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
         };
         let store = RedisStore::new(connections, options, &reporter, &[pubsub::PLAIN], monitor.is_some());
-        Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
+        Ok(RedisStore { monitor, has_all_keys: true, notes: options.notes, ..store })
     }
 
     /// `has_replicas`: grants wait for one by default.
@@ -96,7 +95,7 @@ impl RedisStore {
         RedisStore {
             server,
             monitor: None,
-            settles_doubts: false,
+            has_all_keys: false,
             notes: false,
             had_format: OnceLock::default(),
         }
@@ -188,7 +187,7 @@ impl Store for RedisStore {
         Capabilities {
             can_expire_in: true,
             queues: Kind::is_in_order,
-            cleaned_up_at_a_time: if self.settles_doubts { several::at_a_time } else { |_| 1 },
+            cleaned_up_at_a_time: if self.has_all_keys { RedisStore::ended_at_a_time } else { |_| 1 },
             batches: Some(self),
             connections: Some(self),
             wait_queues: Some(self),
@@ -204,25 +203,11 @@ impl Store for RedisStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        let yielding;
-        let claim = if self.server.connections.is_asking() && claim.queue_mode != QueueMode::Barges {
-            // While the slot moves, the queue may still be at the old member: do not begin a second one
-            // here.
-            yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
-            &yielding
-        } else {
-            claim
-        };
-        let (command, read) = self.attempting(claim, count, deadline);
-        named(self.ask(command, deadline, read), "lock", claim.name.given())
+        self.begin_attempt(claim, count, deadline).wait()
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        if !is_given_back(claim.kind) {
-            return Ok(NOTHING_HELD);
-        }
-        let (command, read) = self.releasing(claim, left, deadline);
-        named(self.ask(command, deadline, read), "unlock", claim.name.given())
+        self.begin_release(claim, left, deadline).wait()
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
@@ -256,12 +241,8 @@ impl Store for RedisStore {
             }
             Ok(handed)
         };
-        if self.server.connections.is_asking() {
-            return Some(self.begin("lock", to, command, deadline, read));
-        }
         // A lock whose hand-off cannot be sent is released instead, which says why.
-        let started = self.server.connections.start(command, deadline).ok()?;
-        Some(Box::new(Underway { started, read, action: "lock", name: Arc::clone(&to.name) }))
+        self.begin("lock", to, command, deadline, read).ok()
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
@@ -275,7 +256,7 @@ impl Store for RedisStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        several::clean_up(&self.server, claims, self.settles_doubts, deadline)
+        self.end_all(claims, deadline)
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {

@@ -158,12 +158,12 @@ impl Votes<Release> {
     pub(super) fn other_holder(&self) -> Option<String> {
         self.done().find_map(|release| match release {
             Release::NotHeld { holder } => holder.clone(),
-            Release::Freed { .. } | Release::StillHeld | Release::Never => None,
+            Release::Freed { .. } | Release::StillHeld => None,
         })
     }
 
     pub(super) fn not_held(&self) -> usize {
-        self.count(|release| matches!(release, Release::NotHeld { .. } | Release::Never))
+        self.count(|release| matches!(release, Release::NotHeld { .. }))
     }
 
     /// The most clients that one server notified.
@@ -172,8 +172,7 @@ impl Votes<Release> {
             Release::Freed { others: Others::Listen(count) } => *count,
             Release::Freed { others: Others::Nobody | Others::Next }
             | Release::StillHeld
-            | Release::NotHeld { .. }
-            | Release::Never => 0,
+            | Release::NotHeld { .. } => 0,
         });
         Others::listening(listeners.max().unwrap_or(0))
     }
@@ -188,7 +187,7 @@ pub(super) fn say_release(release: &Release) -> String {
     match release {
         Release::Freed { .. } => "released",
         Release::StillHeld => "still held",
-        Release::NotHeld { .. } | Release::Never => "not held",
+        Release::NotHeld { .. } => "not held",
     }
     .to_owned()
 }

@@ -18,7 +18,7 @@ use crate::hosts::{Host, Hosts};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::ledger::{Ledger, Origin, SentScript};
 use crate::stores::redis::conn::replies::{Replies, TOO_LONG};
-use crate::stores::redis::reply::fitness;
+use crate::stores::redis::reply::{fitness, is_forgotten, is_logged_out};
 use crate::stores::redis::script::Command;
 use crate::system::LocalSocket;
 use crate::time::{Clock, Moment};
@@ -121,7 +121,7 @@ impl Connection {
             replies: Replies::default(),
             armed: Cell::default(),
             used: Clock::System.now(),
-            origin: Origin::new(None),
+            origin: Origin::new(),
         }
     }
 
@@ -210,6 +210,8 @@ pub(crate) struct Dialog<'a> {
     pub(super) deadline: Moment,
     pub(super) asking: bool,
     pub(super) broken: bool,
+    /// Makes the connection that takes this one's place; before the first request only.
+    pub(super) replace: Option<&'a dyn Fn(Moment) -> Result<Connection>>,
     pub(super) ledger: &'a Ledger,
 }
 
@@ -223,11 +225,24 @@ impl Dialog<'_> {
     /// Like [`say`](Self::say), but keeps the replies that came before a failure: one place for each request
     /// up to the last answered one, `None` where the answer is missing.
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
+        let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
+        // The login had ended before the first request, so the server ran none; the next connection asks for
+        // the credentials of today. Later requests rely on the connection, as a WAIT does on a write over it.
+        if let (Some(replace), Some(Some(first))) = (replace, replies.first())
+            && is_logged_out(first)
+            && let Ok(connection) = replace(self.deadline)
+        {
+            *self.connection = connection;
+            replies.clear();
+            self.exchange(commands, |reply| replies.push(Some(reply)))?;
+        }
         // The server ran nothing of a script that it did not know: sent once more with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
-            if let Some(command) = place.as_ref().and_then(|reply| command.again_after(reply)) {
+            if place.as_ref().is_some_and(is_forgotten)
+                && let Some(command) = command.with_body()
+            {
                 *place = None;
                 places.push(place);
                 again.push(command);

@@ -17,9 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure, Releasing};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::{Connection, ConnectionSlots, Dialog, no_reply};
-use crate::stores::redis::conn::ledger::{Ledger, end_of_questions, question};
+use crate::stores::redis::conn::ledger::Ledger;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
-use crate::stores::redis::reply::is_logged_out;
+use crate::stores::redis::reply::is_forgotten;
 use crate::stores::redis::script::{Command, Prefix};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -129,34 +129,39 @@ impl Connections {
 
     /// Sends one request and reads its reply. An error reply is `Ok`: the caller judges it.
     pub(crate) fn call(&self, command: Command, deadline: Moment) -> Answer<Value> {
+        let command = self.as_published(command);
         if self.asking {
-            let command = self.as_published(command);
             let replies = self.dialog(deadline, |dialog| dialog.say(&[command]))?;
             return replies.into_iter().next().ok_or_else(no_reply);
         }
-        let started = self.start(command, deadline)?;
-        let reply = started.wait()?;
-        if !is_logged_out(&reply) {
-            return Ok(reply);
-        }
-        // It ran nothing, and the next connection asks for the credentials of today.
-        self.start_over(started.command, deadline, |by| self.connect_shared(by))?.wait()
+        let deadline = self.limited(deadline);
+        let sent = self.send(&command, deadline, |by| self.connect_shared(by))?;
+        self.reply(&command, &sent, deadline)
     }
 
-    pub(crate) fn start(&self, command: Command, deadline: Moment) -> Answer<Started> {
-        self.start_over(self.as_published(command), deadline, |by| self.connect_shared(by))
+    pub(crate) fn start(self: &Arc<Self>, command: Command, deadline: Moment) -> Answer<Started> {
+        let (command, deadline) = (self.as_published(command), self.limited(deadline));
+        let sent = self.send(&command, deadline, |by| self.connect_shared(by))?;
+        Ok(Started { connections: Arc::clone(self), sent, command, deadline })
     }
 
-    fn start_over(
+    fn send(
         &self,
-        command: Command,
+        command: &Command,
         deadline: Moment,
         connect: impl FnOnce(Moment) -> Result<Shareable>,
-    ) -> Answer<Started> {
-        let deadline = self.limited(deadline);
+    ) -> Answer<Arc<Reply>> {
         let sent = self.shared.send(command.script(), command.packing(), deadline, None, connect);
-        let reply = sent.map_err(|(failure, _)| failure)?;
-        Ok(Started { shared: Arc::clone(&self.shared), reply, command, deadline })
+        sent.map_err(|(failure, _)| failure)
+    }
+
+    /// The reply to a request. One of which the server ran nothing is sent once more, over another connection
+    /// if need be.
+    fn reply(&self, command: &Command, sent: &Reply, deadline: Moment) -> Answer<Value> {
+        let reply = self.shared.wait(sent)?;
+        let Some(again) = command.again_after(&reply) else { return Ok(reply) };
+        let sent = self.send(&again, deadline, |by| self.connect_shared(by))?;
+        self.shared.wait(&sent)
     }
 
     /// Sends one request. The thread that reads the reply gives it to `take`, in order with others of that
@@ -180,7 +185,8 @@ impl Connections {
             }
         };
         let take: ReplySink = Box::new(move |outcome| {
-            let again = outcome.as_ref().ok().and_then(|reply| sent.again_after(reply));
+            let is_unknown = outcome.as_ref().is_ok_and(is_forgotten);
+            let again = if is_unknown { sent.with_body() } else { None };
             let (Some(whole), Some(releasing)) = (again, releasing) else { return take(&shared, outcome) };
             releasing.overtaken();
             let pack = |to: &mut Vec<u8>| whole.pack_into(to);
@@ -246,18 +252,18 @@ impl Connections {
     pub(crate) fn dialog<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
+        talk: impl FnOnce(&mut Dialog<'_>) -> Answer<T>,
+    ) -> Answer<T> {
         let deadline = self.limited(deadline);
         let mut slot = self.slot(deadline)?;
-        self.use_connection(&mut slot.0, deadline, |deadline| self.connect_gated(deadline), talk)
+        self.use_connection(&mut slot.0, deadline, &|deadline| self.connect_gated(deadline), talk)
     }
 
     pub(crate) fn renewal_dialog<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
+        talk: impl FnOnce(&mut Dialog<'_>) -> Answer<T>,
+    ) -> Answer<T> {
         let deadline = self.limited(deadline);
         let mut connection = self
             .renewals
@@ -267,7 +273,7 @@ impl Connections {
         // may serve instead, so connecting has half of the time.
         let has_other = self.shared.is_open();
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
-        self.use_connection(&mut connection, deadline, |deadline| self.connect(connects_by(deadline)), talk)
+        self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)
     }
 
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the
@@ -309,33 +315,15 @@ impl Connections {
         if !self.shared.is_open() {
             return None;
         }
-        let start = |command: &Command| self.start_over(command.clone(), deadline, |_by| Err(why.copy()));
+        let deadline = self.limited(deadline);
+        let send = |command: &Command| self.send(command, deadline, |_by| Err(why.copy()));
         // All are sent before the first reply is waited for.
-        let started: Vec<_> = commands.iter().map(start).collect();
-        Some(started.into_iter().map(|started| started.and_then(|started| started.wait())).collect())
+        let sent: Vec<_> = commands.iter().map(send).collect();
+        let replies = commands.iter().zip(sent);
+        Some(replies.map(|(command, sent)| self.reply(command, &*sent?, deadline)).collect())
     }
 
-    /// As [`batch`](Self::batch), for requests that undo what is in doubt. Returns also whether no earlier
-    /// request can arrive any more: the server no longer has any connection that was in doubt.
-    pub(crate) fn batch_in_doubt(
-        &self,
-        commands: Vec<Command>,
-        deadline: Moment,
-    ) -> (Vec<Answer<Value>>, bool) {
-        let is_settled = match self.ledger.doubtful() {
-            None => false,
-            Some(ids) if ids.is_empty() => true,
-            Some(ids) => {
-                let mut questions: Vec<Command> = ids.iter().map(|id| question(*id)).collect();
-                questions.push(end_of_questions());
-                let replies = self.renewal_dialog(deadline, |dialog| dialog.say(&questions));
-                replies.is_ok_and(|replies| self.ledger.settle(&ids, &replies))
-            }
-        };
-        (self.batch(commands, deadline), is_settled)
-    }
-
-    fn slot(&self, deadline: Moment) -> std::result::Result<PooledConnection<ConnectionSlots>, Failure> {
+    fn slot(&self, deadline: Moment) -> Answer<PooledConnection<ConnectionSlots>> {
         let pool = self.pool.lock().clone();
         pool.ok_or_else(|| Failure::Refused(shut_down()))?
             .get_timeout(deadline.since(Clock::System.now()))
@@ -346,9 +334,9 @@ impl Connections {
         &self,
         place: &mut Option<Connection>,
         deadline: Moment,
-        connect: impl FnOnce(Moment) -> Result<Connection>,
-        talk: impl FnOnce(&mut Dialog<'_>) -> std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
+        connect: &dyn Fn(Moment) -> Result<Connection>,
+        talk: impl FnOnce(&mut Dialog<'_>) -> Answer<T>,
+    ) -> Answer<T> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Failure::Refused(shut_down()));
         }
@@ -358,13 +346,12 @@ impl Connections {
             None => connect(deadline).map_err(Failure::Refused)?,
         };
         let (asking, ledger) = (self.asking, &*self.ledger);
-        let mut dialog = Dialog { connection: &mut connection, deadline, asking, broken: false, ledger };
+        let replace = Some(connect);
+        let mut dialog =
+            Dialog { connection: &mut connection, deadline, asking, broken: false, replace, ledger };
         let result = talk(&mut dialog);
-        if dialog.broken {
-            self.ledger.ended_in_doubt(&connection.origin);
-        } else if !self.closed.load(Ordering::SeqCst) && self.ledger.is_fit(&connection.origin) {
-            *place = Some(connection);
-        }
+        let is_whole = !dialog.broken && !self.closed.load(Ordering::SeqCst);
+        *place = Some(connection).filter(|connection| is_whole && self.ledger.is_fit(&connection.origin));
         result
     }
 
@@ -427,21 +414,15 @@ pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
 }
 
 pub(crate) struct Started {
-    shared: Arc<SharedConnection>,
-    reply: Arc<Reply>,
+    connections: Arc<Connections>,
+    sent: Arc<Reply>,
     command: Command,
     deadline: Moment,
 }
 
 impl Started {
     pub(crate) fn wait(&self) -> Answer<Value> {
-        let outcome = self.shared.wait(&self.reply);
-        // The server did not know the script, so ran nothing: sent once more with its body, while the
-        // connection stands.
-        let again = outcome.as_ref().ok().and_then(|reply| self.command.again_after(reply));
-        let Some(whole) = again else { return outcome };
-        let sent = self.shared.send_if_open(whole.script(), |to| whole.pack_into(to), self.deadline, None);
-        self.shared.wait(&*sent.map_err(|(failure, _)| failure)?)
+        self.connections.reply(&self.command, &self.sent, self.deadline)
     }
 }
 

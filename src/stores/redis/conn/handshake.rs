@@ -69,15 +69,10 @@ pub(crate) fn open_at(
         if connection.origin.round_trip.is_zero() {
             connection.origin.round_trip = Clock::System.now().since(sent);
         }
-        if let HandshakeStep::Hello = step {
-            // The server gives it to no other connection.
-            connection.origin.id = match field(&reply, "id") {
-                Some(Value::Int(id)) => Some(*id),
-                _ => None,
-            };
-            if matches!(&reply, Value::ServerError(error) if is_lacking(error)) {
-                return Err(without_hello(connection, steps.len(), deadline));
-            }
+        if let (HandshakeStep::Hello, Value::ServerError(error)) = (step, &reply)
+            && is_lacking(error)
+        {
+            return Err(without_hello(connection, steps.len(), deadline));
         }
         step.check(reply, login).map_err(connecting)?;
     }

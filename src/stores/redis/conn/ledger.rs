@@ -1,5 +1,5 @@
 //! The facts that a client's connections to one address show together: whether the server was demoted, and
-//! which connections ended with a request in doubt.
+//! which scripts it knows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,24 +8,17 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::hosts::{self, LEAST_AGE, Lifetime, REPLACE_AGAIN};
-use crate::refused::Refused;
-use crate::seam::REQUEST_LASTS;
 use crate::stores::redis::reply::{Fitness, is_forgotten};
-use crate::stores::redis::script::{Command, KnownScripts, Script};
+use crate::stores::redis::script::{KnownScripts, Script};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
 /// A server that refuses for a passing reason, as while it loads, is looked up anew after this.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
-/// The most connections in doubt that are asked about; of more nothing is known.
-const MOST_DOUBTS: usize = 64;
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
-    /// As HELLO says; `None`: it does not.
-    pub(crate) id: Option<i64>,
     generation: u64,
     opened: Moment,
     /// From the handshake's write to its first reply.
@@ -55,18 +48,7 @@ pub(crate) struct Ledger {
     lifetime: Lifetime,
     /// Of the last two handshakes, in microseconds, the last one first.
     round_trips: [AtomicU64; 2],
-    doubts: Mutex<Doubts>,
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
-}
-
-/// Connections that ended while they owed a reply; their server may still read them.
-#[derive(Debug, Default)]
-struct Doubts {
-    ids: Vec<i64>,
-    /// Until then a connection without a known id may deliver something late.
-    nameless_until: Option<Moment>,
-    ask_at: Option<Moment>,
-    refused: Refused,
 }
 
 /// The least time before a connection's end at which it is replaced, unless that is more than half of its
@@ -88,18 +70,13 @@ impl Origin {
     pub(crate) fn replaced_at(&self) -> Moment {
         replaced_at(self, Lifetime::default().age)
     }
-}
 
-impl Origin {
-    pub(crate) fn new(id: Option<i64>) -> Origin {
-        let now = Clock::System.now();
-        let replace_at = Moment::NEVER;
+    pub(crate) fn new() -> Origin {
         Origin {
-            id,
             generation: 0,
-            opened: now,
+            opened: Clock::System.now(),
             round_trip: Duration::ZERO,
-            replace_at,
+            replace_at: Moment::NEVER,
             ends: None,
             unfit_since: None,
             is_unfit: false,
@@ -208,64 +185,6 @@ impl Ledger {
             act();
         }
     }
-
-    /// Notes a connection that ended while it owed a reply, before the owners of the replies are notified.
-    pub(crate) fn ended_in_doubt(&self, origin: &Origin) {
-        let mut doubts = self.doubts.lock();
-        match origin.id {
-            Some(id) if doubts.ids.len() < MOST_DOUBTS => doubts.ids.push(id),
-            Some(_) | None => doubts.nameless_until = Some(Clock::System.after(REQUEST_LASTS)),
-        }
-    }
-
-    /// The ids of connections to ask about; none: nothing can come late. `None`: unknown at present.
-    pub(crate) fn doubtful(&self) -> Option<Vec<i64>> {
-        let now = Clock::System.now();
-        let mut doubts = self.doubts.lock();
-        if doubts.nameless_until.is_some_and(|until| now < until) {
-            return None;
-        }
-        if doubts.ids.is_empty() {
-            return Some(Vec::new());
-        }
-        if doubts.refused.stands(|| now) || doubts.ask_at.is_some_and(|at| now < at) {
-            return None;
-        }
-        doubts.ask_at = Some(now.plus(ASK_AGAIN));
-        Some(doubts.ids.clone())
-    }
-
-    /// Notes the replies to [`question`]s about these; whether all are gone.
-    pub(crate) fn settle(&self, asked: &[i64], replies: &[Value]) -> bool {
-        let mut doubts = self.doubts.lock();
-        let mut all = true;
-        for (id, reply) in asked.iter().zip(replies) {
-            match reply {
-                Value::ServerError(error) if error.details().is_some_and(|text| text.contains(NO_SUCH)) => {
-                    doubts.ids.retain(|other| other != id);
-                }
-                Value::ServerError(_) => {
-                    doubts.refused.note(Clock::System.now());
-                    all = false;
-                }
-                _ => all = false,
-            }
-        }
-        all
-    }
-}
-
-const NO_SUCH: &str = "does not exist";
-
-/// Asks whether the server still has a connection, without any right over others' connections: a redirection
-/// of replies to it is refused if it does not exist. Nothing is read before [`end_of_questions`], so nothing
-/// is redirected.
-pub(crate) fn question(id: i64) -> Command {
-    Command::new("CLIENT").arg("TRACKING").arg("ON").arg("REDIRECT").arg(id)
-}
-
-pub(crate) fn end_of_questions() -> Command {
-    Command::new("CLIENT").arg("TRACKING").arg("OFF")
 }
 
 impl fmt::Debug for Ledger {

@@ -535,18 +535,12 @@ impl SharedConnection {
 
     /// Ends the connection, and notifies all owners of replies. Pairs with `open`, which waits for that.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
-        let (unsent, origin) = (out.unsent, out.open.as_ref().map(|open| open.origin.clone()));
+        let unsent = out.unsent;
         let all = out.break_off();
         out.notifying += 1;
         drop(out);
         // The last ones were still to be written.
         let sent = all.len().saturating_sub(unsent);
-        if let Some(origin) = origin
-            && sent > 0
-            && matches!(failure(), Failure::Unknown(_))
-        {
-            self.ledger.ended_in_doubt(&origin);
-        }
         for (at, reply) in all.into_iter().enumerate() {
             let failure = failure();
             reply.fill(Err(if at < sent { failure } else { failure.of_reading() }));

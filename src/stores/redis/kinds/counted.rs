@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::seam::{Answer, Claim, Counting, PLACE_LASTS, REQUEST_LASTS, Release};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
+use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, unsupported};
 use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::reply::{Expected, Tagged};
@@ -21,7 +21,6 @@ use crate::stores::redis::script::{
     PERMITS_RELEASE, PERMITS_RENEW, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE, SIGNAL_ATTEMPT, SIGNAL_CHANGE,
     Script,
 };
-use crate::stores::redis::server::{QueueRights, RedisCall};
 use crate::time::millis;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,11 +13,10 @@ use std::time::Duration;
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Claim, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::RedisKind;
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
 use crate::stores::redis::kinds::{mutex, replies};
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_HEAR, FAIR_RELEASE};
-use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
 /// The end of an owner's place in the queue, or of a hold.

@@ -7,13 +7,15 @@ use redis::Value;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
+use crate::refused::Refused;
 use crate::seam::{Answer, Claim, Counting, Failure, Kind, Release, Snapshot};
-use crate::stores::redis::acks::Grant;
+use crate::stores::redis::acks::{Acks, Grant};
+use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::reply::{Expected, Tagged};
+use crate::stores::redis::pubsub::Subscriber;
+use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN};
-use crate::stores::redis::server::{QueueRights, RedisCall, RedisServer};
-use crate::time::millis;
+use crate::time::{Clock, Moment, millis};
 
 /// Whether a grant is given back: not that of a latch or of a condition's notification.
 pub(crate) fn is_given_back(kind: Kind) -> bool {
@@ -29,9 +31,54 @@ pub(crate) fn expected(kind: Kind) -> Expected {
     }
 }
 
+/// Whether the scripts for several locks take and release this kind.
+pub(crate) fn is_batched(kind: Kind) -> bool {
+    kind.has_queue()
+}
+
 /// Whether a grant may have to be on replicas. A re-entry makes no hold that a replica could forget.
 pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
+}
+
+/// The parts of the store that a kind needs.
+pub(crate) struct RedisServer {
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) subscriber: Arc<Subscriber>,
+    /// For grants that need copies elsewhere.
+    pub(crate) acks: Option<Arc<Acks>>,
+    pub(crate) queue_rights: QueueRights,
+}
+
+/// Whether the user may notify queues of waiting clients; shared by the members of a cluster. A reply to a
+/// release may say that the user may not. After a while the client uses queues again, until another reply
+/// says so.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QueueRights {
+    pub(crate) refused: Arc<Refused>,
+}
+
+impl QueueRights {
+    pub(crate) fn learn(&self, reply: &Tagged) {
+        if reply.ends_with(b"denied") {
+            self.refused.note(Clock::System.now());
+        }
+    }
+
+    pub(crate) fn are_refused(&self) -> bool {
+        self.refused.stands(|| Clock::System.now())
+    }
+}
+
+pub(crate) struct RedisCall<'a> {
+    pub(crate) server: &'a RedisServer,
+    pub(crate) deadline: Moment,
+}
+
+impl RedisCall<'_> {
+    pub(crate) fn ask(&self, command: Command, expected: Expected) -> Answer<Tagged> {
+        tagged(self.server.connections.call(command, self.deadline)?, expected)
+    }
 }
 
 pub(crate) trait RedisKind: Sync {

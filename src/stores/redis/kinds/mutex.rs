@@ -5,13 +5,12 @@ use std::borrow::Cow;
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Claim, HoldNote, QueueMode, Snapshot};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::RedisKind;
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     ACQUIRE, CHECK_CACHED, Command, FORCE, HAND_OFF, HEAR, INSPECT, LEAVE_WAIT_QUEUE, RELEASE, RENEW,
 };
-use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
 pub(crate) struct MutexKind;

@@ -11,14 +11,13 @@ use crate::inspect::Mode;
 use crate::seam::{Answer, Claim, PLACE_LASTS, Snapshot};
 use crate::stores::redis::acks::Grant;
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::RedisKind;
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
 use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     Command, RENEW, RW_ACQUIRE, RW_FORCE, RW_HEAR, RW_INSPECT, RW_LEAVE, RW_RELEASE, RW_RENEW,
 };
-use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
 pub(super) struct RwKind(pub(super) Mode);

@@ -8,10 +8,9 @@ use redis::Value;
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Claim, Failure, Others, Release, Snapshot};
 use crate::stores::redis::acks::Grant;
-use crate::stores::redis::kinds::kind::{RedisKind, unsupported};
+use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, unsupported};
 use crate::stores::redis::reply::{Expected, Tagged, accepted, decoded, owner_text, refusal, ttl};
 use crate::stores::redis::script::{Command, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW};
-use crate::stores::redis::server::{QueueRights, RedisCall};
 use crate::time::millis;
 
 pub(super) struct TokenKind;

@@ -172,36 +172,6 @@ fn an_old_connection_serves_without_a_new_one() {
     connections.close(soon());
 }
 
-/// The server has the connection for as long as it says so.
-#[test]
-fn doubts_last_while_the_server_has_the_connection() {
-    static IS_GONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-    let fake = Fake::start_raw(|command| match command {
-        "hello" => Act::Say(
-            "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$2\r\nid\r\n:7\r\n",
-        ),
-        _ if command.starts_with("eval return 1") => Act::Say(":1\r\n"),
-        "client tracking on redirect 7" if IS_GONE.load(std::sync::atomic::Ordering::SeqCst) => {
-            Act::Say("-ERR The client ID you want redirect to does not exist\r\n")
-        }
-        _ if command.starts_with("client") => Act::Say("+OK\r\n"),
-        _ if command.contains("asked") => Act::Nothing,
-        _ => Act::Say("*1\r\n$8\r\nnot_held\r\n"),
-    });
-    let store = open(&fake.options());
-    let other = claim(Kind::Mutex, "other", 30_000);
-    assert_eq!(store.clean_up(std::slice::from_ref(&other), soon()).remove(0).done(), Release::Never);
-    assert!(matches!(
-        store.attempt(&claim(Kind::Mutex, "asked", 30_000), 1, soon()),
-        Err(Failure::Unknown(_))
-    ));
-    let again = || store.clean_up(std::slice::from_ref(&other), soon()).remove(0).done();
-    assert!(matches!(again(), Release::NotHeld { .. }));
-    IS_GONE.store(true, std::sync::atomic::Ordering::SeqCst);
-    eventually(|| again() == Release::Never);
-    store.close();
-}
-
 #[test]
 fn a_connection_that_breaks_amid_releases_leaves_no_lock() {
     const HOLDS: usize = 2_000;
