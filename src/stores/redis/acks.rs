@@ -24,7 +24,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connection::Dialog;
 use crate::stores::redis::conn::connections::Connections;
-use crate::stores::redis::reply::{Expected, Redirect, accepted, refusal, tagged, unexpected};
+use crate::stores::redis::reply::{Expected, NOT_HELD, Redirect, accepted, refusal, tagged, unexpected};
 use crate::stores::redis::script::{Command, TOUCH};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -99,8 +99,9 @@ impl Acks {
     }
 
     fn undo(&self, grant: &Grant, deadline: Moment) -> Answer<bool> {
-        let reply = self.connections.call(grant.undo.clone(), deadline)?;
-        Ok(tagged(reply, Expected::Nothing)?.tag() == b"freed")
+        let reply = tagged(self.connections.call(grant.undo.clone(), deadline)?, Expected::Nothing)?;
+        let was_held = |index| !matches!(reply.number(index), Ok(NOT_HELD));
+        Ok(reply.tag() == b"freed" && (1..=reply.len()).all(was_held))
     }
 
     /// As [`confirm`](Self::confirm), without undoing.

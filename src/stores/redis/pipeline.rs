@@ -14,7 +14,7 @@ use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{QueueRights, expected, is_batched, is_given_back, needs_copies};
 use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
+use crate::stores::redis::reply::{Expected, NOT_HELD, Tagged, decoded, tagged, ttl};
 use crate::stores::redis::script::{ACQUIRE_ALL, CHECK, Command, RELEASE_ALL, RING_MARK};
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
@@ -244,7 +244,7 @@ fn all_released(reply: &Tagged, own_listeners: &[i64], rights: &QueueRights) -> 
     rights.learn(reply);
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {
-            -2 => Release::NotHeld { holder: None },
+            NOT_HELD => Release::NotHeld { holder: None },
             listeners => replies::freed(listeners, *own),
         })
     };

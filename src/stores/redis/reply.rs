@@ -65,6 +65,10 @@ impl Tagged {
     }
 }
 
+/// Stands in the place of the number of listeners where several locks are released: the owner did not hold
+/// that lock.
+pub(super) const NOT_HELD: i64 = -2;
+
 /// Cut, since other programs may write anything.
 pub(super) fn owner_text(bytes: &[u8]) -> String {
     const MOST: usize = 256;

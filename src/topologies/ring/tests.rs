@@ -64,6 +64,16 @@ fn a_claim_on_a_former_home_is_refused() {
 }
 
 #[test]
+fn a_claim_on_an_unknown_node_is_refused() {
+    let (ring, _) = ring_of_two();
+    let unknown = claim("a", 7, LONG);
+    let answers = ring.renew(&[unknown.clone(), claim("a", 0, LONG)], soon());
+    assert!(matches!(&answers[..], [Err(Failure::Refused(_)), Ok(true)]), "{answers:?}");
+    assert!(matches!(ring.release(&unknown, 0, soon()), Err(Failure::Refused(_))));
+    ring.close();
+}
+
+#[test]
 fn a_hanging_node_delays_no_other_renewal() {
     let (ring, [_, hanging, _]) = ring_of_two();
     let (end, ended) = bounded::<()>(0);

@@ -416,14 +416,12 @@ impl Store for ClusterStore {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
+        // Retryable: the next owner, who reads this, goes on waiting.
+        let words = "the member that has the lock's slot now takes no request";
+        let unsent = move || Error::new(ErrorKind::Unreachable, "lock", words);
         let again = move |store: &RedisStore| match store.hand_off(&from, &to, deadline) {
             Some(pending) => pending.wait(),
-            // Retryable: the next owner, who reads this, goes on waiting.
-            None => Err(Failure::Refused(Error::new(
-                ErrorKind::Unreachable,
-                "lock",
-                "the member that has the lock's slot now takes no request",
-            ))),
+            None => Failure::refused(unsent()),
         };
         Some(Box::new(RedirectedRequest { store, place, pending, again }))
     }

@@ -175,6 +175,19 @@ fn circular_redirections_end_with_nothing_done() {
     store.close();
 }
 
+/// The next owner, who reads this, goes on waiting.
+#[test]
+fn a_hand_off_sent_on_to_a_dead_member_is_refused() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let here = RingMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{port}\r\n")));
+    let store = here.store();
+    let [from, to] = [(), ()].map(|()| claim(Kind::Mutex, "lk", 30_000));
+    let error = store.hand_off(&from, &to, soon()).unwrap().wait().refused();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.is_retryable());
+    store.close();
+}
+
 fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
     let Err(Failure::Unknown(error)) = answer else { panic!("not in doubt but {answer:?}") };
     assert!(error.outcome_unknown() && error.is_retryable(), "{error:?}");

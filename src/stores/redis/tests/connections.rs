@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::observe::reporter::Reporter;
 use crate::seam::Inspect;
 use crate::seam::capabilities::{Batches, ConnectionWatch};
-use crate::seam::{Answer, Attempt, Failure, Handoff, Kind, Release, Sink, Store};
+use crate::seam::{Answer, Attempt, Claim, Failure, Handoff, Kind, Release, Sink, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
@@ -302,10 +302,44 @@ fn an_unawaited_release_carries_an_unknown_script() {
 /// It ran nothing. The second connection logs in anew.
 #[test]
 fn a_request_after_the_end_of_its_login_is_sent_again() {
-    let answers = Mutex::new(["-NOAUTH Authentication required.\r\n", "*1\r\n$7\r\ngranted\r\n"].into_iter());
-    let server = Fake::start(move |_| answers.lock().next().map_or(Act::HangUp, Act::Say));
+    type Ask = fn(&RedisStore, &Claim) -> bool;
+    let asks: [(&str, Ask); 4] = [
+        ("*1\r\n$7\r\ngranted\r\n", |store, me| store.attempt(me, 1, soon()).is_ok()),
+        ("*1\r\n$5\r\nfreed\r\n", |store, me| store.release(me, 0, soon()).is_ok()),
+        ("*1\r\n$7\r\nrenewed\r\n", |store, me| {
+            matches!(&store.renew(std::slice::from_ref(me), soon())[..], [Ok(true)])
+        }),
+        ("*1\r\n$7\r\ngranted\r\n", |store, me| {
+            let next = claim(Kind::Mutex, "lk", 30_000);
+            store.hand_off(me, &next, soon()).is_some_and(|pending| pending.wait().is_ok())
+        }),
+    ];
+    for (answer, ask) in asks {
+        let answers = Mutex::new(["-NOAUTH Authentication required.\r\n", answer].into_iter());
+        let server = Fake::start(move |_| answers.lock().next().map_or(Act::HangUp, Act::Say));
+        let store = open(&server.options());
+        assert!(ask(&store, &claim(Kind::Mutex, "lk", 30_000)), "{answer}");
+        store.close();
+    }
+}
+
+#[test]
+fn a_forgotten_script_goes_over_another_connection() {
+    const GRANTED: &str = "*1\r\n$7\r\ngranted\r\n";
+    let answers = [
+        Act::Say(GRANTED),
+        Act::Last("-NOSCRIPT No matching script. Please use EVAL.\r\n"),
+        Act::Say(GRANTED),
+    ];
+    let answers = Mutex::new(answers.into_iter());
+    let server = Fake::start(move |_| answers.lock().next().unwrap_or(Act::HangUp));
     let store = open(&server.options());
-    granted(store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()));
+    let me = claim(Kind::Mutex, "lk", 30_000);
+    granted(store.attempt(&me, 1, soon()));
+    let pending = store.begin_attempt(&me, 1, soon());
+    eventually(|| !store.poll_completions());
+    eventually(|| store.hung_up() == Some(true));
+    granted(pending.wait());
     store.close();
 }
 

@@ -19,6 +19,8 @@ pub(super) enum Act {
     Flood(&'static str),
     Nothing,
     HangUp,
+    /// This, and then no more.
+    Last(&'static str),
 }
 
 pub(super) const GREETING: Act = Act::Say(
@@ -118,6 +120,10 @@ fn talk(mut socket: UnixStream, state: &State, act: &(impl Fn(&str) -> Act + ?Si
             }
             Act::Nothing => Ok(()),
             Act::HangUp => return,
+            Act::Last(bytes) => {
+                drop(socket.write_all(bytes.as_bytes()));
+                return;
+            }
         };
         if sent.is_err() {
             return;

@@ -12,6 +12,7 @@ use crate::error::ErrorKind;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
+use crate::seam::capabilities::Batches;
 use crate::seam::{Failure, Kind, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::acks::Acks;
@@ -68,6 +69,22 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
         assert!(script.lock().is_empty());
         store.close();
     }
+}
+
+#[test]
+fn a_group_of_which_one_is_gone_is_in_doubt() {
+    let (_fake, store, script) = scripted(&[
+        ("eval", "*3\r\n$7\r\ngranted\r\n$-1\r\n$-1\r\n"),
+        ("hexists", ":1\r\n"),
+        ("eval", ":1\r\n"),
+        ("wait", ":0\r\n"),
+        ("eval", "*3\r\n$5\r\nfreed\r\n:0\r\n:-2\r\n"),
+    ]);
+    let claims = ["a", "b"].map(|key| claim(Kind::Mutex, key, 30_000));
+    let answer = store.begin_attempts(&claims, true, soon()).wait();
+    assert!(matches!(answer, Err(Failure::Unknown(_))), "not in doubt but {answer:?}");
+    assert!(script.lock().is_empty());
+    store.close();
 }
 
 /// By a failover during the WAIT, or a slot that moves between the grant and its round.
