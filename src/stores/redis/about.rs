@@ -2,12 +2,12 @@
 
 use redis::Value;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::seam::format::{check_format, format_text};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::Part;
-use crate::stores::redis::reply::{self, Expected, Redirect, refusal};
+use crate::stores::redis::reply::{self, Expected, Redirect, refusal, refused_by};
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
@@ -44,16 +44,7 @@ pub(super) fn probe() -> Command {
 }
 
 pub(super) fn scripts_refused(error: &redis::ServerError) -> Error {
-    let refused = reply::refusal(error, Expected::Nothing).during("connect");
-    match refused.kind() {
-        ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused => Error::new(
-            refused.kind(),
-            "connect",
-            "the server does not let this user run scripts, which all locks need",
-        )
-        .with_source(refused),
-        _ => refused,
-    }
+    refused_by("the server does not let this user run scripts, which all locks need", error).during("connect")
 }
 
 /// The key of the format's number, beside the clients' entries, so that whoever may write those may write it. No

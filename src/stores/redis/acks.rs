@@ -24,7 +24,9 @@ use crate::observe::reporter::Reporter;
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connection::Dialog;
 use crate::stores::redis::conn::connections::Connections;
-use crate::stores::redis::reply::{Expected, NOT_HELD, Redirect, accepted, refusal, tagged, unexpected};
+use crate::stores::redis::reply::{
+    Expected, NOT_HELD, Redirect, accepted, refusal, refused_by, tagged, unexpected,
+};
 use crate::stores::redis::script::{Command, TOUCH};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -37,9 +39,7 @@ pub(crate) struct Acks {
     connections: Arc<Connections>,
     wanted: Copies,
     rounds: Mutex<Rounds>,
-    /// The server may have no replica: it is asked before it is waited for.
     is_alone: AtomicBool,
-    /// The observers were notified that there is none.
     is_reported: AtomicBool,
     reporter: Arc<Reporter>,
     server: Arc<str>,
@@ -47,7 +47,6 @@ pub(crate) struct Acks {
 
 #[derive(Default)]
 struct Rounds {
-    /// A round is on its way.
     is_asking: bool,
     /// The grants whose threads wait, by the order in which they came, and what wakes each.
     grants: BTreeMap<u64, (Place, Arc<Condvar>)>,
@@ -58,11 +57,9 @@ enum Place {
     /// For the next round, which asks this first: does the server have it?
     Gathered(Command),
     Asked,
-    /// The answer to that, if all grants of the round are where they have to be.
     Answered(Result<Value>),
 }
 
-/// The facts about a grant that a round needs.
 pub(crate) struct Grant {
     pub(crate) lock: Arc<LockName>,
     /// Asks whether the server has it; the answer, if so.
@@ -210,7 +207,6 @@ impl Acks {
         Ok(self.files_have(dialog, until)?.map(|()| held))
     }
 
-    /// Whether enough replicas have it, by the answer to the first WAIT, or to another.
     fn replicas_have(
         &self,
         dialog: &mut Dialog<'_>,
@@ -261,7 +257,6 @@ impl Acks {
         Command::new("WAIT").arg(self.wanted.replicas).arg(millis(within).max(1))
     }
 
-    /// Notes whether the server has no replica, and reports it if that is news.
     fn note(&self, is_alone: bool) {
         self.is_alone.store(is_alone, Ordering::SeqCst);
         if self.is_reported.swap(is_alone, Ordering::SeqCst) != is_alone {
@@ -312,15 +307,9 @@ fn acknowledged(answer: Option<Value>) -> Result<i64> {
         Ok(Value::Int(count)) => Ok(count),
         Ok(other) => Err(unexpected(&other)),
         Err(error) => {
-            let refused = refusal(&error, Expected::Nothing);
-            Err(match refused.kind() {
-                kind @ (ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused) => {
-                    let words = "the server refuses WAIT, which shows that a replica has the grant: allow it, or set \
-                                 without_replicas()";
-                    Error::new(kind, "lock", words).with_source(refused)
-                }
-                _ => refused,
-            })
+            let words = "the server refuses WAIT, which shows that a replica has the grant: allow it, or set \
+                         without_replicas()";
+            Err(refused_by(words, &error))
         }
     }
 }
@@ -328,7 +317,6 @@ fn acknowledged(answer: Option<Value>) -> Result<i64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Nobody,
-    /// None of them has acknowledged anything.
     Loading,
     Somebody,
 }
@@ -350,19 +338,12 @@ fn replicas_in(role: Option<Value>) -> Option<Seen> {
 }
 
 fn waitaof_refused(error: &redis::ServerError) -> Error {
-    let refused = refusal(error, Expected::Nothing);
-    let is_off = error.details().is_some_and(|text| text.contains("appendonly is disabled"));
-    let words = match refused.kind() {
-        _ if is_off => {
-            "the server keeps no append-only file, which durable() waits for: set appendonly there, or durable(0, …)"
-        }
-        ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused => {
-            "the server refuses WAITAOF, by which durable() waits: it came with Redis 7.2"
-        }
-        _ => return refused,
-    };
-    let kind = if is_off { ErrorKind::Unsupported } else { refused.kind() };
-    Error::new(kind, "lock", words).with_source(refused)
+    if error.details().is_some_and(|text| text.contains("appendonly is disabled")) {
+        let words = "the server keeps no append-only file, which durable() waits for: set appendonly there, or durable(0, …)";
+        return Error::new(ErrorKind::Unsupported, "lock", words)
+            .with_source(refusal(error, Expected::Nothing));
+    }
+    refused_by("the server refuses WAITAOF, by which durable() waits: it came with Redis 7.2", error)
 }
 
 impl Rounds {
@@ -400,7 +381,6 @@ impl Drop for Leader<'_> {
                 Ok(answers) => Ok(answers.get(at).cloned().unwrap_or(Value::Nil)),
                 Err(error) => Err(error.copy()),
             };
-            // A thread whose time was over has left.
             if let Some((place, changed)) = rounds.grants.get_mut(number) {
                 *place = Place::Answered(answer);
                 changed.notify_one();

@@ -24,14 +24,12 @@ pub(super) struct RedisAddress {
     pub(super) target: Target,
     pub(super) login: Login,
     pub(super) connect_timeout: Duration,
-    /// Reads the files of secrets again.
     pub(super) renewal: Option<Arc<Renewable<RedisAddress>>>,
 }
 
 #[derive(Clone)]
 pub(super) enum Target {
     Place(ServerPlace),
-    /// The master's place, which Sentinels are asked for at each connection.
     Master(Arc<Sentinels>),
 }
 
@@ -161,7 +159,6 @@ impl RedisAddress {
         Some(RedisAddress { target, login: Login { role, ..self.login.clone() }, ..self.clone() })
     }
 
-    /// `None`: not reached by these.
     pub(super) fn host_and_port(&self) -> Option<(&Host, u16)> {
         match &self.target {
             Target::Place(ServerPlace::Tcp { host, port, .. }) => Some((host, *port)),

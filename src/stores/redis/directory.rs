@@ -35,7 +35,6 @@ struct Scanned {
     keys: Vec<String>,
     /// The beginning of the next page; empty: this is the last.
     cursor: String,
-    /// How many keys match.
     number: u64,
 }
 
@@ -97,7 +96,6 @@ impl RedisStore {
         Ok(page)
     }
 
-    /// The replies, and the number of writes.
     fn in_groups(&self, commands: &[Command], deadline: Moment) -> Answer<(Vec<Value>, u64)> {
         self.server.connections.dialog(deadline, |dialog| {
             let (mut replies, mut writes) = (Vec::with_capacity(commands.len()), 0);
@@ -158,7 +156,6 @@ fn scanned(reply: &Value) -> Result<Scanned> {
     };
     let cursor = String::from_utf8_lossy(cursor).into_owned();
     let key = |key: &Value| match key {
-        // A key that is no text is no lock here.
         Value::BulkString(key) => String::from_utf8(key.clone()).ok(),
         _ => None,
     };

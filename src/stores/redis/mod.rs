@@ -1,10 +1,9 @@
 //! One Redis (or Valkey) server, or the one that Sentinels say is the master; or, in `cluster`, many.
 //!
 //! `store` puts each question to the module in `kinds` of the kind of lock that it is about; that says what
-//! is asked and what the answers mean. `connections` carries requests, mostly over its `shared`s, and
-//! `subscriber` and its `reader` wake-ups, all over connections made by `handshake` on the sockets of
-//! `connection`. The target is in `address`; with Sentinels, `sentinel` finds out each time, and `monitor`
-//! notices when it changes.
+//! is asked and what the answers mean. `connections` carries requests, mostly over its `shared`s, and `pubsub`
+//! wake-ups, all over connections made by `handshake` on the sockets of `connection`. The target is in
+//! `address`; with Sentinels, `sentinel` finds out each time, and `monitor` notices when it changes.
 
 mod about;
 mod acks;

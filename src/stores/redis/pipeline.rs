@@ -22,7 +22,6 @@ use crate::time::{Moment, millis};
 /// Claims in one script, which the server runs in a millisecond.
 const TOGETHER: usize = 100;
 
-/// A request on its way, and the meaning of its reply.
 struct Underway<F> {
     started: Started,
     read: F,
@@ -93,7 +92,6 @@ impl RedisStore {
         Ok(Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }))
     }
 
-    /// Ends each owner's hold, and its place in a queue.
     pub(super) fn end_all(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let rights = &self.server.queue_rights;
         let is_grouped = |claim: &Claim| self.has_all_keys && claims.len() > 1 && is_batched(claim.kind);
@@ -140,7 +138,6 @@ impl RedisStore {
     }
 }
 
-/// The reply of a guarded script.
 fn marked<T>(reply: Value, read: impl FnOnce(Value) -> Answer<T>) -> Answer<Marked<T>> {
     match &reply {
         Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"other".to_vec())) => {
@@ -217,7 +214,6 @@ fn acquisitions(claims: &[Claim], or_none: bool) -> Command {
     command
 }
 
-/// The reply of attempts at several locks: the fences of those that were taken.
 fn acquired(reply: &Tagged) -> Answer<Vec<Option<FencingToken>>> {
     let fence = |text: Option<String>| match text.as_deref() {
         None | Some("") => Ok(None),
@@ -281,7 +277,6 @@ impl Batches for RedisStore {
     }
 
     fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
-        // One server: the slot does not matter.
         is_batched(kind).then_some(0)
     }
 

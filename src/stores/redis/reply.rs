@@ -55,7 +55,6 @@ impl Tagged {
         }
     }
 
-    /// Whether the last element after the tag equals `word`.
     pub(super) fn ends_with(&self, word: &[u8]) -> bool {
         self.0.len() > 1 && matches!(self.0.last(), Some(Value::BulkString(text)) if text == word)
     }
@@ -131,12 +130,10 @@ pub(super) fn accepted(reply: Value) -> std::result::Result<Value, ServerError> 
     }
 }
 
-/// Whether the server did not know the script, and so has run nothing.
 pub(super) fn is_forgotten(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
-/// The login of the connection has ended.
 pub(super) fn is_logged_out(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "NOAUTH")
 }
@@ -171,6 +168,17 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     match Redirect::read(error.code(), text) {
         Some(redirect) => refused.with_source(redirect),
         None => refused,
+    }
+}
+
+/// As [`refusal`], in these words if the server will go on refusing.
+pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
+    let refused = refusal(error, Expected::Nothing);
+    match refused.kind() {
+        kind @ (ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused) => {
+            Error::new(kind, "lock", words).with_source(refused)
+        }
+        _ => refused,
     }
 }
 

@@ -16,7 +16,6 @@ pub(super) struct Script {
     /// EVALSHA and the script's SHA-1, packed.
     call: Vec<u8>,
     number: usize,
-    /// The same behind each [`Prefix`].
     publishes_sharded: OnceLock<Box<Script>>,
     publishes_both: OnceLock<Box<Script>>,
     under_mark: OnceLock<Box<Script>>,
@@ -25,9 +24,7 @@ pub(super) struct Script {
 /// The beginning of a script that notifies waiters otherwise than by PUBLISH, or runs only under a ring's mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
-    /// By SPUBLISH.
     PublishSharded,
-    /// By PUBLISH and SPUBLISH.
     PublishBoth,
     UnderMark,
 }
@@ -36,7 +33,6 @@ pub(crate) enum Prefix {
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],
-    /// How often the server had forgotten scripts by then.
     forgotten: u64,
 }
 
@@ -56,12 +52,10 @@ impl KnownScripts {
     }
 }
 
-/// Scripts, each made of its files: the prefixes, and the script itself.
 macro_rules! scripts {
     ($($name:ident = $($file:literal),+;)*) => {
         $(pub(super) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new(concat!($(include_str!(concat!("lua/", $file))),+)));)*
-        /// The files and their texts.
         #[cfg(test)]
         static ALL: &[(&str, &str)] = &[$($(($file, include_str!(concat!("lua/", $file)))),+),*];
     };
@@ -192,7 +186,6 @@ impl Word for String {
     }
 }
 
-/// One word of these parts.
 impl<const N: usize> Word for [&str; N] {
     fn pack(&self, to: &mut Vec<u8>) {
         length(self.iter().map(|part| part.len()).sum(), to);
@@ -256,7 +249,6 @@ fn digits<T>(number: impl TryInto<u64>, then: impl FnOnce(&[u8]) -> T) -> T {
 
 impl Command {
     fn empty() -> Command {
-        // Enough for a lock of a usual name.
         Command { packed: Vec::with_capacity(256), words: 0, script: None, has_body: false }
     }
 

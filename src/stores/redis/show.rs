@@ -14,7 +14,6 @@ use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refus
 use crate::stores::redis::script::{Command, SHOW};
 use crate::time::Moment;
 
-/// The most waiters and permits that are shown.
 const MOST: u32 = 100;
 
 /// The hash's field in which a hold with a ceiling describes itself.
@@ -135,13 +134,11 @@ impl<'a> Shown<'a> {
 
     fn waiters(&self, seen: &mut Inspection) -> Result<()> {
         seen.waiting = u64::try_from(self.waiting.saturating_add(self.queued)).unwrap_or(0);
-        for pair in self.waiters.chunks_exact(2) {
-            let [owner, until_ms] = pair else { continue };
+        for [owner, until_ms] in self.waiters.as_chunks::<2>().0 {
             let remaining = Some(self.left(number(until_ms)?));
             seen.waiters.push(Waiter::new(text(owner)?, remaining));
         }
-        for pair in self.line.chunks_exact(2) {
-            let [client, waited_ms] = pair else { continue };
+        for [client, waited_ms] in self.line.as_chunks::<2>().0 {
             let waiting_for = u64::try_from(number(waited_ms)?).ok().map(Duration::from_millis);
             seen.waiters.push(Waiter { waiting_for, ..Waiter::new(text(client)?, None) });
         }
@@ -152,7 +149,6 @@ impl<'a> Shown<'a> {
         Duration::from_millis(u64::try_from(until_ms.saturating_sub(self.now_ms)).unwrap_or(0))
     }
 
-    /// The kind, among locks that look alike, by the keys beside it.
     fn lock(&self, seen: &Inspection) -> Option<ObjectKind> {
         if self.waiting > 0 {
             return Some(ObjectKind::FairLock);
@@ -162,8 +158,7 @@ impl<'a> Shown<'a> {
 
     fn hash(&self, seen: &mut Inspection) -> Result<ObjectKind> {
         let mut fields = Vec::new();
-        for triple in self.holders.chunks_exact(3) {
-            let [name, value, ttl_ms] = triple else { continue };
+        for [name, value, ttl_ms] in self.holders.as_chunks::<3>().0 {
             fields.push(Field { name: text(name)?, value: text(value)?, ttl_ms: number(ttl_ms)? });
         }
         let about = fields.iter().position(|field| field.name == ABOUT).map(|at| fields.remove(at));
@@ -205,33 +200,14 @@ impl<'a> Shown<'a> {
 
     /// `None`: the field is no hold.
     fn holder(&self, field: &Field, mode: Option<Mode>) -> Option<Holder> {
-        let whole = ttl(self.ttl_ms);
-        let holds = Some(field.count()?);
-        let Some(_) = mode else {
-            return Some(Holder { hold_count: holds, remaining: whole, ..Holder::new(field.name.clone()) });
+        let (owner, mode, ttl_ms) = match (mode, field.name.strip_suffix(":write")) {
+            (None, _) => (&*field.name, None, self.ttl_ms),
+            (Some(_), Some(writer)) => (writer, Some(Mode::Write), self.ttl_ms),
+            (Some(_), None) => (&*field.name, Some(Mode::Read), field.ttl_ms),
         };
-        if let Some(writer) = field.name.strip_suffix(":write") {
-            let mode = Some(Mode::Write);
-            return Some(Holder {
-                hold_count: holds,
-                mode,
-                remaining: whole,
-                ..Holder::new(writer.to_owned())
-            });
-        }
-        let remaining = match field.ttl_ms {
-            // Expired by Redisson's rule, but in the way until the hash expires.
-            -2 => Some(Duration::ZERO),
-            // Not looked at.
-            -3 => None,
-            ttl_ms => ttl(ttl_ms),
-        };
-        Some(Holder {
-            hold_count: holds,
-            mode: Some(Mode::Read),
-            remaining,
-            ..Holder::new(field.name.clone())
-        })
+        // -2: expired by Redisson's rule, but in the way until the hash expires; -3: not looked at.
+        let remaining = if ttl_ms == -3 { None } else { ttl(ttl_ms) };
+        Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }
 
     /// Redisson's lock of several values: an owner, an end and a count for each.
@@ -277,8 +253,7 @@ impl<'a> Shown<'a> {
         };
         seen.count = Some(count.saturating_add(self.back));
         seen.permits_out = u64::try_from(self.out).unwrap_or(0);
-        for pair in self.permits.chunks_exact(2) {
-            let [id, ends_ms] = pair else { continue };
+        for [id, ends_ms] in self.permits.as_chunks::<2>().0 {
             let id = bytes(id)?.iter().map(|byte| format!("{byte:02x}")).collect();
             let ends_ms = text(ends_ms)?.parse::<f64>().map_or(i64::MAX, whole);
             let remaining = if ends_ms >= FOR_EVER_MS { Duration::MAX } else { self.left(ends_ms) };
@@ -300,7 +275,6 @@ fn a_hash() -> ObjectKind {
     ObjectKind::Foreign { what: "a hash".to_owned() }
 }
 
-/// A score is a time in milliseconds.
 #[expect(clippy::cast_possible_truncation, reason = "what is too large is for ever all the same")]
 fn whole(score: f64) -> i64 {
     score as i64
@@ -327,7 +301,6 @@ fn bytes(value: &Value) -> Result<&[u8]> {
     }
 }
 
-/// Owners as a whole; of anything longer the beginning.
 fn text(value: &Value) -> Result<String> {
     Ok(match value {
         Value::SimpleString(text) => owner_text(text.as_bytes()),

@@ -38,7 +38,6 @@ pub(crate) struct RedisStore {
     monitor: Option<SentinelMonitor>,
     /// One script may use the keys of several locks: not a cluster's member.
     pub(super) has_all_keys: bool,
-    /// Whether it may note the format's number.
     notes: bool,
     /// Whether a number was there at the first look; empty: not looked yet.
     had_format: OnceLock<bool>,
@@ -123,7 +122,6 @@ impl RedisStore {
         }
     }
 
-    /// As [`agree`](Self::agree), if not done yet.
     pub(super) fn agree_once(&self, deadline: Moment) -> Answer<()> {
         if self.had_format.get().is_some() { Ok(()) } else { self.agree(true, None, deadline).map(drop) }
     }

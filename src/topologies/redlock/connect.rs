@@ -12,7 +12,7 @@ use crate::sync::channel::Receiver;
 use crate::sync::{Mutex, thread};
 use crate::time::{Clock, Moment};
 use crate::topologies::redlock::Redlock;
-use crate::topologies::redlock::monitor::{Arrival, NodeMonitor, NodeMonitorShared};
+use crate::topologies::redlock::monitor::{Arrival, NodeMonitor};
 use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::votes::{Votes, majority};
 
@@ -26,14 +26,14 @@ impl Redlock {
         connect_timeout: Duration,
         reporter: &Arc<Reporter>,
     ) -> Result<Redlock> {
-        let (monitor, shared) = NodeMonitor::start(nodes, node_timeout, reporter)?;
-        let redlock = Redlock { shared, monitor: Arc::new(monitor), pauses: Mutex::default() };
+        let monitor = NodeMonitor::start(nodes, node_timeout, reporter)?;
+        let redlock = Redlock { monitor, pauses: Mutex::default() };
         // The monitor handles later arrivals.
-        let arrivals = redlock.shared.arrivals.1.lock();
+        let arrivals = redlock.monitor.arrivals.1.lock();
         let opened = redlock.open_all(connect_timeout, &arrivals);
         let joined = redlock.join_all(opened);
         drop(arrivals);
-        redlock.shared.wake();
+        redlock.monitor.wake();
         if let Err(error) = joined {
             redlock.close();
             return Err(error);
@@ -43,15 +43,15 @@ impl Redlock {
 
     /// Takes the servers into use that can be reached; why others cannot, if they have said.
     fn open_all(&self, connect_timeout: Duration, arrivals: &Receiver<Arrival>) -> Vec<Option<Result<()>>> {
-        let (nodes, begun) = (&self.shared.nodes, Clock::System.now());
-        (0..nodes.len()).for_each(|at| self.shared.begin_to_open(at, connect_timeout));
+        let (nodes, begun) = (&self.monitor.nodes, Clock::System.now());
+        (0..nodes.len()).for_each(|at| self.monitor.begin_to_open(at, connect_timeout));
         let mut opened: Vec<Option<Result<()>>> = nodes.iter().map(|_| None).collect();
         let mut wait_until = Moment::NEVER;
         loop {
             let now = Clock::System.now();
             let count = opened.iter().flatten().filter(|one| one.is_ok()).count();
             if wait_until == Moment::NEVER && count >= majority(nodes.len()) {
-                wait_until = now.plus(now.since(begun).max(self.shared.node_timeout));
+                wait_until = now.plus(now.since(begun).max(self.monitor.node_timeout));
             }
             if now >= wait_until || opened.iter().all(Option::is_some) {
                 return opened;
@@ -66,7 +66,7 @@ impl Redlock {
     }
 
     fn join_all(&self, opened: Vec<Option<Result<()>>>) -> Result<()> {
-        let nodes = &self.shared.nodes;
+        let nodes = &self.monitor.nodes;
         // The reason for an unusable list, and a server's refusal, which the client returns without a
         // majority.
         let (mut wrong, mut unusable) = (None, None);
@@ -86,7 +86,7 @@ impl Redlock {
             }
         }
         let twins = nodes.iter().enumerate().find_map(|(at, node)| {
-            let twin = self.shared.twin_of(at, node.member()?)?;
+            let twin = self.monitor.twin_of(at, node.member()?)?;
             Some(same_server(&node.place, &twin.place))
         });
         let too_few = votes.done().count() < votes.majority();
@@ -100,23 +100,23 @@ impl Redlock {
         }
         // Each has its own deadline: on a slow link, too, the first client notes the format on all.
         for member in nodes.iter().filter_map(VotingNode::member) {
-            member.noted(Clock::System.after(self.shared.node_timeout))?;
+            member.noted(Clock::System.after(self.monitor.node_timeout))?;
         }
         if nodes.len().is_multiple_of(2) {
             let all = nodes.len();
-            self.shared.warn(format!(
+            self.monitor.warn(format!(
                 "Redlock on {all} servers outlives the loss of no more of them than on {}",
                 all - 1
             ));
         }
         for (node, answer) in nodes.iter().zip(votes.0) {
             if let Some(member) = node.member() {
-                self.shared.report_doubts(node, member);
+                self.monitor.report_doubts(node, member);
             }
             if let Err(failure) = answer {
                 let error = failure.into_error();
-                self.shared.warn(format!("{} cannot be used yet: {}", node.place, error.detail()));
-                self.shared.put_out(node, &error, None);
+                self.monitor.warn(format!("{} cannot be used yet: {}", node.place, error.detail()));
+                self.monitor.put_out(node, &error, None);
             }
         }
         Ok(())
@@ -134,7 +134,7 @@ const LATE_CONNECT: Duration = Duration::from_secs(1);
 
 /// Reports the outcome, also when the thread panics.
 struct Opening {
-    shared: Arc<NodeMonitorShared>,
+    monitor: Arc<NodeMonitor>,
     node: usize,
     opened: Option<Result<Voter>>,
 }
@@ -144,17 +144,17 @@ impl Drop for Opening {
         let ended =
             || Err(Error::new(ErrorKind::Resource, "connect", "the thread that connected ended early"));
         let opened = self.opened.take().unwrap_or_else(ended);
-        if self.shared.is_stopped() {
+        if self.monitor.is_stopped() {
             opened.into_iter().for_each(|member| member.store.close());
             return;
         }
         // Capacity for one arrival a server; one thread at a time opens it.
-        drop(self.shared.arrivals.0.try_send((self.node, opened)));
-        self.shared.wake();
+        drop(self.monitor.arrivals.0.try_send((self.node, opened)));
+        self.monitor.wake();
     }
 }
 
-impl NodeMonitorShared {
+impl NodeMonitor {
     /// Connects on another thread; the result is an arrival.
     pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
         self.begin(node, move |node| (node.open)(connect_timeout));
@@ -167,10 +167,10 @@ impl NodeMonitorShared {
     ) {
         let Some(its) = self.nodes.get(node) else { return };
         its.is_opening.store(true, Ordering::SeqCst);
-        let opening = Opening { shared: Arc::clone(self), node, opened: None };
+        let opening = Opening { monitor: Arc::clone(self), node, opened: None };
         let open = move || {
             let mut opening = opening;
-            opening.opened = opening.shared.nodes.get(node).map(open);
+            opening.opened = opening.monitor.nodes.get(node).map(open);
         };
         // Dropped without a thread, which reports a failure.
         drop(thread::Builder::new().name("leasehold-member".to_owned()).spawn(open));

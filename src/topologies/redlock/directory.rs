@@ -22,7 +22,7 @@ fn none<T>(words: &'static str) -> Answer<T> {
 
 impl Redlock {
     fn servers(&self) -> impl Iterator<Item = (&VotingNode, &dyn Store)> {
-        self.shared.nodes.iter().filter_map(|node| Some((node, node.ready().ok()?.as_ref())))
+        self.monitor.nodes.iter().filter_map(|node| Some((node, node.ready().ok()?.as_ref())))
     }
 
     fn directories(&self) -> impl Iterator<Item = (&VotingNode, &dyn Directory)> {
@@ -117,10 +117,10 @@ impl Listing for Redlock {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         // Locks cannot be listed by a server that has other names for them.
         let listable = || self.servers().filter(|(node, _)| node.has_names_as_given());
-        let all = self.shared.nodes.len();
+        let all = self.monitor.nodes.len();
         // So many servers together show every lock that a majority has.
         let enough = all - majority(all) + 1;
-        if self.shared.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
+        if self.monitor.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
         }
         if from.servers.is_none() && listable().count() < enough {

@@ -14,7 +14,6 @@ mod connect;
 mod directory;
 mod monitor;
 mod node;
-mod outcome;
 mod restores;
 mod votes;
 
@@ -30,34 +29,37 @@ use crate::seam::capabilities::{
 use crate::seam::subscription::{Subscription, count_of_several};
 use crate::seam::{
     Answer, Answered, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot,
-    Store,
+    Store, granted_too_late,
 };
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
-use crate::time::{Clock, Moment};
-use monitor::{NodeMonitor, NodeMonitorShared, batch_timeout};
+use crate::time::{Clock, Moment, random_between};
+use monitor::{NodeMonitor, PendingRelease, batch_timeout};
 pub(crate) use node::{Voter, VotingNode};
-use votes::{Votes, majority, not_held, say_attempt, say_held, say_release, validity};
+use votes::{Votes, majority, not_held, say_attempt, say_release, validity};
 
 /// Shortest time-out of a node.
 const LEAST_TIME: Duration = Duration::from_millis(10);
 
 pub(crate) struct Redlock {
-    shared: Arc<NodeMonitorShared>,
     monitor: Arc<NodeMonitor>,
     /// Owners that must pause, and until when: they got some servers, and others may have the rest.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
 }
 
 impl Redlock {
+    fn members(&self) -> impl Iterator<Item = &Voter> {
+        self.monitor.nodes.iter().filter_map(VotingNode::member)
+    }
+
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
         // At least `LEAST_TIME` even for the shortest lease: a node that took less would be called silent.
-        let timeout = self.shared.node_timeout.min((lease / 10).max(LEAST_TIME));
+        let timeout = self.monitor.node_timeout.min((lease / 10).max(LEAST_TIME));
         deadline.min(Clock::System.after(timeout))
     }
 
     fn node_until(&self, deadline: Moment) -> Moment {
-        deadline.min(Clock::System.after(self.shared.node_timeout))
+        deadline.min(Clock::System.after(self.monitor.node_timeout))
     }
 
     fn ask<T: 'static>(
@@ -66,9 +68,8 @@ impl Redlock {
         deadline: Moment,
         begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
     ) -> Votes<T> {
-        Votes(
-            self.ask_those(claim, deadline, |_| true, begin).into_iter().map(|(_, answer)| answer).collect(),
-        )
+        let answers = self.ask_those(claim, deadline, |_| true, begin);
+        Votes(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
     /// As [`ask`](Self::ask), for the nodes that `which` picks.
@@ -79,7 +80,7 @@ impl Redlock {
         which: impl Fn(usize) -> bool,
         begin: impl Fn(&dyn Store, &Claim, Moment) -> Box<dyn Pending<T>>,
     ) -> Vec<(usize, Answer<T>)> {
-        let nodes = self.shared.nodes.iter().enumerate().filter(|(at, _)| which(*at));
+        let nodes = self.monitor.nodes.iter().enumerate().filter(|(at, _)| which(*at));
         let begun: Vec<_> = nodes
             .map(|(at, node)| {
                 let begin = |store: &Arc<dyn Store>| {
@@ -128,7 +129,7 @@ impl Redlock {
         deadline: Moment,
         ask: impl Fn(&dyn Store, &LockName, Moment) -> Answer<T>,
     ) -> Votes<T> {
-        Votes(self.shared.nodes.iter().map(|node| self.one(node, name, deadline, &ask)).collect())
+        Votes(self.monitor.nodes.iter().map(|node| self.one(node, name, deadline, &ask)).collect())
     }
 
     fn views(
@@ -155,8 +156,9 @@ impl Redlock {
     ) -> Vec<Votes<T>> {
         let mut votes: Vec<Votes<T>> = claims.iter().map(|_| Votes(Vec::new())).collect();
         let Some(lease) = claims.iter().map(|claim| claim.lease).min() else { return votes };
-        let timeout = batch_timeout(self.shared.node_timeout, claims.len()).min((lease / 10).max(LEAST_TIME));
-        for node in &self.shared.nodes {
+        let timeout =
+            batch_timeout(self.monitor.node_timeout, claims.len()).min((lease / 10).max(LEAST_TIME));
+        for node in &self.monitor.nodes {
             let asked = node.ready().and_then(|store| {
                 let renamed = claims.iter().map(|claim| node.claim(claim)).collect::<Result<Vec<_>>>()?;
                 Ok(ask(store.as_ref(), &renamed, deadline.min(Clock::System.after(timeout))))
@@ -167,25 +169,69 @@ impl Redlock {
                         vote.0.push(self.monitor.noted(node, claim, answer));
                     }
                 }
-                Err(error) => {
-                    votes.iter_mut().for_each(|vote| vote.0.push(Err(Failure::Refused(error.copy()))))
-                }
+                Err(error) => votes.iter_mut().for_each(|vote| vote.0.push(Failure::refused(error.copy()))),
             }
         }
         votes
+    }
+
+    /// Undoes an attempt without a majority; returns whether it got anything.
+    fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
+        let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
+        let answers =
+            self.ask_those(claim, deadline, has, |store, claim, by| begin_release(store, claim, 0, by));
+        for (at, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {
+            self.monitor.owe_where(claim, |other, _| other == *at);
+        }
+        !answers.is_empty()
+    }
+
+    /// First level of a hold. Only a timely majority is a grant; otherwise nothing may stay.
+    fn first(
+        &self,
+        claim: &Claim,
+        votes: &Votes<Attempt>,
+        sent: Moment,
+        deadline: Moment,
+    ) -> Answer<Attempt> {
+        // A late grant would be nobody's; a grant beside a majority would not belong to this hold.
+        self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
+        let granted = votes.granted();
+        let took = Clock::System.now().since(sent);
+        if granted >= votes.majority() && validity(claim.lease, took).is_some() {
+            return Ok(Attempt::granted(votes.fencing_token()));
+        }
+        let got_some = self.undo(claim, votes, deadline);
+        if granted >= votes.majority() {
+            return Err(Failure::Refused(granted_too_late("lock", claim.lease, took).on(claim.name.given())));
+        }
+        let busy = votes.count(|attempt| matches!(attempt, Attempt::Busy { .. }));
+        if granted + busy < votes.majority() {
+            let name = claim.name.given();
+            let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
+            // Requests that may have been carried out are handled already.
+            return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
+        }
+        let retry_after = votes.retry_after();
+        if !got_some || !claim.waits {
+            return Ok(Attempt::Busy { retry_after });
+        }
+        // Others may have got as much: retrying at once would meet them again.
+        let pause = random_between(SPLIT_PAUSE);
+        let until = Clock::System.after(pause);
+        self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
+        Ok(Attempt::Busy { retry_after: Some(pause) })
     }
 }
 
 impl Store for Redlock {
     fn capabilities(&self) -> Capabilities<'_> {
-        let mut of_members =
-            self.shared.nodes.iter().filter_map(VotingNode::member).map(|member| member.store.capabilities());
-        // All are Redis servers, so the first one's pauses hold for all.
-        let (poll_every, first_can) = match of_members.next() {
+        // All are Redis servers, so what the first one can holds for all.
+        let first = self.members().next().map(|member| member.store.capabilities());
+        let (poll_every, can_expire_in) = match first {
             Some(first) => (first.poll_every, first.can_expire_in),
             None => ((|_| SPLIT_PAUSE) as fn(Kind) -> _, true),
         };
-        let can_expire_in = first_can && of_members.all(|member| member.can_expire_in);
         Capabilities {
             can_expire_in,
             poll_every,
@@ -202,7 +248,7 @@ impl Store for Redlock {
             let words = "Redlock cannot keep this kind of lock: several servers have no common order of arrival and no common count";
             return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
         }
-        for node in &self.shared.nodes {
+        for node in &self.monitor.nodes {
             let renamed = node.renamed(name)?;
             if let Some(member) = node.member() {
                 member.store.check_name(kind, renamed.as_ref().unwrap_or(name))?;
@@ -246,8 +292,8 @@ impl Store for Redlock {
         }
         // Nobody waits, so a slow server gets the whole time.
         let releasing = done.releasing();
-        let gathering = self.gather(claim, self.monitor.over(claim), done);
-        for (at, node) in self.shared.nodes.iter().enumerate() {
+        let gathering = PendingRelease::new(&self.monitor, claim, self.monitor.over(claim), done);
+        for (at, node) in self.monitor.nodes.iter().enumerate() {
             match node.ready().and_then(|store| Ok((store, node.claim(claim)?))) {
                 Ok((store, claim)) => {
                     let gathering = Arc::clone(&gathering);
@@ -266,18 +312,15 @@ impl Store for Redlock {
         let answers = votes.into_iter().zip(claims).zip(before).map(|((votes, claim), before)| {
             let lacking = votes.nodes_where(|held| !held);
             let votes = self.counted(claim, votes, &before, || false);
-            let (held, gone) = (votes.count(|held| *held), votes.count(|held| !held));
-            if held >= votes.majority() {
+            let is_held = votes.are_for("renew", &self.monitor.places())?;
+            if is_held {
                 self.monitor.confirmed(claim, begun, &lacking);
-                return Ok(true);
-            }
-            if gone >= votes.veto() {
+            } else {
                 self.monitor.over(claim);
                 // The minority that still has it would keep it from others for a lease.
                 self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
-                return Ok(false);
             }
-            votes.too_few("renew", &self.monitor.places(), held > 0, say_held)
+            Ok(is_held)
         });
         answers.collect()
     }
@@ -304,14 +347,7 @@ impl Store for Redlock {
         let votes = self.ask(claim, deadline, |store, claim, deadline| {
             Box::new(Answered(store.expire_in(claim, rest, deadline)))
         });
-        let votes = self.counted(claim, votes, &before, || false);
-        if votes.count(|held| *held) >= votes.majority() {
-            return Ok(true);
-        }
-        if votes.count(|held| !held) >= votes.veto() {
-            return Ok(false);
-        }
-        votes.too_few("unlock", &self.monitor.places(), votes.count(|held| *held) > 0, say_held)
+        self.counted(claim, votes, &before, || false).are_for("unlock", &self.monitor.places())
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
@@ -320,7 +356,7 @@ impl Store for Redlock {
         let force = |node| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let votes = thread::scope(|scope| {
             let begin = |node| (node, spawn_scoped(scope, move || force(node)));
-            let begun: Vec<_> = self.shared.nodes.iter().map(begin).collect();
+            let begun: Vec<_> = self.monitor.nodes.iter().map(begin).collect();
             let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
             let ended = begun.into_iter().map(|(node, thread)| match thread {
                 Ok(thread) => thread
@@ -339,34 +375,31 @@ impl Store for Redlock {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let parts = self.shared.nodes.iter().filter_map(|node| {
+        let parts = self.monitor.nodes.iter().filter_map(|node| {
             let claim = node.claim(claim).ok()?;
             node.member()?.store.listen(&claim, waker)
         });
         let parts: Vec<Subscription> = parts.collect();
-        (!parts.is_empty()).then(|| Subscription::several(parts, majority(self.shared.nodes.len())))
+        (!parts.is_empty()).then(|| Subscription::several(parts, majority(self.monitor.nodes.len())))
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        let counts = self.shared.nodes.iter().filter_map(|node| {
+        let counts = self.monitor.nodes.iter().filter_map(|node| {
             let claim = node.claim(claim).ok()?;
             node.member()?.store.message_count(&claim)
         });
         let counts: Vec<u64> = counts.collect();
-        let is_enough = counts.len() >= majority(self.shared.nodes.len());
+        let is_enough = counts.len() >= majority(self.monitor.nodes.len());
         is_enough.then(|| count_of_several(counts.into_iter()))
     }
 
     fn poll_completions(&self) -> bool {
-        let stores = self.shared.nodes.iter().filter_map(VotingNode::member);
-        stores.filter(|member| member.store.poll_completions()).count() > 0
+        self.members().filter(|member| member.store.poll_completions()).count() > 0
     }
 
     fn close(&self) {
         self.monitor.stop();
-        for member in self.shared.nodes.iter().filter_map(VotingNode::member) {
-            member.store.close();
-        }
+        self.members().for_each(|member| member.store.close());
     }
 }
 
@@ -402,7 +435,7 @@ impl Inspect for Redlock {
 
 impl Majority for Redlock {
     fn first_unspent_number(&self) -> u64 {
-        self.shared.first_unspent_number()
+        self.monitor.first_unspent_number()
     }
 
     fn ended_meanwhile(&self, claim: &Claim) {
@@ -428,9 +461,8 @@ impl Majority for Redlock {
 
 impl ConnectionWatch for Redlock {
     fn hung_up(&self) -> Option<bool> {
-        let stores = self.shared.nodes.iter().filter_map(VotingNode::member);
-        let hung_up = any_hung_up(stores.map(|member| &*member.store));
-        hung_up.max(Some(self.shared.look_again.swap(false, Ordering::SeqCst)))
+        let hung_up = any_hung_up(self.members().map(|member| &*member.store));
+        hung_up.max(Some(self.monitor.look_again.swap(false, Ordering::SeqCst)))
     }
 }
 

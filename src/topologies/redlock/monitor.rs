@@ -10,15 +10,17 @@ use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
 use crate::seam::capabilities::begin_attempt;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Sink};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::time::{Clock, Moment, SHORTEST_LEASE};
 use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
+use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 
 /// A lock that a server may still grant or hold for an owner that must hold nothing there.
+#[derive(Clone)]
 struct PendingCleanup {
     node: usize,
     /// Has the server's own name for the lock.
@@ -47,7 +49,7 @@ pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
 pub(super) type Arrival = (usize, Result<Voter>);
 
 /// The servers, and the work to be done about them.
-pub(super) struct NodeMonitorShared {
+pub(super) struct NodeMonitor {
     pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
     /// Owner numbers below this must not be used for another hold.
@@ -64,19 +66,15 @@ pub(super) struct NodeMonitorShared {
     reporter: Arc<Reporter>,
 }
 
-pub(super) struct NodeMonitor {
-    shared: Arc<NodeMonitorShared>,
-}
-
 impl NodeMonitor {
     pub(super) fn start(
         nodes: Vec<VotingNode>,
         node_timeout: Duration,
         reporter: &Arc<Reporter>,
-    ) -> Result<(NodeMonitor, Arc<NodeMonitorShared>)> {
+    ) -> Result<Arc<NodeMonitor>> {
         let (service, parker) = Service::new(&Clock::System);
         let (sender, receiver) = bounded(nodes.len());
-        let shared = Arc::new(NodeMonitorShared {
+        let monitor = Arc::new(NodeMonitor {
             nodes,
             node_timeout,
             unspent_from: AtomicU64::new(0),
@@ -87,17 +85,17 @@ impl NodeMonitor {
             service,
             reporter: Arc::clone(reporter),
         });
-        let monitored = Arc::clone(&shared);
-        shared.service.start("leasehold-nodes", move || monitored.run(&parker))?;
-        Ok((NodeMonitor { shared: Arc::clone(&shared) }, shared))
+        let monitored = Arc::clone(&monitor);
+        monitor.service.start("leasehold-nodes", move || monitored.run(&parker))?;
+        Ok(monitor)
     }
 
     pub(super) fn places(&self) -> Vec<&str> {
-        self.shared.nodes.iter().map(|node| node.place.as_str()).collect()
+        self.nodes.iter().map(|node| node.place.as_str()).collect()
     }
 
     pub(super) fn node(&self, at: usize) -> Option<&VotingNode> {
-        self.shared.nodes.get(at)
+        self.nodes.get(at)
     }
 
     /// Takes a silent node out of use.
@@ -106,22 +104,22 @@ impl NodeMonitor {
             && error.is_silence()
             && let Ok(claim) = node.claim(about)
         {
-            self.shared.put_out(node, error, Some((claim.kind, claim.name, claim.owner)));
+            self.put_out(node, error, Some((claim.kind, claim.name, claim.owner)));
         }
         answer
     }
 
     /// The servers that do not count for a claim; see `restores`.
     pub(super) fn uncounted(&self, claim: &Claim) -> Vec<usize> {
-        self.shared.restores.uncounted(claim)
+        self.restores.uncounted(claim)
     }
 
     /// Called after a majority confirmed a hold in a round that began at `begun`; orders that it be given
     /// back to the `lacking`.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
-        if self.shared.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
-            self.shared.wake();
+        if self.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
+            self.wake();
         }
     }
 
@@ -129,34 +127,63 @@ impl NodeMonitor {
     /// for that request.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.uncounted(claim);
-        let owed = self.shared.restores.over(claim, false);
+        let owed = self.restores.over(claim, false);
         self.owe_where(claim, |at, _| owed.contains(&at));
         uncounted
     }
 
     /// The hold ended earlier; its release may have reached a server before the hold was given back there.
     pub(super) fn ended_meanwhile(&self, claim: &Claim) {
-        let owed = self.shared.restores.over(claim, true);
+        let owed = self.restores.over(claim, true);
         self.owe_where(claim, |at, _| owed.contains(&at));
     }
 
     /// Cleans up a claim on the nodes that `is_owed` picks, without waiting.
     pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &VotingNode) -> bool) {
-        for (at, node) in self.shared.nodes.iter().enumerate() {
+        for (at, node) in self.nodes.iter().enumerate() {
             if is_owed(at, node)
                 && let Ok(claim) = node.claim(claim)
             {
-                self.shared.owe(at, claim);
+                self.owe(at, claim);
             }
         }
     }
 
-    pub(super) fn stop(&self) {
-        self.shared.service.stop();
+    /// The result of a release. A server that did not answer is cleaned up later.
+    pub(super) fn released(&self, claim: &Claim, left: u32, votes: &Votes<Release>) -> Answer<Release> {
+        if left > 0 {
+            let still = votes.count(|release| *release == Release::StillHeld);
+            return if still >= votes.majority() {
+                Ok(Release::StillHeld)
+            } else if votes.not_held() >= votes.veto() {
+                Ok(Release::NotHeld { holder: votes.other_holder() })
+            } else {
+                votes.too_few("unlock", &self.places(), still > 0, say_release)
+            };
+        }
+        let is_lost = votes.not_held() >= votes.veto();
+        if !is_lost && votes.done().count() < votes.majority() {
+            let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
+            return votes.too_few("unlock", &self.places(), freed > 0, say_release);
+        }
+        // Settled for the caller. A server that did not answer may still hold the lock, unless it was out
+        // when the hold began.
+        self.owe_where(claim, |at, node| match votes.0.get(at) {
+            Some(Ok(_)) | None => false,
+            Some(Err(Failure::Unknown(_))) => true,
+            Some(Err(Failure::Refused(_))) => node.may_hold(claim.owner),
+        });
+        Ok(if is_lost {
+            Release::NotHeld { holder: votes.other_holder() }
+        } else {
+            Release::Freed { others: votes.others() }
+        })
     }
-}
 
-impl NodeMonitorShared {
+    pub(super) fn stop(&self) {
+        self.service.stop();
+    }
+
     pub(super) fn put_out(
         &self,
         node: &VotingNode,
@@ -184,9 +211,9 @@ impl NodeMonitorShared {
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
         let until = now.plus(claim.lease).plus(self.node_timeout);
-        let pending_cleanup =
-            PendingCleanup { node, claim, until, next: now, pause: TRY_AGAIN.0, may_come_again: false };
-        self.pending_cleanups.lock().push(pending_cleanup);
+        let pause = TRY_AGAIN.0;
+        let one = PendingCleanup { node, claim, until, next: now, pause, may_come_again: false };
+        self.pending_cleanups.lock().push(one);
         self.wake();
     }
 
@@ -214,7 +241,7 @@ impl NodeMonitorShared {
         self.service.run(parker, look);
         // A last time; the rest ends with its lease.
         let now = Clock::System.now();
-        self.pending_cleanups.lock().iter_mut().for_each(|pending_cleanup| pending_cleanup.next = now);
+        self.pending_cleanups.lock().iter_mut().for_each(|one| one.next = now);
         self.settle_debts();
     }
 
@@ -227,10 +254,9 @@ impl NodeMonitorShared {
             if is_back {
                 self.look_again.store(true, Ordering::SeqCst);
                 let now = Clock::System.now();
-                for pending_cleanup in self.pending_cleanups.lock().iter_mut().filter(|one| one.node == at) {
-                    pending_cleanup.next = now;
-                    pending_cleanup.pause = TRY_AGAIN.0;
-                    pending_cleanup.until = pending_cleanup.until.max(now.plus(STRAGGLERS));
+                for one in self.pending_cleanups.lock().iter_mut().filter(|one| one.node == at) {
+                    (one.next, one.pause) = (now, TRY_AGAIN.0);
+                    one.until = one.until.max(now.plus(STRAGGLERS));
                 }
             }
             next = next.min(again);
@@ -257,9 +283,8 @@ impl NodeMonitorShared {
                 .into_iter()
                 .partition(|one| one.next <= now && is_ready(&one));
         for (at, node) in self.nodes.iter().enumerate() {
-            let pending_cleanups = || due.iter().filter(|pending_cleanup| pending_cleanup.node == at);
-            let claims: Vec<Claim> =
-                pending_cleanups().map(|pending_cleanup| pending_cleanup.claim.clone()).collect();
+            let pending_cleanups = || due.iter().filter(|one| one.node == at);
+            let claims: Vec<Claim> = pending_cleanups().map(|one| one.claim.clone()).collect();
             let Ok(store) = node.ready() else {
                 kept.extend(pending_cleanups().map(PendingCleanup::later));
                 continue;
@@ -296,28 +321,13 @@ impl NodeMonitorShared {
         }
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
-        let next = pending_cleanups.iter().filter(is_ready).map(|pending_cleanup| pending_cleanup.next).min();
+        let next = pending_cleanups.iter().filter(is_ready).map(|one| one.next).min();
         // `watch_nodes` handles a server that just went out.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })
     }
-}
 
-impl PendingCleanup {
-    fn later(&self) -> PendingCleanup {
-        PendingCleanup {
-            node: self.node,
-            claim: self.claim.clone(),
-            until: self.until,
-            next: Clock::System.after(self.pause),
-            pause: (self.pause * 2).min(TRY_AGAIN.1),
-            may_come_again: self.may_come_again,
-        }
-    }
-}
-
-impl NodeMonitorShared {
     /// Gives holds back that are due; returns when the next are.
     fn give_back(&self) -> Moment {
         let now = Clock::System.now();
@@ -366,5 +376,58 @@ impl NodeMonitorShared {
         // The level count is for people, and each change of it sets it anew.
         drop(ask(&reentered, |claim| claim.levels));
         now
+    }
+}
+
+impl PendingCleanup {
+    fn later(&self) -> PendingCleanup {
+        let (next, pause) = (Clock::System.after(self.pause), (self.pause * 2).min(TRY_AGAIN.1));
+        PendingCleanup { next, pause, ..self.clone() }
+    }
+}
+
+/// The answers to a release that nobody waits for, as they arrive; the last one settles it.
+pub(super) struct PendingRelease {
+    monitor: Arc<NodeMonitor>,
+    claim: Claim,
+    uncounted: Vec<usize>,
+    state: Mutex<ReleaseState>,
+}
+
+struct ReleaseState {
+    answers: Vec<Option<Answer<Release>>>,
+    done: Option<Sink>,
+}
+
+impl PendingRelease {
+    /// Collects the answers for `done`, except those of servers that do not count.
+    pub(super) fn new(
+        monitor: &Arc<NodeMonitor>,
+        claim: &Claim,
+        uncounted: Vec<usize>,
+        done: Sink,
+    ) -> Arc<PendingRelease> {
+        let answers = monitor.nodes.iter().map(|_| None).collect();
+        let state = Mutex::new(ReleaseState { answers, done: Some(done) });
+        Arc::new(PendingRelease { monitor: Arc::clone(monitor), claim: claim.clone(), uncounted, state })
+    }
+
+    pub(super) fn take(&self, at: usize, answer: Answer<Release>) {
+        let answer = match self.monitor.node(at) {
+            Some(node) => self.monitor.noted(node, &self.claim, answer),
+            None => answer,
+        };
+        let mut state = self.state.lock();
+        if let Some(place) = state.answers.get_mut(at) {
+            *place = Some(answer);
+        }
+        if state.answers.iter().any(Option::is_none) {
+            return;
+        }
+        let votes = Votes(std::mem::take(&mut state.answers).into_iter().flatten().collect());
+        let Some(done) = state.done.take() else { return };
+        drop(state);
+        let votes = votes.discounted(&self.uncounted, not_held);
+        done.answer(self.monitor.released(&self.claim, 0, &votes));
     }
 }

@@ -185,7 +185,6 @@ impl VotingNode {
 }
 
 impl NodeOutage {
-    /// Returns when to look next.
     fn goes_on(&mut self, error: Error) -> Moment {
         self.error = error;
         self.pause = (self.pause * 2).min(LOOK_AGAIN.1);

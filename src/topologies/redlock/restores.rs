@@ -83,7 +83,7 @@ impl Restores {
     /// The hold ends: nothing is given back for it. Returns the nodes that were asked and may yet grant it;
     /// with `or_given_back`, also those that did.
     ///
-    /// Precedes the request that ends the hold. Races with `NodeMonitorShared::give_back`, which asks only
+    /// Precedes the request that ends the hold. Races with `NodeMonitor::give_back`, which asks only
     /// for entries here, and with the watchdog, which calls this if the hold ended during its renewal.
     pub(super) fn over(&self, claim: &Claim, or_given_back: bool) -> Vec<usize> {
         let mut entries = self.entries.lock();

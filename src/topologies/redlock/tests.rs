@@ -269,7 +269,7 @@ fn attempts_of(server: &Scripted, claim: &Claim) -> Vec<u32> {
 
 /// Whether the server has the hold again, and the monitor has read its answer.
 fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
-    redlock.shared.restores.is_given_back(node, claim)
+    redlock.monitor.restores.is_given_back(node, claim)
 }
 
 /// Makes the third server lose a hold and get it back.
@@ -390,7 +390,7 @@ fn a_clean_up_during_a_renewal_excludes_its_server() {
     let hold = claim(LONG);
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| is_cleaned(&third, &hold));
-    let (shared, there, its) = (Arc::clone(&redlock.shared), Arc::clone(&third), hold.clone());
+    let (shared, there, its) = (Arc::clone(&redlock.monitor), Arc::clone(&third), hold.clone());
     *first.renewing.lock() = Some(Box::new(move || {
         there.cleanups.lock().push_back(freed());
         eventually(|| shared.restores.uncounted(&its).is_empty());
@@ -423,7 +423,7 @@ fn what_was_forgotten_for_certain_is_given_back_again() {
     third.cleanups.lock().push_back(freed());
     let hold = claim(LONG);
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
-    eventually(|| is_cleaned(&third, &hold) && redlock.shared.restores.uncounted(&hold).is_empty());
+    eventually(|| is_cleaned(&third, &hold) && redlock.monitor.restores.uncounted(&hold).is_empty());
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1, 1]);
     redlock.close();
@@ -449,7 +449,7 @@ fn a_request_in_doubt_is_cleaned_up_twice() {
     let hold = claim(LONG);
     assert!(matches!(redlock.attempt(&hold, 1, soon()), Ok(Attempt::Granted { .. })));
     eventually(|| third.cleaned.lock().len() >= 4);
-    assert_eq!(redlock.shared.restores.uncounted(&hold), [2]);
+    assert_eq!(redlock.monitor.restores.uncounted(&hold), [2]);
     redlock.close();
 }
 
@@ -459,7 +459,7 @@ fn a_busy_server_is_restored_after_the_next_renewal() {
     third.attempts.lock().push_back(Ok(Attempt::Busy { retry_after: None }));
     let hold = claim(LONG);
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
-    eventually(|| attempts_of(&third, &hold) == [1] && redlock.shared.restores.uncounted(&hold).is_empty());
+    eventually(|| attempts_of(&third, &hold) == [1] && redlock.monitor.restores.uncounted(&hold).is_empty());
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1, 1]);
     redlock.close();
@@ -471,7 +471,7 @@ fn a_refused_restore_is_repeated_after_the_next_renewal() {
     third.attempts.lock().push_back(Err(Failure::Refused(busy())));
     let hold = claim(LONG);
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
-    eventually(|| attempts_of(&third, &hold) == [1] && redlock.shared.restores.uncounted(&hold).is_empty());
+    eventually(|| attempts_of(&third, &hold) == [1] && redlock.monitor.restores.uncounted(&hold).is_empty());
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1, 1]);
     redlock.close();
@@ -502,6 +502,6 @@ fn a_server_silent_at_the_start_joins_later() {
     assert!(matches!(redlock.attempt(&claim(LONG), 1, soon()), Ok(Attempt::Granted { .. })));
     assert_eq!(servers[2].asked.load(Ordering::SeqCst), 0);
     *is_silent.lock() = false;
-    eventually(|| redlock.shared.nodes[2].is_ready());
+    eventually(|| redlock.monitor.nodes[2].is_ready());
     redlock.close();
 }

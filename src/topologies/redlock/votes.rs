@@ -149,12 +149,21 @@ pub(super) fn say_attempt(attempt: &Attempt) -> String {
     .to_owned()
 }
 
-pub(super) fn say_held(held: &bool) -> String {
-    if *held { "held" } else { "not held" }.to_owned()
+impl Votes<bool> {
+    pub(super) fn are_for(&self, action: &'static str, places: &[&str]) -> Answer<bool> {
+        let held = self.count(|held| *held);
+        if held >= self.majority() {
+            return Ok(true);
+        }
+        if self.count(|held| !held) >= self.veto() {
+            return Ok(false);
+        }
+        let say = |held: &bool| if *held { "held" } else { "not held" }.to_owned();
+        self.too_few(action, places, held > 0, say)
+    }
 }
 
 impl Votes<Release> {
-    /// The other holder, as reported by the first server that knows.
     pub(super) fn other_holder(&self) -> Option<String> {
         self.done().find_map(|release| match release {
             Release::NotHeld { holder } => holder.clone(),
@@ -166,7 +175,6 @@ impl Votes<Release> {
         self.count(|release| matches!(release, Release::NotHeld { .. }))
     }
 
-    /// The most clients that one server notified.
     pub(super) fn others(&self) -> Others {
         let listeners = self.done().map(|release| match release {
             Release::Freed { others: Others::Listen(count) } => *count,
@@ -178,7 +186,6 @@ impl Votes<Release> {
     }
 }
 
-/// The answer of a server without the hold.
 pub(super) fn not_held() -> Release {
     Release::NotHeld { holder: None }
 }

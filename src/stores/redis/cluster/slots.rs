@@ -9,7 +9,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 
 const SLOTS: u16 = 16_384;
-/// More than a cluster has: Redis advises a thousand at most.
 pub(super) const MOST_MEMBERS: usize = 4096;
 
 /// The CRC16 (XMODEM) of the text between the first brace and the next closing one, if there is any; else of
@@ -49,7 +48,6 @@ impl fmt::Display for Endpoint {
 
 #[derive(Debug, Clone)]
 pub(super) struct SlotMap {
-    /// With and without slots.
     members: Vec<Endpoint>,
     /// For each slot, where its primary is in `members`.
     primaries: Vec<Option<u16>>,

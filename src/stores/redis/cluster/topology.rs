@@ -54,13 +54,11 @@ pub(super) struct Topology {
 
 struct Settings {
     options: ServerOptions,
-    /// A seed's: the login is the same everywhere.
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,
     threads: Arc<ScheduledThreadPool>,
     ways: &'static [SubscribeMode],
     publishes: Option<Prefix>,
-    /// Shared: the user is the same everywhere.
     queue_rights: QueueRights,
 }
 

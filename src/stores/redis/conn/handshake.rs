@@ -17,8 +17,6 @@ use crate::wire::Wire;
 
 const OLDEST: (u32, u32) = (6, 2);
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
-/// For the version of a server without HELLO, which only the error's words need.
-const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// The contents of the handshake. Not `Debug`: it holds the password.
 #[derive(Clone)]
@@ -27,7 +25,6 @@ pub(crate) struct Login {
     pub(crate) password: Option<String>,
     pub(crate) database: i64,
     pub(crate) client_name: Option<String>,
-    /// How long one write may block.
     pub(crate) write_timeout: Duration,
     pub(crate) role: Role,
     /// Grants wait for append-only files: the server must know WAITAOF.
@@ -69,12 +66,21 @@ pub(crate) fn open_at(
         if connection.origin.round_trip.is_zero() {
             connection.origin.round_trip = Clock::System.now().since(sent);
         }
-        if let (HandshakeStep::Hello, Value::ServerError(error)) = (step, &reply)
-            && is_lacking(error)
-        {
-            return Err(without_hello(connection, steps.len(), deadline));
-        }
-        step.check(reply, login).map_err(connecting)?;
+        let checked = match (step, accepted(reply)) {
+            (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, login.role, login.is_durable),
+            (HandshakeStep::Hello, Err(error)) if is_lacking(&error) => {
+                let words = "HELLO is not known here: a proxy before the server lacks it, or the server is older than Redis 6.0; \
+                             give the address of the server itself";
+                Err(Error::new(ErrorKind::Unsupported, "connect", words))
+            }
+            (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
+            // The name only helps readers of CLIENT LIST, and not every user may set one.
+            (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
+            (HandshakeStep::Hello | HandshakeStep::Select, Err(error)) => {
+                Err(refusal(&error, Expected::Nothing))
+            }
+        };
+        checked.map_err(connecting)?;
     }
     Ok(connection)
 }
@@ -126,59 +132,12 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     })
 }
 
-impl HandshakeStep {
-    fn check(self, reply: Value, login: &Login) -> Result<()> {
-        match (self, accepted(reply)) {
-            (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, login.role, login.is_durable),
-            (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
-            // The name only helps readers of CLIENT LIST, and not every user may set one.
-            (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
-            (HandshakeStep::Hello | HandshakeStep::Select, Err(error)) => {
-                Err(refusal(&error, Expected::Nothing))
-            }
-        }
-    }
-}
-
 /// In the words of servers and of proxies.
 fn is_lacking(error: &ServerError) -> bool {
     let text = error.details().unwrap_or_default().to_lowercase();
     let says = |words: &str| text.contains(words) || error.code().to_lowercase().contains(words);
     is_unknown_command(error)
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
-}
-
-/// Why HELLO, which came with Redis 6.0, is missing: an old server, or a proxy without it. `steps`: how many
-/// replies are owed.
-fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> Error {
-    let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
-    let info = Command::new("INFO").arg("server");
-    let mut bytes = Vec::new();
-    info.pack_into(&mut bytes);
-    let mut version = None;
-    if connection.send(&bytes, deadline).is_ok() {
-        for _ in 0..steps {
-            let Ok(reply) = connection.receive(deadline) else { break };
-            version = version_in(&reply).or(version);
-        }
-    }
-    let (kind, words) = match version {
-        Some(version) if is_too_old(&version) => (
-            ErrorKind::TooOld,
-            format!("the server is Redis {version}; the oldest supported is {}", oldest()),
-        ),
-        _ => {
-            let words = "HELLO is not known here: a proxy before the server lacks it, or the server is older than Redis 6.0";
-            (ErrorKind::Unsupported, format!("{words}; give the address of the server itself"))
-        }
-    };
-    Error::new(kind, "connect", words)
-}
-
-fn version_in(info: &Value) -> Option<String> {
-    let Value::BulkString(info) = info else { return None };
-    let text = String::from_utf8_lossy(info);
-    text.lines().find_map(|line| line.strip_prefix("redis_version:")).map(|version| version.trim().to_owned())
 }
 
 /// Never repeats the server's words: one that does not know AUTH repeats the password.
@@ -211,29 +170,21 @@ fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> 
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     let version = field("version");
-    if is_durable && field("server") != "valkey" && is_before(version, WAITAOF_SINCE) {
+    let lacks = |least| field("server") != "valkey" && is_before(version, least);
+    if is_durable && lacks(WAITAOF_SINCE) {
         let words = "durable() needs WAITAOF, which came with Redis 7.2 and Valkey 7.2";
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "connect",
-            format!("{words}; the server is {version}"),
-        ));
+        let words = format!("{words}; the server is {version}");
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
-    if field("server") != "valkey" && is_too_old(version) {
-        return Err(Error::new(
-            ErrorKind::TooOld,
-            "connect",
-            format!("the server is Redis {version}; the oldest supported is {}", oldest()),
-        ));
+    if lacks(OLDEST) {
+        let (major, minor) = OLDEST;
+        let words = format!("the server is Redis {version}; the oldest supported is {major}.{minor}");
+        return Err(Error::new(ErrorKind::TooOld, "connect", words));
     }
     if wanted != Role::ClusterMember && matches!(field("role"), "replica" | "slave") {
         return Err(Error::new(ErrorKind::ReadOnly, "connect", "the server is a read-only replica"));
     }
     Ok(())
-}
-
-fn is_too_old(version: &str) -> bool {
-    is_before(version, OLDEST)
 }
 
 fn is_before(version: &str, least: (u32, u32)) -> bool {
@@ -243,10 +194,6 @@ fn is_before(version: &str, least: (u32, u32)) -> bool {
         // A server that does not say its role is judged by what it can do.
         _ => false,
     }
-}
-
-fn oldest() -> String {
-    format!("{}.{}", OLDEST.0, OLDEST.1)
 }
 
 fn unreachable(place: &ServerPlace, error: std::io::Error) -> Error {

@@ -10,7 +10,8 @@
 
 use std::time::Duration;
 
-use crate::seam::{Answer, Claim, Counting, PLACE_LASTS, REQUEST_LASTS, Release};
+use crate::ident::{LockName, Owner};
+use crate::seam::{Answer, Claim, Counting, PLACE_LASTS, REQUEST_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, unsupported};
 use crate::stores::redis::kinds::mutex::queue_mode;
@@ -22,6 +23,8 @@ use crate::stores::redis::script::{
     Script,
 };
 use crate::time::millis;
+
+const NO_HOLDER: &str = "what is counted has no holder";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountedKind {
@@ -110,6 +113,14 @@ impl RedisKind for CountedKind {
             // A waiter that consumes its notification holds nothing by it.
             CountedKind::Condition => replies::counted(reply).map(|_notified| NOTHING_HELD),
         }
+    }
+
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Answer<Option<Snapshot>> {
+        Err(unsupported(NO_HOLDER))
+    }
+
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Answer<bool> {
+        Err(unsupported(NO_HOLDER))
     }
 
     fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {

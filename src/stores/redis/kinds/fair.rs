@@ -10,22 +10,14 @@
 
 use std::time::Duration;
 
-use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Claim, PLACE_LASTS, Release, Snapshot};
+use crate::ident::LockName;
+use crate::seam::{Answer, Claim, PLACE_LASTS, Release};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
 use crate::stores::redis::kinds::{mutex, replies};
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_HEAR, FAIR_RELEASE};
 use crate::time::millis;
-
-/// The end of an owner's place in the queue, or of a hold.
-#[derive(Debug, Clone, Copy)]
-enum PlaceEnd {
-    Release,
-    Leave,
-    Force,
-}
 
 pub(super) struct FairKind;
 
@@ -52,15 +44,11 @@ impl RedisKind for FairKind {
     }
 
     fn removal(&self, claim: &Claim, left: u32) -> Command {
-        ending(claim.name.key(), &claim.owner.to_string(), left, claim.lease, PlaceEnd::Release)
+        ending(claim.name.key(), &claim.owner.to_string(), left, claim.lease, "release")
     }
 
     fn leaving(&self, claim: &Claim) -> Command {
-        ending(claim.name.key(), &claim.owner.to_string(), 0, claim.lease, PlaceEnd::Leave)
-    }
-
-    fn renewal(&self, claim: &Claim) -> Option<Command> {
-        Some(mutex::renewal(claim))
+        ending(claim.name.key(), &claim.owner.to_string(), 0, claim.lease, "leave")
     }
 
     fn check_cached(&self, claim: &Claim, _own_listeners: i64) -> Option<Command> {
@@ -69,12 +57,8 @@ impl RedisKind for FairKind {
         Some(FAIR_HEAR.on(&keys).arg(claim.owner))
     }
 
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
-        mutex::inspect(call, name, owner)
-    }
-
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
-        let command = ending(name.key(), "", 0, Duration::ZERO, PlaceEnd::Force);
+        let command = ending(name.key(), "", 0, Duration::ZERO, "force");
         let reply = call.ask(command, Expected::Hash)?;
         Ok(matches!(replies::released(&reply, 0)?, Release::Freed { .. }))
     }
@@ -89,13 +73,8 @@ fn keys_of(lock: &str) -> Vec<String> {
     [lock.to_owned()].into_iter().chain(parts.map(|part| keys::before(part, lock))).collect()
 }
 
-fn ending(lock: &str, owner: &str, left: u32, lease: Duration, way: PlaceEnd) -> Command {
+fn ending(lock: &str, owner: &str, left: u32, lease: Duration, way: &str) -> Command {
     let keys = keys_of(lock);
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let way = match way {
-        PlaceEnd::Release => "release",
-        PlaceEnd::Leave => "leave",
-        PlaceEnd::Force => "force",
-    };
     FAIR_RELEASE.on(&keys).arg(owner).arg(left).arg(millis(lease)).arg(way).arg(channels(lock))
 }

@@ -14,7 +14,7 @@ use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::Subscriber;
 use crate::stores::redis::reply::{Expected, Tagged, tagged};
-use crate::stores::redis::script::{Command, EXPIRE_IN};
+use crate::stores::redis::script::{Command, EXPIRE_IN, INSPECT, RENEW};
 use crate::time::{Clock, Moment, millis};
 
 /// Whether a grant is given back: not that of a latch or of a condition's notification.
@@ -41,11 +41,9 @@ pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }
 
-/// The parts of the store that a kind needs.
 pub(crate) struct RedisServer {
     pub(crate) connections: Arc<Connections>,
     pub(crate) subscriber: Arc<Subscriber>,
-    /// For grants that need copies elsewhere.
     pub(crate) acks: Option<Arc<Acks>>,
     pub(crate) queue_rights: QueueRights,
 }
@@ -101,7 +99,9 @@ pub(crate) trait RedisKind: Sync {
     }
 
     /// `None`: this kind has no leases.
-    fn renewal(&self, claim: &Claim) -> Option<Command>;
+    fn renewal(&self, claim: &Claim) -> Option<Command> {
+        Some(RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease)))
+    }
 
     /// Sent after a release was answered: the server need not remember that release any more.
     fn forgetting(&self, _claim: &Claim) -> Option<Command> {
@@ -147,7 +147,6 @@ pub(crate) trait RedisKind: Sync {
         }
     }
 
-    /// `false`: the owner does not hold it.
     fn expire_in(&self, call: &RedisCall<'_>, claim: &Claim, rest: Duration) -> Answer<bool> {
         let command = EXPIRE_IN.on(&[claim.name.key()]).arg(claim.owner).arg(millis(rest).max(1));
         replies::renewed(&call.ask(command, Expected::Hash)?)
@@ -157,17 +156,13 @@ pub(crate) trait RedisKind: Sync {
         Err(unsupported("this kind of lock counts nothing"))
     }
 
-    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Answer<Option<Snapshot>> {
-        Err(unsupported(NO_HOLDER))
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
+        let command = INSPECT.on(&[name.key()]).arg(owner);
+        replies::inspected(&call.ask(command, Expected::Hash)?)
     }
 
-    /// `false`: there is none.
-    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Answer<bool> {
-        Err(unsupported(NO_HOLDER))
-    }
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool>;
 }
-
-const NO_HOLDER: &str = "what is counted has no holder";
 
 pub(super) fn unsupported(words: &'static str) -> Failure {
     Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))

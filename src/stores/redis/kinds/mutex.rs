@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Claim, HoldNote, QueueMode, Snapshot};
+use crate::ident::LockName;
+use crate::seam::{Answer, Claim, HoldNote, QueueMode};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
-    ACQUIRE, CHECK_CACHED, Command, FORCE, HAND_OFF, HEAR, INSPECT, LEAVE_WAIT_QUEUE, RELEASE, RENEW,
+    ACQUIRE, CHECK_CACHED, Command, FORCE, HAND_OFF, HEAR, LEAVE_WAIT_QUEUE, RELEASE,
 };
 use crate::time::millis;
 
@@ -54,10 +54,6 @@ impl RedisKind for MutexKind {
         removal(claim, 0, true)
     }
 
-    fn renewal(&self, claim: &Claim) -> Option<Command> {
-        Some(renewal(claim))
-    }
-
     fn check_cached(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
         let lock = claim.name.key();
         let channel = keys::in_parts(Part::LockChannel, lock);
@@ -78,10 +74,6 @@ impl RedisKind for MutexKind {
             None if from.has_more() => command.arg("").arg(""),
             None => command,
         })
-    }
-
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
-        inspect(call, name, owner)
     }
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
@@ -118,13 +110,4 @@ fn removal(claim: &Claim, left: u32, has_more: bool) -> Command {
     let lock = claim.name.key();
     let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));
     command.arg(u8::from(has_more)).arg(keys::in_parts(Part::LockChannel, lock))
-}
-
-pub(super) fn renewal(claim: &Claim) -> Command {
-    RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease))
-}
-
-pub(super) fn inspect(call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
-    let command = INSPECT.on(&[name.key()]).arg(owner);
-    replies::inspected(&call.ask(command, Expected::Hash)?)
 }

@@ -101,32 +101,24 @@ fn known(holder: String) -> String {
 }
 
 pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
-    decoded(match reply.tag() {
-        b"renewed" => Ok(true),
-        b"lost" => Ok(false),
-        _ => Err(reply.unexpected()),
-    })
+    one_of(reply, &[(b"renewed", true), (b"lost", false)])
 }
 
-/// The reply of a look at a hold that is kept until others ask for it, or hears of them.
 pub(crate) fn looked(reply: &Tagged) -> Answer<CachedCheck> {
-    decoded(match reply.tag() {
-        b"stays" => Ok(CachedCheck::Stays),
-        b"wanted" => Ok(CachedCheck::Wanted),
-        b"unmarked" => Ok(CachedCheck::Unmarked),
-        b"lost" => Ok(CachedCheck::Lost),
-        _ => Err(reply.unexpected()),
-    })
+    use CachedCheck::{Lost, Stays, Unmarked, Wanted};
+    one_of(reply, &[(b"stays", Stays), (b"wanted", Wanted), (b"unmarked", Unmarked), (b"lost", Lost)])
 }
 
-/// The reply of a release for any owner: whether there was a hold.
 pub(super) fn forced(reply: &Tagged) -> Answer<bool> {
-    decoded(match reply.tag() {
-        b"freed" => Ok(true),
-        b"free" => Ok(false),
-        b"no_lock" => return Err(no_lock()),
-        _ => Err(reply.unexpected()),
-    })
+    match reply.tag() {
+        b"no_lock" => Err(no_lock()),
+        _ => one_of(reply, &[(b"freed", true), (b"free", false)]),
+    }
+}
+
+fn one_of<T: Copy>(reply: &Tagged, meanings: &[(&[u8], T)]) -> Answer<T> {
+    let meaning = meanings.iter().find(|(tag, _)| *tag == reply.tag());
+    decoded(meaning.map(|(_, meaning)| *meaning).ok_or_else(|| reply.unexpected()))
 }
 
 /// The hash is somebody's data, which is not this crate's to delete.

@@ -68,31 +68,21 @@ impl RedisKind for RwKind {
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
-        let (lock, lease_ms) = (claim.name.key(), millis(claim.lease));
+        let (lock, field, lease_ms) = (claim.name.key(), self.field(claim), millis(claim.lease));
         Some(match self.0 {
             Mode::Read => {
-                let command = RW_RENEW.on(&[lock]).arg(claim.owner).arg(lease_ms);
-                command.arg(markers(&claim.name, claim.owner))
+                RW_RENEW.on(&[lock]).arg(field).arg(lease_ms).arg(markers(&claim.name, claim.owner))
             }
-            Mode::Write => RENEW.on(&[lock]).arg(format!("{}:write", claim.owner)).arg(lease_ms),
+            Mode::Write => RENEW.on(&[lock]).arg(field).arg(lease_ms),
         })
     }
 
     fn check_cached(&self, claim: &Claim, _own_listeners: i64) -> Option<Command> {
-        let command = RW_HEAR.on(&[claim.name.key()]);
-        let command = match self.0 {
-            Mode::Read => command.arg(claim.owner),
-            Mode::Write => command.arg(format!("{}:write", claim.owner)),
-        };
-        Some(command.arg(millis(PLACE_LASTS)))
+        Some(RW_HEAR.on(&[claim.name.key()]).arg(self.field(claim)).arg(millis(PLACE_LASTS)))
     }
 
     fn grant(&self, claim: &Claim) -> Grant {
-        let check = Command::new("HEXISTS").arg(claim.name.key());
-        let check = match self.0 {
-            Mode::Read => check.arg(claim.owner),
-            Mode::Write => check.arg(format!("{}:write", claim.owner)),
-        };
+        let check = Command::new("HEXISTS").arg(claim.name.key()).arg(self.field(claim));
         let (undo, lock) = (self.removal(claim, 0), Arc::clone(&claim.name));
         Grant { lock, check, expected: Value::Int(1), undo }
     }
@@ -106,6 +96,15 @@ impl RedisKind for RwKind {
         let lock = name.key();
         let command = RW_FORCE.on(&[lock]).arg(word(self.0)).arg(keys::rw_channel(lock));
         replies::forced(&call.ask(command, Expected::Hash)?)
+    }
+}
+
+impl RwKind {
+    fn field(&self, claim: &Claim) -> String {
+        match self.0 {
+            Mode::Read => claim.owner.to_string(),
+            Mode::Write => format!("{}:write", claim.owner),
+        }
     }
 }
 

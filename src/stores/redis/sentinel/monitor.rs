@@ -5,46 +5,35 @@
 //! old master.
 
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::park::{Parker, Service};
 use crate::stores::redis::conn::connection::{Connection, ServerPlace};
 use crate::stores::redis::reply::{Expected, accepted, refusal};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::{CHANNELS, Sentinels};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::Mutex;
 use crate::time::{Clock, Moment};
 use crate::wire::{Wire, await_any};
 
-/// How often all Sentinels are asked.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long one Sentinel may keep the others waiting.
 const MOST: Duration = Duration::from_secs(1);
 /// Before a Sentinel that failed is connected to again: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(16));
-/// How long [`SentinelMonitor::close`] waits for the thread, which may be connecting.
-const LAST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct SentinelMonitor {
     shared: Arc<MonitorShared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct MonitorShared {
     sentinels: Arc<Sentinels>,
-    state: Mutex<MonitorState>,
-    /// Signalled on closing, and at the end of the thread.
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct MonitorState {
-    closed: bool,
-    /// The connections to Sentinels, for ending them.
-    open: Vec<Weak<Wire>>,
+    service: Service,
+    /// The connections to Sentinels, for ending them; `None`: the monitor was closed.
+    open: Mutex<Option<Vec<Weak<Wire>>>>,
 }
 
 struct Post {
@@ -56,45 +45,20 @@ struct Post {
 
 impl SentinelMonitor {
     pub(crate) fn start(sentinels: &Arc<Sentinels>) -> Result<SentinelMonitor> {
-        let shared = Arc::new(MonitorShared {
-            sentinels: Arc::clone(sentinels),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        });
+        let (service, parker) = Service::new(&Clock::System);
+        let open = Mutex::new(Some(Vec::new()));
+        let shared = Arc::new(MonitorShared { sentinels: Arc::clone(sentinels), service, open });
         let theirs = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("leasehold-sentinel".to_owned())
-            .spawn(move || {
-                theirs.run();
-                theirs.changed.notify_all();
-            })
-            .map_err(|error| {
-                Error::new(ErrorKind::Resource, "connect", "the system could not start a thread")
-                    .with_source(error)
-            })?;
-        Ok(SentinelMonitor { shared, thread: Mutex::new(Some(thread)) })
+        shared.service.start("leasehold-sentinel", move || theirs.run(&parker))?;
+        Ok(SentinelMonitor { shared })
     }
 
-    /// Has the thread end, and waits for that, but not for ever.
     pub(crate) fn close(&self) {
-        let mut state = self.shared.state.lock();
-        state.closed = true;
-        for stream in state.open.drain(..).filter_map(|stream| stream.upgrade()) {
+        let open = self.shared.open.lock().take();
+        for stream in open.into_iter().flatten().filter_map(|stream| stream.upgrade()) {
             stream.shutdown();
         }
-        self.shared.changed.notify_all();
-        let Some(thread) = self.thread.lock().take() else { return };
-        let deadline = Clock::System.after(LAST_WAIT);
-        while !thread.is_finished() {
-            let left = deadline.since(Clock::System.now());
-            if left.is_zero() {
-                return;
-            }
-            // The thread signals as its last act; a little later it has ended.
-            self.shared.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
-        }
-        drop(state);
-        drop(thread.join());
+        self.shared.service.stop();
     }
 }
 
@@ -106,16 +70,21 @@ impl Drop for SentinelMonitor {
 }
 
 impl MonitorShared {
-    fn run(&self) {
+    fn run(&self, parker: &Parker) {
         let post = |place| Post { place, connection: None, next: Clock::System.now(), back_off: BACK_OFF.0 };
         let mut posts: Vec<Post> = self.sentinels.places().into_iter().map(post).collect();
-        loop {
+        self.service.run(parker, |_woken_for| {
             let next = Clock::System.after(EVERY);
             self.round(&mut posts);
-            if !self.rest(&posts, next) {
-                return;
+            let connections = posts.iter().filter_map(|post| post.connection.as_ref());
+            let streams: Vec<_> = connections.map(|connection| &**connection.stream()).collect();
+            if streams.is_empty() {
+                return next;
             }
-        }
+            // On closing they end, which ends this too.
+            await_any(streams.into_iter(), next.since(Clock::System.now()));
+            Clock::System.now()
+        });
     }
 
     fn round(&self, posts: &mut [Post]) {
@@ -131,7 +100,7 @@ impl MonitorShared {
         // Last, since it may take long.
         for post in posts.iter_mut() {
             let now = Clock::System.now();
-            if post.connection.is_none() && now >= post.next {
+            if post.connection.is_none() && now >= post.next && !self.service.is_stopped() {
                 post.connection = self.connect(&post.place, now.plus(MOST)).ok();
                 post.note(post.connection.is_some());
             }
@@ -155,31 +124,13 @@ impl MonitorShared {
 
     /// Has the connection ended on closing; that may be now.
     fn register(&self, stream: &Arc<Wire>) {
-        let mut state = self.state.lock();
-        if state.closed {
-            return stream.shutdown();
-        }
-        state.open.retain(|stream| stream.strong_count() > 0);
-        state.open.push(Arc::downgrade(stream));
-    }
-
-    /// Waits for a word of a Sentinel, until `next` at most; `false`: the client was shut down.
-    fn rest(&self, posts: &[Post], next: Moment) -> bool {
-        let streams: Vec<_> =
-            posts.iter().filter_map(|post| Some(&**post.connection.as_ref()?.stream())).collect();
-        if !streams.is_empty() {
-            // On closing they end, which ends this too.
-            await_any(streams.into_iter(), next.since(Clock::System.now()));
-        }
-        let mut state = self.state.lock();
-        while posts.iter().all(|post| post.connection.is_none()) && !state.closed {
-            let left = next.since(Clock::System.now());
-            if left.is_zero() {
-                break;
+        match &mut *self.open.lock() {
+            None => stream.shutdown(),
+            Some(open) => {
+                open.retain(|stream| stream.strong_count() > 0);
+                open.push(Arc::downgrade(stream));
             }
-            self.changed.wait_for(&mut state, left);
         }
-        !state.closed
     }
 }
 

@@ -1,4 +1,4 @@
-//! Connections that are given up, those that are not, and what is still in doubt when one has ended.
+//! Connections that are given up, and those that are not.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::config::ServerOptions;
 use crate::hosts::Lifetime;
 use crate::observe::Observer;
 use crate::observe::event::Event;
-use crate::seam::{Attempt, Failure, Kind, Release, Store};
+use crate::seam::{Attempt, Kind, Release, Store};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::kinds;
