@@ -286,7 +286,7 @@ fn read(file: &PathBuf, meant: impl FnOnce(&str) -> String) -> std::result::Resu
 impl ServerOptions {
     pub(crate) fn checked_for_database(&self) -> Result<&ServerOptions> {
         check_table(&self.table.name)?;
-        let words = "database() numbers a database of Redis: a SQL database is named in the URL";
+        let words = "database() is for Redis: name a SQL database in the URL";
         Error::unless(self.database.is_none(), || words.to_owned()).map(|()| self)
     }
 }
@@ -355,8 +355,8 @@ pub(crate) fn check_table(table: &str) -> Result<()> {
         let starts_well = part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         starts_well && part.len() <= MOST && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    let words = "the table's name cannot be used: it has letters, digits and underscores, at most 48, and may have a schema's \
-                 name and a dot before it";
+    let words = "the table's name cannot be used: it may have letters, digits and underscores, at most 48 \
+        characters, and a schema's name and a dot before it";
     Error::unless(table.split('.').count() <= 2 && table.split('.').all(is_plain), || words.to_owned())
 }
 

@@ -196,10 +196,12 @@ impl Error {
     pub(crate) fn not_holding(action: &'static str, name: &str, why: NotHeld) -> Error {
         let detail = match &why {
             NotHeld::Expired => {
-                "the caller's hold ended earlier: its lease ran out, or the server lost it".to_owned()
+                "the caller no longer holds the lock: its lease ran out, or the server lost it".to_owned()
             }
-            NotHeld::HeldBy(owner) => format!("it is held by {owner}, and only its holder releases it"),
-            NotHeld::Free => "nobody holds it: it was released already, or never taken".to_owned(),
+            NotHeld::HeldBy(owner) => {
+                format!("only the holder can release the lock, and the holder is {owner}")
+            }
+            NotHeld::Free => "nobody holds the lock: it was released already, or never acquired".to_owned(),
         };
         let mut error = Error::new(ErrorKind::NotHeld, action, detail).on(name);
         error.inner.not_held = Some(why);
@@ -375,10 +377,10 @@ impl fmt::Display for Error {
         }
         write!(f, "failed: {}", self.inner.detail)?;
         if self.inner.outcome_unknown {
-            write!(f, " (outcome unknown: the server may have carried it out)")?;
+            write!(f, " (outcome unknown: the server may have carried out the request)")?;
         }
         if self.inner.work_ran {
-            write!(f, " (the work had run)")?;
+            write!(f, " (the work under the lock has already run: a retry would repeat it)")?;
         }
         Ok(())
     }
@@ -420,7 +422,8 @@ mod tests {
         let text = error.to_string();
         assert_eq!(
             text,
-            "unlock \"orders\" failed: the connection broke (outcome unknown: the server may have carried it out)"
+            "unlock \"orders\" failed: the connection broke (outcome unknown: the server may have carried \
+                out the request)"
         );
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the cause"));
         assert!(error.is_retryable() && error.outcome_unknown());
@@ -433,7 +436,11 @@ mod tests {
         let error = error.after_work();
         assert!(error.work_ran() && !error.is_retryable());
         assert!(error.copy().work_ran());
-        assert_eq!(error.to_string(), "with_lock \"a\" failed: no answer came (the work had run)");
+        assert_eq!(
+            error.to_string(),
+            "with_lock \"a\" failed: no answer came (the work under the lock has already run: a retry would \
+                repeat it)"
+        );
     }
 
     #[test]

@@ -299,14 +299,14 @@ fn time(text: &str) -> std::result::Result<Duration, &'static str> {
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
-    text.trim().parse().map_err(|_none| "it is not a whole number, or is too large or too small")
+    text.trim().parse().map_err(|_none| "its value is not a whole number, or is too large or too small")
 }
 
 fn switch(text: &str) -> std::result::Result<bool, &'static str> {
     match text.trim().to_ascii_lowercase().as_str() {
         "yes" | "true" | "on" | "1" => Ok(true),
         "no" | "false" | "off" | "0" => Ok(false),
-        _ => Err("it is not yes or no"),
+        _ => Err("its value must be yes or no"),
     }
 }
 
@@ -316,7 +316,7 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
         "sharded" => Ok(ClusterPubSub::Sharded),
         "plain" => Ok(ClusterPubSub::Plain),
         "both" => Ok(ClusterPubSub::Both),
-        _ => Err("it is not auto, sharded, plain or both"),
+        _ => Err("its value must be auto, sharded, plain or both"),
     }
 }
 

@@ -86,7 +86,10 @@ impl ClientBuilder {
     /// Why the text is no time.
     #[doc(hidden)]
     pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-        parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
+        parsed(text).ok_or(
+            "its value is no time: write seconds, or numbers with ms, s, m, h or d, as in \
+            500ms or 1h30m",
+        )
     }
 }
 

@@ -211,7 +211,10 @@ impl ExpirableSemaphore {
     }
 
     fn parsed(&self, action: &'static str, id: &str) -> Result<[u8; 16]> {
-        let bad = || Error::invalid(action, "a permit id has 32 hex digits").on(self.name());
+        let bad = || {
+            Error::invalid(action, "the permit id cannot be used: a permit id has 32 hexadecimal digits")
+                .on(self.name())
+        };
         parse_id(id).ok_or_else(bad)
     }
 

@@ -91,7 +91,8 @@ impl Semaphore {
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         const ACTION: &str = "acquire_with";
         if options.lease.is_some() {
-            let words = "permits of a semaphore have no lease: leave it out, or use an expirable semaphore";
+            let words = "permits of a plain semaphore have no lease: leave the lease out, or use an \
+                expirable semaphore";
             return Err(Error::invalid(ACTION, words).on(self.name()));
         }
         self.take(ACTION, permits, options)

@@ -346,9 +346,9 @@ impl LossReason {
     pub(crate) fn words(self) -> &'static str {
         match self {
             LossReason::Expired => "its lease ran out",
-            LossReason::Gone => "the server says that this owner does not hold it",
+            LossReason::Gone => "the server says that this owner does not hold the lock",
             LossReason::ShutDown => "the client was shut down",
-            LossReason::HeldTooLong => "it was held for as long as max_hold allows",
+            LossReason::HeldTooLong => "the lock was held for as long as max_hold allows",
         }
     }
 }

@@ -68,7 +68,9 @@ impl Members {
             }
             self.pass_over(at);
         }
-        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no member")))
+        Err(last.unwrap_or_else(|| {
+            Error::new(ErrorKind::Unreachable, "connect", "the URL names no member of etcd")
+        }))
     }
 
     /// The index of the member tried first.
@@ -297,7 +299,7 @@ fn broken(member: &str, error: io::Error) -> Error {
         _ if is_late(&error) => (ErrorKind::TimedOut, "did not answer in time"),
         io::ErrorKind::InvalidData => (ErrorKind::Protocol, "does not speak HTTP as etcd does"),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-            (ErrorKind::Unreachable, "cannot be reached")
+            (ErrorKind::Unreachable, "cannot be reached: check host and port in the URL")
         }
         _ => (ErrorKind::Unreachable, "broke the connection"),
     };

@@ -282,7 +282,7 @@ pub(super) fn until_broken<L: Link, T>(
             return Err(Failure::Refused(error.copy()));
         }
         if *link.deadline() <= Clock::System.now() {
-            return Err(Failure::Refused(timed_out("those before took all the time")));
+            return Err(Failure::Refused(timed_out("earlier requests took all of the time")));
         }
         let outcome = ask(link, claim);
         if let Err(Failure::Unknown(error)) = &outcome {
@@ -322,8 +322,8 @@ pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link) -> Answer<()> {
     match tried {
         Ok(Change::Made(_)) => Ok(()),
         Ok(Change::None(_)) => {
-            let words = "a lock could not be taken and freed for a try, although nobody has it: see the triggers and rules of \
-                         the table";
+            let words = "a trial lock could not be acquired and released, although nobody holds it: check \
+                the table's triggers and rules";
             Err(Failure::Refused(Error::new(ErrorKind::Protocol, "connect", words)))
         }
         Err(Failure::Refused(error)) if error.is_retryable() || error.kind() == ErrorKind::NoPermission => {

@@ -147,7 +147,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             // A late answer is not the end: the session still holds the lock.
             Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
             None if !database.is_over(&mut held.link) => {
-                let words = "the hold's connection was silent, and is of no use any more";
+                let words = "the hold's connection fell silent, and cannot be used any more";
                 return Err(Failure::Refused(timed_out(words)));
             }
             Some(Err(_)) | None => {}

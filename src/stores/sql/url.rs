@@ -27,7 +27,7 @@ impl TlsMode {
         }
         let mut words: Vec<_> = words.into_iter().flatten().collect();
         let last = words.pop().unwrap_or_default();
-        Err(Error::invalid("connect", format!("{parameter} is one of {} and {last}", words.join(", "))))
+        Err(Error::invalid("connect", format!("{parameter} must be one of {} and {last}", words.join(", "))))
     }
 
     /// The mode of a URL that names none. Plain for a local server, since nothing leaves this machine;
@@ -77,8 +77,8 @@ pub(super) fn taken_out<'a, const N: usize>(
 #[cfg(not(feature = "tls"))]
 pub(super) fn no_tls(without: &str) -> Error {
     let words = format!(
-        "TLS to a database needs leasehold's feature \"tls\", which this build does not have; to do without it, say \
-         {without} in the URL"
+        "TLS to a database needs leasehold's feature \"tls\", which this build does not have: to connect \
+            without TLS, write {without} in the URL"
     );
     Error::new(crate::error::ErrorKind::Unsupported, "connect", words)
 }

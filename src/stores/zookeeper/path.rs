@@ -15,7 +15,8 @@ const BASE: &str = "/leasehold";
 
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     if key.split('/').any(is_protocols_own) {
-        let words = "the name, or a part of it, is one that waiters of another lock have on ZooKeeper";
+        let words =
+            "the name, or a part of it, has the form of a waiter's node on ZooKeeper: use another name";
         return Err(Error::invalid("lock", words));
     }
     if key.starts_with('/') {

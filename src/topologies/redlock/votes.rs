@@ -78,7 +78,7 @@ impl<T> Votes<T> {
         };
         let kind = first.map_or(ErrorKind::Unreachable, Error::kind);
         let (all, needed, answered) = (self.0.len(), self.majority(), self.done().count());
-        let mut text = format!("{answered} of {all} servers answered, and {needed} must");
+        let mut text = format!("{answered} of {all} servers answered, but {needed} are needed");
         for (place, answer) in places.iter().zip(&self.0) {
             let said = match answer {
                 Ok(value) => say(value),
@@ -142,7 +142,7 @@ impl Votes<Attempt> {
 
 pub(super) fn say_attempt(attempt: &Attempt) -> String {
     match attempt {
-        Attempt::Granted { .. } => "granted, and taken back",
+        Attempt::Granted { .. } => "granted, then undone",
         Attempt::Busy { .. } | Attempt::InWaitQueue { .. } => "held by another",
         Attempt::Lost => "not held",
     }

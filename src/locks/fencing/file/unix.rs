@@ -104,7 +104,9 @@ impl FileLocation {
             // A planted register could hold any number, be locked for ever, or be a hard link to any file.
             let is_owned = is_trusted(opened.st_uid) || old.is_some_and(|old| old.0.st_uid == opened.st_uid);
             if !is(&opened, FileType::RegularFile) || opened.st_nlink > 1 || !is_owned {
-                return Err(refused("what lies at the register's name is no register of this file's owner"));
+                return Err(refused(
+                    "the file at the token register's path is not a token register of this file's owner",
+                ));
             }
             file.lock()?; // ends with the file
             // A register that was replaced meanwhile excludes nobody.

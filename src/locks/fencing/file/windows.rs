@@ -89,7 +89,7 @@ impl FileLocation {
             let opened = file.metadata()?;
             // A planted register could be a link, or a hard link, to any file.
             if !is_plain(&opened) || !opened.is_file() || information(&file)?.number_of_links() > 1 {
-                return Err(refused("what lies at the register's name is no register"));
+                return Err(refused("the file at the token register's path is not a token register"));
             }
             file.lock()?; // ends with the file
             // A register that was replaced meanwhile excludes nobody.

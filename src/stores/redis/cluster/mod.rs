@@ -389,8 +389,8 @@ impl Store for ClusterStore {
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());
         }
-        let words = "in a cluster a name has no braces, or something between its first opening one and the next \
-                     closing one: else what is kept beside the lock would be on other members";
+        let words = "in a cluster a name must have no braces, or some text between its first { and the next \
+            }: otherwise the lock's further keys would be on other members";
         Err(Error::invalid("lock", words).on(name.given()))
     }
 
@@ -423,7 +423,7 @@ impl Store for ClusterStore {
             None => Err(Failure::Refused(Error::new(
                 ErrorKind::Unreachable,
                 "lock",
-                "the member that has the lock's slot now takes no request",
+                "the cluster member with the lock's slot accepts no requests now",
             ))),
         };
         Some(Box::new(RedirectedRequest { store, place, pending, again }))

@@ -10,7 +10,7 @@ use crate::seam::Failure;
 use crate::stores::sql::refused::{self, Words};
 
 pub(super) fn read_only_now() -> Error {
-    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: grants come from the primary")
+    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: connect to the primary")
 }
 
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
@@ -72,9 +72,10 @@ pub(super) fn refusal(error: Driver) -> Error {
             other => other,
         },
         error if took_too_long(error) => (ErrorKind::TimedOut, "the server did not answer in time"),
-        Driver::DriverError(DriverError::CouldNotConnect(_)) => {
-            (ErrorKind::Unreachable, "no connection to the server")
-        }
+        Driver::DriverError(DriverError::CouldNotConnect(_)) => (
+            ErrorKind::Unreachable,
+            "no connection to the server: check host and port in the URL, and the network",
+        ),
         Driver::DriverError(
             DriverError::UnknownAuthPlugin(_)
             | DriverError::OldMysqlPasswordDisabled
@@ -85,7 +86,7 @@ pub(super) fn refusal(error: Driver) -> Error {
         ),
         Driver::DriverError(DriverError::TlsNotSupported) => (
             ErrorKind::Unsupported,
-            "the server does not speak TLS; to do without it, say ssl-mode=DISABLED in the URL",
+            "the server does not speak TLS: to connect without TLS, write ssl-mode=DISABLED in the URL",
         ),
         Driver::IoError(_) | Driver::CodecError(_) => (ErrorKind::Unreachable, "the connection broke"),
         _ => (ErrorKind::Protocol, "the server's answer is not the one expected"),
@@ -146,7 +147,10 @@ const CODES: &[(&[u16], Words)] = &[
     (&[3032], (ErrorKind::Unreachable, "the server is in offline mode")),
     (
         &[LOCK_WAIT_TIMEOUT, 3572],
-        (ErrorKind::TimedOut, "another transaction has locked the row, or somebody the table or the server"),
+        (
+            ErrorKind::TimedOut,
+            "another transaction has locked the row, or somebody has locked the table or the server",
+        ),
     ),
     (&[NOT_READY], (ErrorKind::ReadOnly, "this node of the cluster takes no requests now")),
     (&[1665], (ErrorKind::Unsupported, BY_STATEMENT)),

@@ -91,8 +91,8 @@ fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBui
     // The driver also trusts public authorities, which certify anybody, so without checking the name a
     // certificate says nothing.
     if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
-        let words = "MySQL's driver believes public authorities beside those that are given, so a certificate without the \
-                     host's name proves nothing: take ssl-mode=VERIFY_IDENTITY";
+        let words = "MySQL's driver also trusts public authorities, so only the host's name in a \
+            certificate proves something: use ssl-mode=VERIFY_IDENTITY";
         return Err(Error::invalid("connect", words));
     }
     // The driver uses the process's default TLS provider, and panics if there is none.

@@ -98,7 +98,7 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
     if seen.is_standby {
-        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
+        return refuse(ErrorKind::ReadOnly, "the server is a standby: connect to the primary");
     }
     if options.table.session_locks && seen.version < OLDEST_FOR_SESSIONS {
         return refuse(ErrorKind::TooOld, "session locks need PostgreSQL 14");

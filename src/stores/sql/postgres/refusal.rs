@@ -107,10 +107,13 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
     } else if text.contains("TLS") {
         (
             ErrorKind::Unsupported,
-            "the server does not speak TLS; to do without it, say sslmode=disable in the URL",
+            "the server does not speak TLS: to connect without TLS, write sslmode=disable in the URL",
         )
     } else {
-        (ErrorKind::Unreachable, "no connection to the server")
+        (
+            ErrorKind::Unreachable,
+            "no connection to the server: check host and port in the URL, and the network",
+        )
     };
     Error::new(kind, "connect", words).with_source(error)
 }
@@ -144,8 +147,8 @@ const READ_ONLY: &str = "the server is read-only, or a standby";
 
 const ENDED: &str = "the server is starting, stopping, or ended the connection";
 
-pub(super) const POOLED: &str = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
-    past it, or have it pool sessions";
+pub(super) const POOLED: &str = "a pooler gives each transaction another session, as PgBouncer does in \
+    transaction mode: connect to the server directly, or use session mode";
 
 pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
     mode, or the server; connect past it";
@@ -156,7 +159,7 @@ pub(super) fn classify(code: &SqlState) -> Words {
         SqlState::INSUFFICIENT_PRIVILEGE => refused::RIGHT,
         SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::ReadOnly, READ_ONLY),
         SqlState::T_R_SERIALIZATION_FAILURE => {
-            (ErrorKind::Busy, "another transaction was in the way; it can be tried again")
+            (ErrorKind::Busy, "another transaction was in the way: try again")
         }
         SqlState::T_R_DEADLOCK_DETECTED => {
             (ErrorKind::Deadlock, "the server broke a deadlock by ending this statement")
