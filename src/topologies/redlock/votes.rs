@@ -287,7 +287,7 @@ mod tests {
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
         let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
-        assert_eq!(error.detail(), "1 of 3 servers answered, and 2 must; a: true; b: no; c: no");
+        assert_eq!(error.detail(), "1 of 3 servers answered, but 2 are needed; a: true; b: no; c: no");
         // One error may pass, and the other server might still make a majority.
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
         let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
