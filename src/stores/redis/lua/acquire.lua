@@ -33,7 +33,6 @@ end
 
 -- An owner is its client, a colon, and a number.
 local client = owner:sub(1, 36)
-local ttl_ms = redis.call('pttl', lock)
 local held, holders, holder, is_cached, is_next = false, false, nil, false, false
 local asks, barges = queue_mode ~= 'barge', queue_mode == 'barge' or queue_mode == 'spin'
 local waits = not barges and queue_mode ~= 'yield'
@@ -80,7 +79,6 @@ if not held then
     if not waits then
       return {'busy', wait_ms}
     end
-    local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
     local queue = 'leasehold_lock_queue:' .. tag
     local time = redis.pcall('time')
     if time.err then
@@ -130,33 +128,13 @@ if held then
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
-  -- Raises what would fail half-way: a missing right to PEXPIRE here, missing memory by the HSET.
-  if not redis.acl_check_cmd then
-    -- Before Redis 7: these two write nothing to an absent key, but raise the same, the first if memory is out.
-    redis.call('set', lock, '', 'XX')
-    redis.call('pexpire', lock, lease_ms)
-  elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then
-    return redis.pcall('pexpire', lock, lease_ms)
-  end
-  if max_ms == 'cached' then
-    redis.call('hset', lock, owner, count, 'leasehold:cached', '')
-  elseif max_ms then
-    local time = redis.call('time')
-    local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-    local about = string.format('%s %.0f %.0f %s', owner, now_ms, now_ms + max_ms, place)
-    redis.call('hset', lock, owner, count, 'leasehold:about', about)
-  else
-    redis.call('hset', lock, owner, count)
-  end
-  local expiring = redis.pcall('pexpire', lock, lease_ms)
-  if expiring ~= 1 then
-    redis.call('del', lock)
-    return expiring
+  local failure = take(lock, owner, lease_ms, max_ms, place)
+  if failure then
+    return failure
   end
 end
 local stood = queue_mode == 'stand' or queue_mode == 'next'
 if stood or is_next then
-  local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   if is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end

@@ -17,30 +17,15 @@
 local lock = KEYS[1]
 local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-if left == '0' then
-  -- A hash has one owner: the key goes with it and our notes. If the owner is not there, nothing is removed, but a
-  -- replica refuses all the same: an answer of a replica is no loss.
-  if redis.call('hdel', lock, owner) == 1 then
-    if said == '1' then
-      redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
-    end
-    local is_notified, is_unnotified = notify_next(lock, true)
-    local listeners = redis.pcall('publish', channel, '0')
-    if is_notified then
-      return {'freed', -3}
-    end
-    if type(listeners) ~= 'number' then
-      listeners = -1
-    end
-    if is_unnotified then
-      return {'freed', listeners, 'denied'}
-    end
-    if listeners == 0 then
-      return 'freed' -- a table takes the server as long to return as a command to run
-    end
-    return {'freed', listeners}
+if is_freed then
+  local is_notified, is_unnotified = notify_next(lock, true, first)
+  local listeners = redis.pcall('publish', channel, '0')
+  if is_notified then
+    return {'freed', -3}
   end
-elseif redis.call('hexists', lock, owner) == 1 then
+  listeners = type(listeners) == 'number' and listeners or -1
+  return {'freed', listeners, is_unnotified and 'denied' or nil}
+elseif left ~= '0' and redis.call('hexists', lock, owner) == 1 then
   -- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
@@ -49,8 +34,8 @@ elseif redis.call('hexists', lock, owner) == 1 then
   redis.call('pexpire', lock, math.max(ttl_ms, 1))
   redis.call('hset', lock, owner, left)
   return {'still_held'}
-else
-  redis.call('hdel', lock, owner) -- as above
+elseif left ~= '0' then
+  redis.call('hdel', lock, owner) -- as in `free.lua`
 end
 
 if redis.call('pttl', lock) == -2 then
