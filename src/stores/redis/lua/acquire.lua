@@ -30,7 +30,7 @@ local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local ttl_ms = redis.call('pttl', lock)
 
 -- Returns the error that kept it from taking the free lock.
-local function take()
+local function take(lock, owner, lease_ms, max_ms, place)
   -- Raises what would fail half-way: a missing right to PEXPIRE here, missing memory by the HSET.
   if not redis.acl_check_cmd then
     -- Before Redis 7: these two write nothing to an absent key, but raise the same, the first if memory is out.
@@ -60,6 +60,6 @@ end
 -- command, so those of `acquire_rest.lua` come behind this.
 if ttl_ms == -2 and count == '1' and not counter and (queue_mode == 'barge' or queue_mode:find('^[wy]')) then
   if queue_mode == 'barge' or not redis.pcall('get', 'leasehold_lock_next:' .. tag) then
-    return take() or 'granted'
+    return take(lock, owner, lease_ms, max_ms, place) or 'granted'
   end
 end

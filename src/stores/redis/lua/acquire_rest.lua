@@ -101,7 +101,7 @@ if held then
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
-  local failure = take()
+  local failure = take(lock, owner, lease_ms, max_ms, place)
   if failure then
     return failure
   end
