@@ -29,7 +29,7 @@ local owner, count, lease_ms, queue_mode, max_ms, place = ARGV[1], ARGV[2], ARGV
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local ttl_ms = redis.call('pttl', lock)
 
--- Returns the error that kept it from taking the free lock.
+-- Makes the owner hold the free lock once; returns the error if that failed.
 local function take(lock, owner, lease_ms, max_ms, place)
   -- Raises what would fail half-way: a missing right to PEXPIRE here, missing memory by the HSET.
   if not redis.acl_check_cmd then
@@ -56,8 +56,8 @@ local function take(lock, owner, lease_ms, max_ms, place)
   end
 end
 
--- As most locks are: free, and reserved for nobody. Each function that a script defines costs the server up to a fifth of a
--- command, so those of `acquire_rest.lua` come behind this.
+-- Most locks are free and reserved for nobody. Each function that a script defines costs the server up to a fifth of a
+-- command, so the functions for other locks come behind this, and behind them `acquire_rest.lua`.
 if ttl_ms == -2 and count == '1' and not counter and (queue_mode == 'barge' or queue_mode:find('^[wy]')) then
   if queue_mode == 'barge' or not redis.pcall('get', 'leasehold_lock_next:' .. tag) then
     return take(lock, owner, lease_ms, max_ms, place) or 'granted'

@@ -20,7 +20,7 @@ local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4],
 -- A hash has one owner: the key goes with it and our notes. If the owner is not there, nothing is removed, but a replica
 -- refuses all the same: an answer of a replica is no loss.
 local is_freed = left == '0' and redis.call('hdel', lock, owner) == 1
--- Nobody waits in the queue, as for most locks: without the functions of `release_rest.lua` (see `acquire.lua`).
+-- Most locks have an empty queue, and need none of the functions that `release_rest.lua` uses (see `acquire.lua`).
 local first
 if is_freed then
   if said == '1' then
