@@ -1,4 +1,6 @@
 -- Rest of `acquire.lua`, behind the prefixes that it needs: re-entries, fences, and locks that others have or wait for
+--
+-- Returns what `acquire.lua` returns
 local link = tonumber(queue_mode:sub(-1)) or 0
 if link > 0 then
   queue_mode = queue_mode:sub(1, -2)

@@ -1,4 +1,6 @@
 -- Rest of `release.lua`, behind the prefixes that it needs: clients that wait in the queue, levels, and refusals
+--
+-- Returns what `release.lua` returns
 if is_freed then
   local is_notified, is_unnotified = notify_next(lock, true, first)
   local listeners = redis.pcall('publish', channel, '0')
