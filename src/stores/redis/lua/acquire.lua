@@ -58,8 +58,7 @@ end
 
 -- Most locks are free and reserved for nobody. Each function that a script defines costs the server up to a fifth of a
 -- command, so the functions for other locks come behind this, and behind them `acquire_rest.lua`.
-if ttl_ms == -2 and count == '1' and not counter and (queue_mode == 'barge' or queue_mode:find('^[wy]')) then
-  if queue_mode == 'barge' or not redis.pcall('get', 'leasehold_lock_next:' .. tag) then
-    return take(lock, owner, lease_ms, max_ms, place) or 'granted'
-  end
+if ttl_ms == -2 and count == '1' and not counter and (queue_mode == 'barge' or
+    queue_mode:find('^[wy]') and not redis.pcall('get', 'leasehold_lock_next:' .. tag)) then
+  return take(lock, owner, lease_ms, max_ms, place) or 'granted'
 end
