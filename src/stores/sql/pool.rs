@@ -7,8 +7,6 @@
 //! If no new connection can be had, everyone shares the open ones: a request waits for one of them, and a
 //! renewal gets the next that is free. Source: docs/decisions/0035.
 
-use std::fmt;
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
 use crate::seam::{Answer, Failure};
@@ -423,12 +421,6 @@ fn in_use() -> Failure {
 
 pub(super) fn shut_down() -> Error {
     Error::new(ErrorKind::ShutDown, "use", "the client was shut down")
-}
-
-impl<D: Database> fmt::Debug for Pool<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

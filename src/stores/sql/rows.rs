@@ -211,11 +211,6 @@ pub(super) trait Rows: Database {
         Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
     }
 
-    /// Whether this client's releases skip a wait queue that may exist.
-    fn is_queue_refused(&self) -> bool {
-        false
-    }
-
     fn leave_wait_queue(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<()> {
         Ok(())
     }

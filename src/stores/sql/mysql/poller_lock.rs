@@ -24,7 +24,7 @@ use crate::stores::sql::database::Link;
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::mysql::link::MysqlConnection;
 use crate::stores::sql::mysql::refusal::{failed, read_only_now};
-use crate::stores::sql::mysql::url::{READ_COMMITTED, settings};
+use crate::stores::sql::mysql::url::settings;
 use crate::stores::sql::statement::{Args, Record, Statement};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
@@ -95,7 +95,7 @@ impl WakeupProtocol for PollerLocks {
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<TurnstileHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
     // The server's own limit is as short, since it would go on with a wait after the client hung up.
-    let opts = opts.init(settings(READ_COMMITTED, ANSWERS_WITHIN.as_secs()));
+    let opts = opts.init(settings(ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
 
