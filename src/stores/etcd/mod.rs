@@ -69,7 +69,7 @@ impl EtcdStore {
         let told = Arc::clone(&reporter);
         let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));
         let store = EtcdStore {
-            renewals: Transport::new(Arc::clone(&members), 1).borrowing(&wire),
+            renewals: wire.with_another_place(),
             wire,
             leases: Leases::default(),
             sweeps: Sweeps::default(),
@@ -222,7 +222,6 @@ impl Store for EtcdStore {
     fn close(&self) {
         self.watch.end();
         self.wire.close();
-        self.renewals.close();
     }
 }
 
