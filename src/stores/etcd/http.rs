@@ -79,33 +79,30 @@ impl Connection {
     }
 
     pub(super) fn receive(&mut self, deadline: Moment) -> io::Result<Response> {
-        let head = self.head(deadline)?;
-        let body = match head.length {
-            Some(length) => self.take(length, deadline)?,
-            None => {
-                let mut body = Vec::new();
-                while let Some(chunk) = self.chunk(deadline)? {
-                    body.extend_from_slice(&chunk);
-                    check_length(body.len())?;
-                }
-                body
-            }
-        };
-        Ok(Response { status: head.status, body, stays: head.stays })
+        let Head { status, length, stays } = self.head(deadline)?;
+        Ok(Response { status, body: self.body(length, deadline)?, stays })
     }
 
     /// Reads the head of an answer in chunks, which [`chunk`](Self::chunk) then reads. Any other answer is an
     /// error that the server reports, and is returned.
     pub(super) fn receive_begun(&mut self, deadline: Moment) -> io::Result<Option<Response>> {
-        let head = self.head(deadline)?;
-        if head.status == 200 && head.length.is_none() {
+        let Head { status, length, .. } = self.head(deadline)?;
+        if status == 200 && length.is_none() {
             return Ok(None);
         }
-        let body = match head.length {
-            Some(length) => self.take(length, deadline)?,
-            None => self.chunk(deadline)?.unwrap_or_default(),
-        };
-        Ok(Some(Response { status: head.status, body, stays: false }))
+        Ok(Some(Response { status, body: self.body(length, deadline)?, stays: false }))
+    }
+
+    fn body(&mut self, length: Option<usize>, deadline: Moment) -> io::Result<Vec<u8>> {
+        if let Some(length) = length {
+            return self.take(length, deadline);
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk(deadline)? {
+            body.extend_from_slice(&chunk);
+            check_length(body.len())?;
+        }
+        Ok(body)
     }
 
     /// The next chunk; `None` after the last. After a time-out nothing is lost: the same chunk can be asked

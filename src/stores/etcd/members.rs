@@ -31,7 +31,6 @@ pub(super) struct Members {
     has_login: bool,
     /// Index, modulo their number, of the member tried first; advanced when that one fails.
     first: AtomicUsize,
-    /// The token for user and password, once accepted.
     token: Mutex<Option<String>>,
 }
 
@@ -70,12 +69,10 @@ impl Members {
         }))
     }
 
-    /// The index of the member tried first.
     fn first(&self) -> usize {
         self.first.load(Ordering::Relaxed) % self.address.members.len().max(1)
     }
 
-    /// Tries the next member first if this one was the first.
     fn pass_over(&self, at: usize) {
         if self.first() == at {
             self.first.store(at.wrapping_add(1), Ordering::Relaxed);
@@ -413,6 +410,16 @@ mod tests {
         };
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(error.to_string().contains("pool_size"), "{error}");
+    }
+
+    #[test]
+    fn renewals_have_a_place_that_no_request_takes() {
+        let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
+        let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 1);
+        let renewals = wire.with_another_place();
+        let _taken = wire.place(Clock::System.now()).unwrap();
+        assert!(wire.place(Clock::System.now()).is_err());
+        assert!(renewals.place(Clock::System.now()).is_ok());
     }
 
     #[test]

@@ -63,7 +63,6 @@ pub(crate) struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Checks that the cluster answers and that this user may read the keys.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
         let members = Arc::new(Members::new(options)?);
         let told = Arc::clone(&reporter);

@@ -7,8 +7,9 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::inspect::Location;
 use crate::seam::{Answer, Claim, Failure, named};
-use crate::stores::zookeeper::jute::code;
+use crate::stores::zookeeper::jute::{self, code};
 use crate::stores::zookeeper::life::Life;
+use crate::stores::zookeeper::path::NodeLine;
 use crate::time::millis;
 
 pub(super) type Replied = Found<ZooKeeperReply>;
@@ -48,6 +49,11 @@ impl From<Error> for NoReply {
     fn from(error: Error) -> NoReply {
         NoReply::Failed(Failure::Unknown(error.with_unknown_outcome()))
     }
+}
+
+/// The queue of a lock, by the list of its children.
+pub(super) fn line_of(children: &ZooKeeperReply) -> Found<NodeLine> {
+    Ok(NodeLine::new(jute::children(&children.body)?))
 }
 
 /// `None`: there is no such node.

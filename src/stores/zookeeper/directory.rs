@@ -10,9 +10,8 @@ use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::Answer;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
-use crate::stores::zookeeper::answer::{Found, NoReply, Replied, failed, if_there};
+use crate::stores::zookeeper::answer::{Found, NoReply, Replied, failed, if_there, line_of};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
-use crate::stores::zookeeper::requests::line_of;
 use crate::stores::zookeeper::{ZooKeeperStore, path};
 use crate::time::{Clock, Moment};
 

@@ -38,12 +38,13 @@ use crate::seam::{
     Answer, Attempt, Bound, Capabilities, Claim, Family, Inspect, Kind, Others, Release, Sink, Snapshot,
     Store,
 };
-use crate::stores::zookeeper::answer::{Found, NoReply, Replied, answer, described, if_there, location};
+use crate::stores::zookeeper::answer::{
+    Found, NoReply, Replied, answer, described, if_there, line_of, location,
+};
 use crate::stores::zookeeper::jute::{Access, Mode, Operation, code, data, maker};
 use crate::stores::zookeeper::life::Window;
 use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::places::{LockNode, PlaceKey};
-use crate::stores::zookeeper::requests::line_of;
 use crate::stores::zookeeper::session::Session;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
@@ -306,34 +307,32 @@ impl HoldCaching for ZooKeeperStore {
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let paths: Vec<String> =
             claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
-        let mut asked = Vec::with_capacity(claims.len());
-        for (claim, path) in claims.iter().zip(&paths) {
-            // A watch reports one change, so each look sets one.
-            let channel = if claim.hears { self.session.places.recalls.get(path) } else { None };
-            channel.iter().for_each(|channel| self.session.watch(path, channel));
-            let watches = channel.is_some();
-            asked.push(if watches { Operation::WatchChildren(path) } else { Operation::Children(path) });
-        }
+        // A watch reports one change, so each look sets one.
+        let ask = claims.iter().zip(&paths).map(|(claim, path)| {
+            match self.session.places.recalls.get(path).filter(|_| claim.hears) {
+                Some(channel) => {
+                    self.session.watch(path, &channel);
+                    Operation::WatchChildren(path)
+                }
+                None => Operation::Children(path),
+            }
+        });
+        let asked: Vec<_> = ask.collect();
+        let look = |claim: &Claim, children: Replied| -> Found<_> {
+            let Some(line) = if_there(children.and_then(|children| line_of(&children)))? else {
+                return Ok(CachedCheck::Lost);
+            };
+            let own = self.session.places.holding(&self.key(claim)?);
+            let own = own.and_then(|(node, _)| line.find(&node.name));
+            Ok(match own.map(|own| line.all().any(|one| one.waits_for(own))) {
+                None => CachedCheck::Lost,
+                Some(false) => CachedCheck::Stays,
+                Some(true) => CachedCheck::Wanted,
+            })
+        };
         let lines = self.session.call_all(&asked, deadline);
         let looks = claims.iter().zip(lines);
-        looks
-            .map(|(claim, line)| {
-                let look = match if_there(line.and_then(|children| line_of(&children))) {
-                    Ok(Some(line)) => self.key(claim).map(|key| {
-                        let own =
-                            self.session.places.holding(&key).and_then(|(node, _)| line.find(&node.name));
-                        match own.map(|own| line.all().any(|one| one.waits_for(own))) {
-                            None => CachedCheck::Lost,
-                            Some(false) => CachedCheck::Stays,
-                            Some(true) => CachedCheck::Wanted,
-                        }
-                    }),
-                    Ok(None) => Ok(CachedCheck::Lost),
-                    Err(failure) => Err(failure),
-                };
-                answer(look, "renew", &claim.name)
-            })
-            .collect()
+        looks.map(|(claim, line)| answer(look(claim, line), "renew", &claim.name)).collect()
     }
 }
 

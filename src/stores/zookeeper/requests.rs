@@ -8,7 +8,7 @@ use crate::ident::{FencingToken, LockName, Owner};
 use crate::seam::subscription::{Channel, ChannelSource};
 use crate::seam::{Attempt, Claim, Failure, Family, Kind, Others, Release, Snapshot};
 use crate::stores::zookeeper::answer::{
-    Found, NoReply, Replied, ZooKeeperReply, described, failed, if_there, inscription,
+    Found, NoReply, Replied, ZooKeeperReply, described, failed, if_there, inscription, line_of,
 };
 use crate::stores::zookeeper::jute::{Mode, Operation, code};
 use crate::stores::zookeeper::path::{NodeLine, QueuedNode};
@@ -323,11 +323,6 @@ impl ZooKeeperStore {
         }
         Ok(freed)
     }
-}
-
-/// The queue of a lock, by the list of its children.
-pub(super) fn line_of(children: &ZooKeeperReply) -> Found<NodeLine> {
-    Ok(NodeLine::new(jute::children(&children.body)?))
 }
 
 enum Ahead {

@@ -34,7 +34,6 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
 /// Most names polled at a time; waiters for other names poll themselves only.
 const MOST_NAMES: usize = 64;
-/// The connection outlives the last waiter by this.
 const LINGER: Duration = Duration::from_secs(5);
 /// `look` returns this word beside the ids.
 const READ_ONLY: &str = "read-only";
@@ -48,9 +47,7 @@ pub(super) struct PollerLockQueries {
     /// Returns which ids of the list, in place of `IDS`, are held, and `READ_ONLY` if the server takes no
     /// writes.
     pub(super) look: String,
-    /// The text for each id, in place of `ID`, and the separator.
     pub(super) list: (&'static str, &'static str),
-    /// The table of the locks; empty for session locks.
     pub(super) realm: String,
 }
 

@@ -20,7 +20,6 @@ use crate::stores::sql::{beside, query};
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
-/// What the name of the queue's table ends with.
 const QUEUE: &str = "_wait_queue";
 
 pub(super) struct Place {
@@ -36,7 +35,6 @@ pub(super) struct Seen {
     pub(super) backend: String,
     pub(super) version: i32,
     pub(super) is_standby: bool,
-    /// `None`: no such table is visible.
     pub(super) place: Option<Place>,
     has_clients: bool,
     schemas: String,
@@ -111,7 +109,6 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
     Ok(())
 }
 
-/// The table. Creates what is missing if the options allow it.
 pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresConnection) -> Answer<Place> {
     let check = |place: &Place| {
         check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)

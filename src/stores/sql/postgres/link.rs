@@ -161,7 +161,6 @@ pub(super) struct PostgresConnection {
     statements: HashMap<Box<str>, Statement>,
     /// Whether a statement was prepared since the last check for an open transaction.
     is_untried: bool,
-    /// The table of the locks, for error texts.
     pub(super) table: Option<Arc<str>>,
     /// Whether the server ended the session, whatever the socket says.
     pub(super) ended: bool,

@@ -61,8 +61,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let seen = check::session((&dial, &setup), &mut first, &options.table.name).map_err(failed)?;
     check::server(options, &seen).map_err(failed)?;
     let session_locks = options.table.session_locks;
-    let found = if session_locks { None } else { Some(check::find(seen, options, &mut first)) };
-    let place = found.transpose().map_err(failed)?;
+    let find = || check::find(seen, options, &mut first);
+    let place = (!session_locks).then(find).transpose().map_err(failed)?;
     // A table's locks and advisory locks of one name differ, and have different channels. A table has one
     // set of channels, whatever schema it is named with.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };

@@ -25,7 +25,6 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment, random_between};
 
-/// After an attempt that saw the lock free between two holders.
 const AT_ONCE: Duration = Duration::from_millis(1);
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
@@ -221,7 +220,6 @@ impl Postgres {
         self.change_and_tell(link, &self.queries.all.leave, &claim.name, args)
     }
 
-    /// Runs a statement that frees the lock, and notifies its wait queue.
     pub(super) fn change_and_tell(
         &self,
         link: &mut PostgresConnection,
