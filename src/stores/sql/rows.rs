@@ -114,7 +114,6 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     Ok(Some(Change::None(Some(Row { keeper, ..Row::read(record, 1)? }))))
 }
 
-/// A database's operations. Each statement except that of `renew` is about one lock's row.
 pub(super) trait Rows: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
@@ -132,7 +131,6 @@ pub(super) trait Rows: Database {
         Ok(())
     }
 
-    /// Reads the lock first; returns the result of an attempt that need not write.
     fn look_before(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<Option<Change<u64>>> {
         Ok(None)
     }
@@ -194,7 +192,6 @@ pub(super) trait Rows: Database {
 
     fn see_taken(&self, _link: &mut Self::Link, _claim: &Claim, _taken: &Change<u64>) {}
 
-    /// The channel for recalls of this client's cached locks.
     fn keeper(&self, _claim: &Claim) -> Option<String> {
         None
     }
@@ -209,11 +206,6 @@ pub(super) trait Rows: Database {
     /// Frees the owner's lock; returns which clients were notified, as far as is known.
     fn free(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Change<Others>> {
         Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
-    }
-
-    /// Whether this client's releases skip a wait queue that may exist.
-    fn is_queue_refused(&self) -> bool {
-        false
     }
 
     fn leave_wait_queue(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<()> {
@@ -252,14 +244,12 @@ pub(super) trait Rows: Database {
 
     fn sweep(&self, link: &mut Self::Link, age: Duration) -> Answer<u64>;
 
-    /// Why old versions of rows are kept, in words, as far as this user may know.
     fn old_versions(&self, link: &mut Self::Link, age: Duration) -> Answer<Vec<String>>;
 
     fn table(&self) -> Option<&TableInUse> {
         None
     }
 
-    /// Whether the place of the locks is gone, with all holds.
     fn is_gone(&self) -> bool {
         false
     }

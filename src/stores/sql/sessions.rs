@@ -7,7 +7,6 @@
 //! A server that turned read-only keeps such a lock, since holding it writes nothing, while other clients
 //! acquire it from its successor. So each attempt and each renewal checks the server's role.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -373,12 +372,6 @@ impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
             place.try_lock().and_then(|mut place| place.take_if(is_over)).is_some()
         };
         Some(places.iter().filter(|place| ended(place)).count() > 0)
-    }
-}
-
-impl<D: SessionDatabase> fmt::Debug for SessionStore<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionStore").finish_non_exhaustive()
     }
 }
 

@@ -50,7 +50,6 @@ impl TlsMode {
     }
 }
 
-/// Whether the host is this machine; an IPv6 address may be in brackets.
 pub(super) fn is_here(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())

@@ -18,10 +18,6 @@ pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const TOO_MANY_CONNECTIONS: u16 = 1040;
 /// Galera: the node has lost the other nodes, or not found them yet.
 const NOT_READY: u16 = 1047;
-const TOO_MANY_STATEMENTS: u16 = 1461;
-/// The server, or the proxy's next one, does not know the statement, or its tables have changed.
-const UNKNOWN_STATEMENT: u16 = 1243;
-const NEEDS_PREPARING: u16 = 1615;
 const ENDED: &str = "the server ended the connection";
 
 /// The session idled too long; the request was not read.
@@ -51,12 +47,6 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
-}
-
-/// Whether the server ran nothing because the statement was not prepared.
-pub(super) fn was_not_prepared(error: &Driver) -> bool {
-    matches!(error, Driver::MySqlError(said)
-        if matches!(said.code, TOO_MANY_STATEMENTS | UNKNOWN_STATEMENT | NEEDS_PREPARING))
 }
 
 pub(super) fn refusal(error: Driver) -> Error {
@@ -140,10 +130,6 @@ const CODES: &[(&[u16], Words)] = &[
     (&[NO_SUCH_TABLE], refused::TABLE),
     (&[1036, 1290, 1792, 1836], (ErrorKind::ReadOnly, "the server is read-only")),
     (&[TOO_MANY_CONNECTIONS, 1203, 1226], refused::CONNECTION),
-    (
-        &[TOO_MANY_STATEMENTS, UNKNOWN_STATEMENT, NEEDS_PREPARING],
-        (ErrorKind::Busy, "the server could not prepare the statement, or has lost it"),
-    ),
     (&[3032], (ErrorKind::Unreachable, "the server is in offline mode")),
     (
         &[LOCK_WAIT_TIMEOUT, 3572],
@@ -162,8 +148,7 @@ const CODES: &[(&[u16], Words)] = &[
     (&[1053, 1927, 3169, WAS_IDLE], (ErrorKind::Unreachable, ENDED)),
 ];
 
-const BY_STATEMENT: &str =
-    "the server's binlog_format has become STATEMENT: set it to ROW or MIXED, or build the client anew";
+const BY_STATEMENT: &str = "the server's binlog_format is STATEMENT: set it to ROW or MIXED";
 
 pub(super) fn classify(code: u16) -> Words {
     CODES.iter().find(|(codes, _)| codes.contains(&code)).map_or(refused::ANYTHING, |(_, words)| *words)
