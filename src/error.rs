@@ -8,13 +8,9 @@ use std::sync::Arc;
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// fn sell(client: &LockClient) -> leasehold::Result<u32> {
+/// fn sell(client: &leasehold::LockClient) -> leasehold::Result<u32> {
 ///     client.with_lock("stock:42", |_guard| 1)
 /// }
-/// assert_eq!(sell(&LockClient::in_memory())?, 1);
-/// # Ok::<(), leasehold::Error>(())
 /// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -37,11 +33,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///     }
 /// }
 ///
-/// let client = LockClient::in_memory();
-/// let error = client.get_lock("stock:42").unlock().unwrap_err();
-/// assert_eq!(error.kind(), ErrorKind::NotHeld);
-/// assert_eq!(error.lock_name(), Some("stock:42"));
-/// assert!(!error.outcome_unknown()); // nothing of it may still happen
+/// let error = LockClient::in_memory().get_lock("stock:42").unlock().unwrap_err();
+/// assert_eq!((error.kind(), error.lock_name()), (ErrorKind::NotHeld, Some("stock:42")));
 /// assert_eq!(answer(&error), 500); // a fault of the program: it never took the lock
 /// ```
 pub struct Error {
@@ -68,12 +61,7 @@ struct ErrorParts {
 ///
 /// let client = LockClient::in_memory();
 /// client.shutdown()?;
-/// let error = client.get_lock("stock:42").lock().unwrap_err();
-/// match error.kind() {
-///     ErrorKind::ShutDown => println!("the program is ending"),
-///     ErrorKind::Unreachable | ErrorKind::TimedOut => println!("try again later"),
-///     kind => panic!("{kind:?}: {error}"),
-/// }
+/// assert_eq!(client.get_lock("stock:42").lock().unwrap_err().kind(), ErrorKind::ShutDown);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -148,14 +136,8 @@ pub enum ErrorKind {
 /// ```
 /// use leasehold::{LockClient, NotHeld};
 ///
-/// let client = LockClient::in_memory();
-/// let lock = client.get_lock("stock:42");
-/// assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
-///
-/// let guard = lock.acquire_owned()?; // held by the guard, not by this thread
-/// let error = lock.unlock().unwrap_err();
-/// assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
-/// # Ok::<(), leasehold::Error>(())
+/// let error = LockClient::in_memory().get_lock("stock:42").unlock().unwrap_err();
+/// assert_eq!(error.not_held(), Some(&NotHeld::Free));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -319,20 +301,6 @@ impl Error {
     /// [`Condition`](crate::Condition)'s wait that released the lock and did not get it back.
     ///
     /// The work was protected, unless the error [`is_lost`](Error::is_lost) as well.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::{Fault, LockClient, MemoryStore};
-    ///
-    /// let store = MemoryStore::new();
-    /// let client = LockClient::builder().retry_timeout(std::time::Duration::ZERO).build_in_memory(&store)?;
-    /// let guard = client.get_lock("stock:42").acquire()?;
-    /// // … write …
-    /// store.fail(Fault::Refused);
-    /// let error = guard.unlock().unwrap_err();
-    /// assert!(error.work_ran() && !error.is_retryable()); // what was written stays written
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     #[must_use]
     pub fn work_ran(&self) -> bool {
         self.inner.work_ran

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::config::read_urls;
-use crate::credentials::Provider;
+use crate::config::{Provider, read_urls};
 
 /// The options in effect. Empty or `None` means the default.
 #[expect(missing_docs, reason = "each is the builder's option of the same name")]
