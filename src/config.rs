@@ -1,5 +1,6 @@
-//! Options of a client, and their checks.
+//! Options of a client, their checks, and credentials with their provider.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
@@ -7,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::copies::{Copies, Durable, ReplicaRule};
-use crate::credentials::Provider;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ident::Owner;
+use crate::inquiry::{Cause, Told};
 use crate::time::{checked_lease, checked_span};
 
 /// Shortest lease that the watchdog can renew, at each third of it.
@@ -286,7 +287,7 @@ fn read(file: &PathBuf, meant: impl FnOnce(&str) -> String) -> std::result::Resu
 impl ServerOptions {
     pub(crate) fn checked_for_database(&self) -> Result<&ServerOptions> {
         check_table(&self.table.name)?;
-        let words = "database() numbers a database of Redis: a SQL database is named in the URL";
+        let words = "database() is for Redis: name a SQL database in the URL";
         Error::unless(self.database.is_none(), || words.to_owned()).map(|()| self)
     }
 }
@@ -355,8 +356,8 @@ pub(crate) fn check_table(table: &str) -> Result<()> {
         let starts_well = part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         starts_well && part.len() <= MOST && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    let words = "the table's name cannot be used: it has letters, digits and underscores, at most 48, and may have a schema's \
-                 name and a dot before it";
+    let words = "the table's name cannot be used: it may have letters, digits and underscores, at most 48 \
+        characters, and a schema's name and a dot before it";
     Error::unless(table.split('.').count() <= 2 && table.split('.').all(is_plain), || words.to_owned())
 }
 
@@ -375,4 +376,86 @@ impl fmt::Debug for ServerOptions {
             .field("pool_size", &self.pool_size)
             .finish_non_exhaustive()
     }
+}
+
+/// Longest user name and password.
+const LONGEST: usize = 64 * 1024;
+
+/// A user and a password, as a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
+/// returns them.
+///
+/// # Examples
+/// ```
+/// use leasehold::Credentials;
+/// use std::time::Duration;
+///
+/// let credentials = Credentials::new("token").username("locks").valid_for(Duration::from_secs(900));
+/// assert!(!format!("{credentials:?}").contains("token"));
+/// ```
+#[derive(Clone)]
+#[must_use = "a provider returns them"]
+pub struct Credentials {
+    username: Option<String>,
+    password: String,
+    pub(crate) valid_for: Option<Duration>,
+}
+
+impl Credentials {
+    /// The password of the user named in the client's options or URL.
+    pub fn new(password: impl Into<String>) -> Credentials {
+        Credentials { username: None, password: password.into(), valid_for: None }
+    }
+
+    /// The user. Defaults to that of the client's options, or of the URL.
+    pub fn username(mut self, username: impl Into<String>) -> Credentials {
+        self.username = Some(username.into());
+        self
+    }
+
+    /// When, from now on, the server ends connections that logged in with these. Defaults to never.
+    ///
+    /// On Redis the client replaces each connection before that: a fifth of the time, at least 30 s and at
+    /// most half of it, and up to an eighth earlier, so that a fleet does not reconnect at once. The old
+    /// connection serves until the new one stands. Other stores ignore this.
+    pub fn valid_for(mut self, time: Duration) -> Credentials {
+        self.valid_for = Some(time);
+        self
+    }
+
+    /// User and password; `username` is the default.
+    pub(crate) fn over(self, username: Option<String>) -> (Option<String>, Option<String>) {
+        (self.username.or(username), Some(self.password))
+    }
+
+    /// Refuses credentials that no server accepts, and those that could break a protocol's framing.
+    pub(crate) fn check(&self) -> std::result::Result<(), &'static str> {
+        let texts = || self.username.iter().chain([&self.password]);
+        match () {
+            () if self.password.is_empty() => Err("the password is empty"),
+            () if texts().any(|text| text.contains('\0')) => Err("there is a NUL in them"),
+            () if texts().any(|text| text.len() > LONGEST) => Err("they are longer than 64 KiB"),
+            () => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    /// Omits the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
+    }
+}
+
+/// Called with the server's address.
+pub(crate) type Provider = Arc<dyn Fn(&str) -> Told<Credentials> + Send + Sync>;
+
+pub(crate) fn provider<E: Into<Box<dyn StdError + Send + Sync>>>(
+    ask: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
+) -> Provider {
+    Arc::new(move |address| {
+        ask(address).map_err(|error| {
+            let boxed: Box<dyn StdError + Send + Sync> = error.into();
+            Cause::from(boxed)
+        })
+    })
 }

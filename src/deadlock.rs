@@ -12,13 +12,8 @@ use crate::inspect::{Location, own, span};
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
-/// for deadlock in client.deadlocks()? {
-///     for step in &deadlock.steps {
-///         println!("{} holds {} and waits for {}", step.location, step.holds, step.waits_for);
-///     }
+/// for deadlock in leasehold::LockClient::in_memory().deadlocks()? {
+///     println!("{deadlock}");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -37,12 +32,10 @@ pub struct Deadlock {
 ///
 /// # Examples
 /// ```
-/// use leasehold::{Deadlock, DeadlockStep};
-///
-/// fn youngest(deadlock: &Deadlock) -> Option<&DeadlockStep> {
-///     deadlock.steps.iter().find(|step| step.is_youngest)
+/// for step in leasehold::LockClient::in_memory().deadlocks()?.iter().flat_map(|deadlock| &deadlock.steps) {
+///     println!("{} holds {} and waits for {}", step.location, step.holds, step.waits_for);
 /// }
-/// # let _ = youngest;
+/// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

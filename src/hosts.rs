@@ -77,11 +77,7 @@ impl Hash for Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_shown.load(Ordering::Relaxed) {
-            &self.name
-        } else {
-            "(the URL's host; check its spelling and the DNS)"
-        })
+        f.write_str(if self.is_shown.load(Ordering::Relaxed) { &self.name } else { "(host of the URL)" })
     }
 }
 

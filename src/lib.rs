@@ -151,13 +151,13 @@ compile_error!("leasehold runs on Linux, Android, macOS and Windows only");
 mod client;
 mod config;
 mod copies;
-mod credentials;
 mod deadlock;
 mod directory;
 mod engine;
 mod error;
 mod fork;
 #[cfg(all(test, leasehold_fuzz))]
+#[path = "tests/fuzz.rs"]
 mod fuzz;
 mod hosts;
 mod ident;
@@ -182,8 +182,7 @@ mod topologies;
 mod wire;
 
 pub use client::{ClientBuilder, Clients, ListCost, ListedLock, LockClient, Locks, PausedClient};
-pub use config::{ClusterPubSub, RedlockNode};
-pub use credentials::Credentials;
+pub use config::{ClusterPubSub, Credentials, RedlockNode};
 pub use crossbeam_channel;
 pub use deadlock::{Deadlock, DeadlockStep};
 pub use directory::run::LastRun;
@@ -193,26 +192,20 @@ pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use ident::{ClientId, FencingToken, MAX_NAME_LEN, Owner};
 pub use inspect::{Health, Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter, Wakeups};
 pub use interrupt::Interrupt;
+pub use locks::acquire::Lock;
 pub use locks::condition::Condition;
-pub use locks::expirable::ExpirableSemaphore;
-pub use locks::fenced::FencedLock;
+pub use locks::counted::{CountDownLatch, ExpirableSemaphore, Semaphore};
 pub use locks::fencing;
 pub use locks::group::{MultiGuard, OwnedMultiGuard};
 pub use locks::guard::{Guard, HoldState, OwnedGuard, Permit};
-pub use locks::latch::CountDownLatch;
 pub use locks::leader::{Leader, LeaderEvent};
-pub use locks::lock::Lock;
-pub use locks::lock_builder::LockBuilder;
 pub use locks::multi::{IntoLocks, MultiLock};
-pub use locks::named::RedisLock;
+pub use locks::named::{FencedLock, LockBuilder, ReadWriteLock, RedisLock};
 pub use locks::options::AcquireOptions;
-pub use locks::rw::ReadWriteLock;
-pub use locks::semaphore::Semaphore;
-pub use observe::contended::Contended;
 pub use observe::event::{Event, GaveUpReason};
 #[cfg(feature = "metrics")]
 pub use observe::metrics::Metrics;
-pub use observe::stats::Stats;
+pub use observe::stats::{Contended, Stats};
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
 // Explicit, since rustdoc does not see the feature: the folder is built for any database.
@@ -229,6 +222,10 @@ pub use topologies::ring::plan::{Ring, RingNode};
 #[doc(hidden)]
 pub mod program {
     pub use crate::client::settings::Settings;
+
+    pub const HOST_NAME: fn() -> String = crate::system::host_name;
+    pub const NANOS: fn() -> u64 = crate::system::nanos;
+    pub const SPAN: fn(std::time::Duration) -> String = crate::inspect::span;
 }
 
 #[cfg(doctest)]

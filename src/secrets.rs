@@ -9,8 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{ServerOptions, read_secret, read_urls};
-use crate::credentials::{Credentials, Provider, provider};
+use crate::config::{Credentials, Provider, ServerOptions, provider, read_secret, read_urls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::without_credentials;
 use crate::inquiry::{Cause, Inquiry, Told};

@@ -140,10 +140,10 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         ) => "the server's certificate has expired",
         rustls::Error::InvalidCertificate(_) => {
-            "no authority that is trusted vouches for the server's certificate; tls_ca names others"
+            "no trusted authority has signed the server's certificate: name its authority by tls_ca"
         }
         rustls::Error::InvalidMessage(_) => "the server does not speak TLS at this port",
-        _ => "the two sides do not agree",
+        _ => "server and client cannot agree on TLS",
     };
     Some((ErrorKind::Tls, format!("TLS failed: {words} ({error})")))
 }
@@ -154,7 +154,7 @@ fn refused_by_server(alert: AlertDescription) -> &'static str {
     use AlertDescription as Alert;
     match alert {
         Alert::CertificateRequired => {
-            "the server demands a client certificate, and none was given; tls_identity names one"
+            "the server demands a client certificate, and none was given: give one by tls_identity"
         }
         Alert::AccessDenied
         | Alert::BadCertificate

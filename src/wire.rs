@@ -10,9 +10,9 @@ use crate::system::{LocalSocket, PollFd, Socket, any_ready, for_bytes, has_room}
 use crate::time::{Clock, Moment};
 
 #[cfg(leasehold_shuttle)]
-mod pipe;
+mod model;
 #[cfg(leasehold_shuttle)]
-pub(crate) use self::pipe::Pipe;
+pub(crate) use self::model::Pipe;
 
 /// The same with each sort of socket, whose type differs.
 macro_rules! on_socket {

@@ -536,7 +536,7 @@ fn on_lost(text: &str) -> Result<OnLost, String> {
         None if text == "kill" => Ok(OnLost::Kill),
         None if text == "ignore" => Ok(OnLost::Ignore),
         Some(("signal", name)) => signal(name).map(OnLost::Signal),
-        _ => Err("it is one of kill, signal:NAME (as in signal:HUP) and ignore".to_owned()),
+        _ => Err("the value must be kill, signal:NAME (as in signal:HUP) or ignore".to_owned()),
     }
 }
 
@@ -551,7 +551,7 @@ fn listen(text: &str) -> Result<String, String> {
     }
     let (address, port) = text.rsplit_once(':').unwrap_or(("", ""));
     if address.is_empty() || port.parse::<u16>().is_err() {
-        return Err("it is a port, or an address and a port, as in 127.0.0.1:9478".to_owned());
+        return Err("the value must be a port, or an address and a port, as in 127.0.0.1:9478".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -559,7 +559,7 @@ fn listen(text: &str) -> Result<String, String> {
 /// A host's name as it is compared: without case, port and the dot of the root.
 fn host(text: &str) -> Result<String, String> {
     crate::serve::http::host_name(text)
-        .ok_or_else(|| "it is a host's name or address, as in locks.example.com".to_owned())
+        .ok_or_else(|| "the value must be a host's name or address, as in locks.example.com".to_owned())
 }
 
 /// A time, as the library reads it from a variable.
@@ -569,7 +569,7 @@ fn time(text: &str) -> Result<Duration, &'static str> {
 
 fn interval(text: &str) -> Result<Duration, &'static str> {
     let least = Duration::from_millis(100);
-    time(text).and_then(|time| if time < least { Err("it is at least 100ms") } else { Ok(time) })
+    time(text).and_then(|time| if time < least { Err("the value must be at least 100ms") } else { Ok(time) })
 }
 
 #[cfg(test)]

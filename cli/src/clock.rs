@@ -11,7 +11,7 @@ impl Moment {
     pub(crate) const NEVER: Moment = Moment(u64::MAX);
 
     pub(crate) fn now() -> Moment {
-        Moment(crate::system::nanos())
+        Moment(leasehold::program::NANOS())
     }
 
     pub(crate) fn plus(self, span: Duration) -> Moment {

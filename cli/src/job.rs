@@ -75,11 +75,5 @@ pub(crate) fn as_json(state: State, last: &LastRun) -> Value {
 }
 
 pub(crate) fn span(span: Duration) -> String {
-    let seconds = span.as_secs();
-    match seconds {
-        0..=59 => format!("{:.1} s", span.as_secs_f64()),
-        60..=3599 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..=86_399 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
+    leasehold::program::SPAN(span)
 }

@@ -18,8 +18,6 @@ mod secret;
 mod serve;
 mod show;
 mod store;
-#[cfg_attr(unix, path = "system/unix.rs")]
-#[cfg_attr(windows, path = "system/windows.rs")]
 mod system;
 mod top;
 mod watch;

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use leasehold::crossbeam_channel::{Receiver, bounded};
+use leasehold::program::HOST_NAME;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
 use crate::clock::{stamp, wall};
-use crate::system::host_name;
 
 pub(crate) const SIGINT: i32 = 2;
 
@@ -155,7 +155,7 @@ impl Say {
             Format::Text => format!("leasehold: {}\n", plain(words)),
             Format::Json => {
                 let mut object = line(event, words, fields);
-                for (field, own) in [("pid", json!(std::process::id())), ("host", json!(host_name()))] {
+                for (field, own) in [("pid", json!(std::process::id())), ("host", json!(HOST_NAME()))] {
                     object.entry(field).and_modify(|value| {
                         if value.is_null() {
                             *value = own.clone()

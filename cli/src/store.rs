@@ -175,7 +175,7 @@ pub(crate) fn text(error: &Error) -> String {
         words += &format!(" ({cause})");
     }
     if error.outcome_unknown() {
-        words += " (the store may have done it all the same)";
+        words += " (the store may have carried out the request)";
     }
     let words = without_numbers(&words);
     OF_THE_LIBRARY.iter().fold(words, |words, (theirs, ours)| words.replace(theirs, ours))

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::client::open::Servers;
 use crate::client::{LockClient, open};
-use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, ServerOptions, setters};
+use crate::config::{
+    self, ClusterPubSub, Credentials, Options, RedlockNode, RedlockOptions, ServerOptions, setters,
+};
 use crate::copies::{Durable, ReplicaRule, Replicas};
-use crate::credentials::{self, Credentials};
 use crate::engine::store::StoreCell;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
@@ -30,13 +31,11 @@ use crate::topologies::ring::plan::Ring;
 /// use leasehold::LockClient;
 /// use std::time::Duration;
 ///
-/// let client = LockClient::builder()
-///     .url("redis://127.0.0.1:6379")
+/// let builder = LockClient::builder().url("redis-sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster");
+/// let client = builder
 ///     .lease(Duration::from_secs(10)) // how long a dead process keeps its locks
-///     .command_timeout(Duration::from_secs(1))
-///     .key_prefix("shop:")
+///     .durable(1, 1) // each grant is on the master's disk, and on one replica's
 ///     .build()?;
-/// assert_eq!(client.get_lock("stock:42").name(), "stock:42");
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Default)]
@@ -158,7 +157,7 @@ impl ClientBuilder {
         provider: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
     ) -> Self {
         self.server.password = None;
-        self.server.credentials = Some(credentials::provider(provider));
+        self.server.credentials = Some(config::provider(provider));
         self
     }
 
@@ -171,42 +170,21 @@ impl ClientBuilder {
 
     /// As [`credentials`](Self::credentials), for the Sentinels themselves, in place of
     /// [`sentinel_password`](Self::sentinel_password).
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use leasehold::{Credentials, LockClient};
-    ///
-    /// let read = |_: &str| std::fs::read_to_string("/run/secrets/sentinel").map(Credentials::new);
-    /// let client = LockClient::builder()
-    ///     .url("redis-sentinel://10.0.0.1,10.0.0.2/locks")
-    ///     .sentinel_credentials(read)
-    ///     .build()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn sentinel_credentials<E: Into<Box<dyn StdError + Send + Sync>>>(
         mut self,
         provider: impl Fn(&str) -> std::result::Result<Credentials, E> + Send + Sync + 'static,
     ) -> Self {
         self.server.sentinel_password = None;
-        self.server.sentinel_credentials = Some(credentials::provider(provider));
+        self.server.sentinel_credentials = Some(config::provider(provider));
         self
     }
 
     /// The hosts, beside those of the URL, to which servers may redirect this client: names, addresses, or
-    /// `*.` and the end of a name, without ports. Defaults to all.
+    /// `*.` and the end of a name (`["*.shop.cache.example", "10.0.0.7"]`), without ports. Defaults to all.
     ///
     /// The members of a Redis Cluster name each other, and Sentinels name the master; user and password go
     /// there too. Another host is refused before anything is sent to it, with an error of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) that names it.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::LockClient;
-    ///
-    /// let builder = LockClient::builder()
-    ///     .url("redis-cluster://shop.cache.example")
-    ///     .allowed_hosts(["*.shop.cache.example", "10.0.0.7"]);
-    /// ```
     pub fn allowed_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.server.hosts = Arc::new(Hosts::allowing(hosts.into_iter().map(Into::into).collect()));
         self
@@ -236,20 +214,10 @@ impl ClientBuilder {
         self
     }
 
-    /// The owner of another client's hold for which this process works, as text: this client's waits prolong
-    /// that hold, so deadlocks through both are found. Several have spaces between; text that is no owner is
-    /// ignored. `leasehold run` passes it to its command by `LEASEHOLD_UNDER`.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::LockClient;
-    ///
-    /// let guard = LockClient::in_memory().get_lock("import").acquire_owned()?;
-    /// let under = guard.owner().to_string(); // given to the process that is started
-    /// let theirs = LockClient::builder().under_hold(&under);
-    /// # drop(theirs);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
+    /// The owner of another client's hold for which this process works, as text
+    /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)): this client's waits prolong that hold, so deadlocks
+    /// through both are found. Several have spaces between; text that is no owner is ignored. `leasehold run`
+    /// passes it to its command by `LEASEHOLD_UNDER`.
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
         self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self
@@ -398,17 +366,6 @@ impl ClientBuilder {
     /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; other servers and stores are refused
     /// when the client is built. With `appendfsync everysec` a grant takes up to a second, with `always` a
     /// write to the disk.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use leasehold::LockClient;
-    ///
-    /// let client = LockClient::builder()
-    ///     .url("redis-sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")
-    ///     .durable(1, 1) // on the master's disk, and on one replica's
-    ///     .build()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn durable(mut self, local: u32, replicas: u32) -> Self =
         server.durable: Some(Durable { local, replicas });
 
@@ -467,16 +424,6 @@ impl ClientBuilder {
     /// `build`, returns the error of connecting at once, without a retry, and may take the connect time-out
     /// besides its own time. On ZooKeeper holds last at most as long as the granted session, whatever the
     /// client's lease.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::{ErrorKind, LockClient};
-    ///
-    /// // Nobody listens there.
-    /// let client = LockClient::builder().url("redis://127.0.0.1:1").connect_lazily().build()?;
-    /// assert_eq!(client.ping().unwrap_err().kind(), ErrorKind::Unreachable);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn connect_lazily(mut self) -> Self = is_lazy: true;
 
     /// A prefix of each lock's key, added after mapping. Defaults to nothing.

@@ -38,6 +38,17 @@ macro_rules! setters {
 
 const OPTIONS: &[(&str, Setter)] = client_options!(setters);
 
+/// Options with one direction, and one of two numbers.
+const MORE: &[(&str, Setter)] = &[
+    ("LEASEHOLD_SESSION_LOCKS", |builder, text| {
+        Ok(if switch(text)? { builder.session_locks() } else { builder })
+    }),
+    ("LEASEHOLD_DURABLE", |builder, text| {
+        let (local, replicas) = text.split_once(' ').ok_or("it is two numbers")?;
+        Ok(builder.durable(number(local)?, number(replicas)?))
+    }),
+];
+
 macro_rules! rows {
     ($($(#[$_about:meta])* $_options:ident {
         $($(#[$_doc:meta])* $_field:ident: $_type:ty = $_default:expr $(, $variable:literal $set:ident($_read:ident) $example:literal)?;)*
@@ -100,7 +111,7 @@ impl ClientBuilder {
         let mut builder = ClientBuilder::default();
         builder.is_from_env = true;
         builder = servers(builder, &variables)?;
-        for &(name, set) in OPTIONS {
+        for &(name, set) in OPTIONS.iter().chain(MORE) {
             let Some(text) = variables.text(name)? else { continue };
             builder = set(builder, &text).map_err(|why| bad(name, why))?;
             builder.check_times().map_err(|error| bad(name, error.detail()))?;
@@ -113,10 +124,6 @@ impl ClientBuilder {
             builder = builder.sentinel_password(&password);
             builder.server.sentinel_credentials =
                 variables.file("LEASEHOLD_SENTINEL_PASSWORD")?.map(password_in);
-        }
-        // These options have one direction only.
-        if variables.switch("LEASEHOLD_SESSION_LOCKS")? == Some(true) {
-            builder = builder.session_locks();
         }
         if variables.text("LEASEHOLD_REPLICAS")?.is_some_and(|text| switch(&text) == Ok(false)) {
             builder = builder.without_replicas();
@@ -133,13 +140,6 @@ impl ClientBuilder {
             let within = time(&within).map_err(|why| bad("LEASEHOLD_REPLICAS_TIMEOUT", why))?;
             builder = builder.require_replicas(count, within);
             builder.check_times().map_err(|error| bad("LEASEHOLD_REPLICAS_TIMEOUT", error.detail()))?;
-        }
-        if let Some(text) = variables.text("LEASEHOLD_DURABLE")? {
-            let (local, replicas) =
-                text.split_once(' ').ok_or_else(|| bad("LEASEHOLD_DURABLE", "it is two numbers"))?;
-            let file_count = |text| number(text).map_err(|why| bad("LEASEHOLD_DURABLE", why));
-            builder = builder.durable(file_count(local)?, file_count(replicas)?);
-            builder.check_times().map_err(|error| bad("LEASEHOLD_DURABLE", error.detail()))?;
         }
         secured(builder, &variables)
     }
@@ -181,10 +181,6 @@ impl Variables<'_> {
         }
     }
 
-    fn switch(&self, name: &str) -> Result<Option<bool>> {
-        self.text(name)?.map(|text| switch(&text).map_err(|why| bad(name, why))).transpose()
-    }
-
     /// Two variables that need each other.
     fn pair(&self, one: &str, other: &str) -> Result<Option<(String, String)>> {
         match (self.text(one)?, self.text(other)?) {
@@ -198,18 +194,20 @@ impl Variables<'_> {
 
 fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBuilder> {
     let mut given = None;
-    let mut is_first = |name: &'static str| match given.replace(name) {
-        Some(other) => Err(bad(name, &format!("{other} is set too: set one of them"))),
-        None => Ok(()),
+    let mut one_of = |name: &'static str| match (variables.text(name)?, given) {
+        (Some(_), Some(other)) => Err(bad(name, &format!("{other} is set too: set one of them"))),
+        (None, _) => Ok(None),
+        (text, None) => {
+            given = Some(name);
+            Ok(text)
+        }
     };
-    if let Some(url) = variables.text("LEASEHOLD_URL")? {
-        is_first("LEASEHOLD_URL")?;
+    if let Some(url) = one_of("LEASEHOLD_URL")? {
         check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
         builder = builder.url(&url);
         builder.server.url_files.extend(variables.file("LEASEHOLD_URL")?);
     }
-    if let Some(urls) = variables.text("LEASEHOLD_REDLOCK")? {
-        is_first("LEASEHOLD_REDLOCK")?;
+    if let Some(urls) = one_of("LEASEHOLD_REDLOCK")? {
         let urls: Vec<&str> = urls.split_whitespace().collect();
         for url in &urls {
             check_scheme(url).map_err(|error| bad("LEASEHOLD_REDLOCK", error.detail()))?;
@@ -218,8 +216,7 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
         builder.server.url_files.extend(variables.file("LEASEHOLD_REDLOCK")?);
     }
     let (epoch, from) = (variables.text("LEASEHOLD_RING_EPOCH")?, variables.text("LEASEHOLD_RING_FROM")?);
-    if let Some(nodes) = variables.text("LEASEHOLD_RING")? {
-        is_first("LEASEHOLD_RING")?;
+    if let Some(nodes) = one_of("LEASEHOLD_RING")? {
         let mut ring = Ring::new(ring_nodes("LEASEHOLD_RING", &nodes)?);
         if let Some(epoch) = epoch {
             ring = ring.epoch(number(&epoch).map_err(|why| bad("LEASEHOLD_RING_EPOCH", why))?);
@@ -299,14 +296,14 @@ fn time(text: &str) -> std::result::Result<Duration, &'static str> {
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
-    text.trim().parse().map_err(|_none| "it is not a whole number, or is too large or too small")
+    text.trim().parse().map_err(|_none| "its value is not a whole number, or is too large or too small")
 }
 
 fn switch(text: &str) -> std::result::Result<bool, &'static str> {
     match text.trim().to_ascii_lowercase().as_str() {
         "yes" | "true" | "on" | "1" => Ok(true),
         "no" | "false" | "off" | "0" => Ok(false),
-        _ => Err("it is not yes or no"),
+        _ => Err("its value must be yes or no"),
     }
 }
 
@@ -316,7 +313,7 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
         "sharded" => Ok(ClusterPubSub::Sharded),
         "plain" => Ok(ClusterPubSub::Plain),
         "both" => Ok(ClusterPubSub::Both),
-        _ => Err("it is not auto, sharded, plain or both"),
+        _ => Err("its value must be auto, sharded, plain or both"),
     }
 }
 

@@ -19,11 +19,7 @@ use crate::seam::directory::{Listing, Page, Place, Wanted};
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
-/// let guard = client.get_lock("stock:42").acquire()?;
-/// for lock in client.list("stock:*") {
+/// for lock in leasehold::LockClient::in_memory().list("stock:*") {
 ///     let lock = lock?;
 ///     println!("{} is {}, held by {}", lock.name, lock.kind, lock.holders[0]);
 /// }
@@ -49,10 +45,7 @@ pub struct ListedLock {
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
-/// let mut locks = client.list("*");
+/// let mut locks = leasehold::LockClient::in_memory().list("*");
 /// let count = locks.by_ref().count();
 /// println!("{count} locks among {} keys, by {} requests", locks.cost().keys, locks.cost().requests);
 /// ```
@@ -69,12 +62,8 @@ pub struct ListCost {
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
-/// for lock in client.list("stock:*") {
-///     println!("{}", lock?.name);
-/// }
+/// let names = leasehold::LockClient::in_memory().list("stock:*").map(|lock| Ok(lock?.name));
+/// let names: Vec<String> = names.collect::<leasehold::Result<_>>()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "nothing is asked before the first item is wanted"]
@@ -88,10 +77,7 @@ pub struct Locks {
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
-/// for other in client.clients() {
+/// for other in leasehold::LockClient::in_memory().clients() {
 ///     println!("{}", other?);
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -139,20 +125,6 @@ impl LockClient {
     /// # Guarantees
     /// A lock that is held all the time is listed once, or twice while the server resizes its table. A lock
     /// that is acquired or released meanwhile may be missing. Each item was true at one moment.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::LockClient;
-    ///
-    /// let client = LockClient::in_memory();
-    /// let guard = client.get_lock("stock:42").acquire()?;
-    /// let mut locks = client.list("stock:*");
-    /// while let Some(lock) = locks.next().transpose()? {
-    ///     println!("{} for {:?} more, by {}", lock.name, lock.remaining, lock.holders[0].owner);
-    /// }
-    /// println!("{} requests", locks.cost().requests);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn list(&self, pattern: impl AsRef<str>) -> Locks {
         let prefix = self.engine.options.key_prefix.clone();
         let wanted = Wanted { prefix, pattern: pattern.as_ref().to_owned() };
@@ -166,25 +138,12 @@ impl LockClient {
     /// [directory](crate::ClientBuilder::directory) off or lacks the permission. A dead client is listed for
     /// up to its lease. A database without the table of entries lists the holders in its rows.
     ///
-    /// # Blocking
-    /// As [`list`](Self::list).
-    ///
     /// # Errors
     /// As [`list`](Self::list).
     ///
     /// # Guarantees
     /// An entry is up to a third of its client's lease old. Every user who may write to the store can write
     /// one.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::LockClient;
-    ///
-    /// let client = LockClient::in_memory();
-    /// let clients = client.clients().collect::<leasehold::Result<Vec<_>>>()?;
-    /// println!("{} clients", clients.len());
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn clients(&self) -> Clients {
         Clients { list: List::new(&self.engine) }
     }
@@ -210,15 +169,6 @@ impl LockClient {
     /// Each cycle was read twice, one second apart, with the same waits and the same holders, so it existed
     /// at a moment between. A client that died or is cut off counts as in its last entry until the entry
     /// ends.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::LockClient;
-    ///
-    /// let client = LockClient::in_memory();
-    /// assert!(client.deadlocks()?.is_empty());
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.engine.deadlocks()
     }
@@ -265,9 +215,6 @@ fn unsupported(action: &'static str) -> Error {
 impl Locks {
     /// Requests one page and returns its locks, perhaps none; `None` after the last page. For a caller that
     /// shows the progress of a long list by [`cost`](Self::cost).
-    ///
-    /// # Blocking
-    /// As [`LockClient::list`].
     ///
     /// # Errors
     /// As [`LockClient::list`]; nothing follows an error.

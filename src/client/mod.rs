@@ -4,16 +4,16 @@ mod builder;
 mod env;
 mod lists;
 mod open;
-mod paused;
 pub(crate) mod settings;
-mod unwind;
 
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Options, RedlockNode};
 use crate::directory::run::LastRun;
 use crate::engine::acquire::lock_config::Backoff;
+use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::store::StoreCell;
 use crate::engine::{Engine, MANY_CLIENTS};
 use crate::error::{Error, ErrorKind, Result};
@@ -21,31 +21,25 @@ use crate::fork::is_forked;
 use crate::ident::derived::PING;
 use crate::ident::{ClientId, NOBODY, Owner, ThreadMarker};
 use crate::inspect::{Health, Inspection, Wakeups};
-use crate::locks::expirable::ExpirableSemaphore;
-use crate::locks::fenced::FencedLock;
+use crate::interrupt::Interrupt;
+use crate::locks::counted::{CountDownLatch, ExpirableSemaphore, Semaphore};
 use crate::locks::guard::{Guard, OwnedGuard};
-use crate::locks::latch::CountDownLatch;
 use crate::locks::leader::Leader;
-use crate::locks::lock_builder::LockBuilder;
 use crate::locks::multi::{IntoLocks, MultiLock};
-use crate::locks::named::RedisLock;
+use crate::locks::named::{FencedLock, LockBuilder, ReadWriteLock, RedisLock};
 use crate::locks::options::AcquireOptions;
 use crate::locks::run_once::run_once;
-use crate::locks::rw::ReadWriteLock;
-use crate::locks::semaphore::Semaphore;
-use crate::observe::contended::Contended;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::observe::stats::Stats;
+use crate::observe::stats::{Contended, Stats};
 use crate::seam::Kind;
-use crate::stores::memory::MemoryStore;
-use crate::time::Clock;
+use crate::stores::memory::{Fault, MemoryAccess, MemoryStore};
+use crate::time::{Clock, ManualClock};
 use crate::topologies::ring::RingStore;
 use crate::topologies::ring::plan::{Ring, RingNode};
 
 pub use builder::ClientBuilder;
 pub use lists::{Clients, ListCost, ListedLock, Locks};
-pub use paused::PausedClient;
 
 /// A connection to a store, and the random id under which this client's threads own locks.
 ///
@@ -107,15 +101,6 @@ impl LockClient {
     ///
     /// # Errors
     /// The URL cannot be used.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::{ErrorKind, LockClient};
-    ///
-    /// let client = LockClient::connect_lazily("redis://127.0.0.1:1")?; // nobody listens there
-    /// assert_eq!(client.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unreachable);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn connect_lazily(url: impl AsRef<str>) -> Result<LockClient> {
         LockClient::builder().url(url).connect_lazily().build()
     }
@@ -138,10 +123,8 @@ impl LockClient {
     ///
     /// # Examples
     /// ```no_run
-    /// use leasehold::LockClient;
-    ///
-    /// let client = LockClient::redlock(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// let guard = client.get_lock("stock:42").acquire()?;
+    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let client = leasehold::LockClient::redlock(nodes)?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn redlock<N: Into<RedlockNode>>(nodes: impl IntoIterator<Item = N>) -> Result<LockClient> {
@@ -149,19 +132,6 @@ impl LockClient {
     }
 
     /// Starts a client with options.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use leasehold::LockClient;
-    /// use std::time::Duration;
-    ///
-    /// let client = LockClient::builder()
-    ///     .url("redis://127.0.0.1:6379/3")
-    ///     .lease(Duration::from_secs(10))
-    ///     .key_prefix("shop:")
-    ///     .build()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -180,16 +150,6 @@ impl LockClient {
     /// # Guarantees
     /// Those of one server, name by name. A node has no replica here: while it is away its names cannot be
     /// locked, and the names of other nodes are not affected.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use leasehold::{LockClient, RingNode};
-    ///
-    /// let big = RingNode::new("redis://10.0.0.2:6379").weight(2);
-    /// let client = LockClient::ring([RingNode::new("redis://10.0.0.1:6379"), big])?;
-    /// client.with_lock("stock:42", |_guard| ())?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn ring<N: Into<RingNode>>(nodes: impl IntoIterator<Item = N>) -> Result<LockClient> {
         LockClient::builder().ring(Ring::new(nodes)).build()
     }
@@ -231,7 +191,12 @@ impl LockClient {
         self.engine.usable("ring")?;
         match self.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<RingStore>()) {
             Some(store) => store.change(ring),
-            None => Err(Error::new(ErrorKind::Unsupported, "ring", "this client was not made for a ring")),
+            None => Err(Error::new(
+                ErrorKind::Unsupported,
+                "ring",
+                "this client does not use a ring: make \
+                one by LockClient::ring",
+            )),
         }
     }
 
@@ -313,7 +278,7 @@ impl LockClient {
     ///
     /// Not reentrant: a thread that waits for its own lock gets
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock). Waiters poll each 50–100 ms, since those libraries
-    /// announce no release. Otherwise as [`get_lock`](Self::get_lock).
+    /// announce no release.
     pub fn get_token_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
@@ -375,23 +340,11 @@ impl LockClient {
     /// Runs `work` under the lock of this name, waiting as long as it takes. [`AcquireOptions::with_lock`]
     /// does so under any lock, with a bound on the wait, a lease or an interrupt.
     ///
-    /// # Blocking
-    /// As [`RedisLock::lock`], then `work`, then one round trip.
-    ///
     /// # Errors
-    /// As [`AcquireOptions::with_lock`]: an error after `work` says [`work_ran`](crate::Error::work_ran), and
-    /// a failed release is no error.
+    /// As [`AcquireOptions::with_lock`].
     ///
     /// # Panics
     /// When `work` does; the lock is released first.
-    ///
-    /// # Examples
-    /// ```
-    /// # let client = leasehold::LockClient::in_memory();
-    /// let sum = client.with_lock("sum", |_guard| 1 + 1)?;
-    /// assert_eq!(sum, 2);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn with_lock<R>(&self, name: impl AsRef<str>, work: impl FnOnce(&Guard) -> R) -> Result<R> {
         let lock = self.get_lock(name);
         AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
@@ -410,16 +363,6 @@ impl LockClient {
     /// # Errors
     /// The store could not be used. A missing permission, or another object under that key, is an answer and
     /// no error.
-    ///
-    /// # Examples
-    /// ```
-    /// # let client = leasehold::LockClient::in_memory();
-    /// match client.ping() {
-    ///     Ok(health) => println!("{} answers in {:?}", health.store, health.latency),
-    ///     Err(error) => println!("unhealthy: {error}"),
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn ping(&self) -> Result<Health> {
         let engine = &self.engine;
         engine.usable("ping")?;
@@ -469,20 +412,6 @@ impl LockClient {
     /// # Guarantees
     /// On one Redis, in a cluster and in memory all but the number of listeners was true at one moment; on a
     /// Redlock a majority showed it. The answer is old when it is read: never decide by it who may go on.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::ObjectKind;
-    ///
-    /// # let client = leasehold::LockClient::in_memory();
-    /// let guard = client.get_lock("import").acquire()?;
-    /// let seen = client.inspect("import")?;
-    /// assert_eq!((seen.kind.clone(), seen.holders[0].hold_count), (ObjectKind::Lock, Some(1)));
-    /// assert!(seen.holders[0].by_this_client);
-    /// println!("{seen}"); // import: a lock, held, lease of 29.9 s …
-    /// # drop(guard);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
         self.engine.describe("inspect", self.get_lock(name).checked("inspect")?)
     }
@@ -496,15 +425,6 @@ impl LockClient {
     /// # Guarantees
     /// The numbers are not of one moment: a call that ends meanwhile may be in one of them and not in
     /// another. All are zero in a forked child.
-    ///
-    /// # Examples
-    /// ```
-    /// let client = leasehold::LockClient::in_memory();
-    /// client.get_lock("stock:42").acquire()?.unlock()?;
-    /// let stats = client.stats();
-    /// println!("{} held, {} lost of {}", stats.holds, stats.lost(), stats.grants);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
@@ -518,14 +438,6 @@ impl LockClient {
     /// # Guarantees
     /// A name is known if more than one of 256 waits was for it. No count is too low;
     /// [`overcount`](Contended::overcount) says how much too high it may be.
-    ///
-    /// # Examples
-    /// ```
-    /// let client = leasehold::LockClient::in_memory();
-    /// for lock in client.contended(20) {
-    ///     println!("{} was waited for {} times", lock.name, lock.waits);
-    /// }
-    /// ```
     pub fn contended(&self, max: usize) -> Vec<Contended> {
         if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
@@ -554,15 +466,6 @@ impl LockClient {
     ///
     /// # Errors
     /// The server's error.
-    ///
-    /// # Examples
-    /// ```
-    /// # let client = leasehold::LockClient::in_memory();
-    /// for words in client.vacuum_blockers(std::time::Duration::from_secs(60))? {
-    ///     eprintln!("{words}");
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
         self.engine.vacuum_blockers(age)
     }
@@ -587,10 +490,9 @@ impl LockClient {
     /// a process dies in its job, a tick after `at_most` replaces it.
     ///
     /// # Blocking
-    /// One round trip, then `job`, then one round trip. While the server does not answer after the job: up to
-    /// the client's retry time-out (default 10 s) or the end of `at_most`, whichever is first. On Redlock,
-    /// processes that ask at the same moment may all be refused; they ask again at random moments, for two
-    /// seconds at most.
+    /// One round trip, then `job`, then one round trip, or up to the client's retry time-out or the end of
+    /// `at_most` while the server does not answer. On Redlock, processes that ask at the same moment may all be
+    /// refused; they ask again at random moments, for two seconds at most.
     ///
     /// # Errors
     /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: it
@@ -636,26 +538,8 @@ impl LockClient {
     /// As [`run_once`](Self::run_once), with the [fenced](Self::get_fenced_lock) lock of the name: by the
     /// guard's token, a resource refuses writes of a run that took longer than `at_most`.
     ///
-    /// # Blocking
-    /// As [`run_once`](Self::run_once).
-    ///
     /// # Errors
     /// As [`run_once`](Self::run_once).
-    ///
-    /// # Panics
-    /// When `job` does; it counts as run.
-    ///
-    /// # Guarantees
-    /// Those of [`run_once`](Self::run_once). Tokens grow from run to run.
-    ///
-    /// # Examples
-    /// ```
-    /// # let client = leasehold::LockClient::in_memory();
-    /// let hour = std::time::Duration::from_secs(3600);
-    /// let fence = client.run_once_fenced("nightly", hour, hour, |guard| guard.fencing_token())?;
-    /// assert!(fence.flatten().is_some());
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn run_once_fenced<R>(
         &self,
         name: impl AsRef<str>,
@@ -668,25 +552,15 @@ impl LockClient {
     }
 
     /// Records how a run ended, for [`last_run`](Self::last_run). The job calls this at its end, with its
-    /// guard. A `code` of 0 is a success. The record stays for 40 days beside the directory's entries, and
-    /// needs the same rights.
+    /// guard. A `code` of 0 is a success. The record stays for 40 days beside the directory's entries.
     ///
     /// # Blocking
-    /// One round trip, two for another code than 0: up to a command time-out (default 3 s) each.
+    /// One round trip, two for another code than 0: up to a command time-out each.
     ///
     /// # Errors
     /// The store could not be used, or the user lacks the right to its directory entry. Of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where [`run_once`](Self::run_once) is, and in a
     /// database without the table of clients.
-    ///
-    /// # Examples
-    /// ```
-    /// # let client = leasehold::LockClient::in_memory();
-    /// # let hour = std::time::Duration::from_secs(3600);
-    /// let begun = std::time::Instant::now();
-    /// client.run_once("nightly", hour, hour, |guard| client.record_run(guard, 0, begun.elapsed()))?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn record_run(&self, guard: &OwnedGuard, code: u8, took: Duration) -> Result<()> {
         let lock = self.get_lock(guard.name());
         self.engine.record_run(lock.checked("record_run")?, guard.owner(), code, took)
@@ -695,21 +569,8 @@ impl LockClient {
     /// How the last [recorded](Self::record_run) run of a job ended; `None` if there was none in the last 40
     /// days.
     ///
-    /// # Blocking
-    /// One round trip.
-    ///
     /// # Errors
-    /// As [`record_run`](Self::record_run).
-    ///
-    /// # Examples
-    /// ```
-    /// # let client = leasehold::LockClient::in_memory();
-    /// match client.last_run("nightly")?.and_then(|last| last.succeeded_ago) {
-    ///     Some(ago) => println!("the last success was {ago:?} ago"),
-    ///     None => println!("there was no success in the last 40 days"),
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
+    /// As [`record_run`](Self::record_run), by one round trip.
     pub fn last_run(&self, name: impl AsRef<str>) -> Result<Option<LastRun>> {
         self.engine.last_run(self.get_lock(name).checked("last_run")?)
     }
@@ -719,8 +580,8 @@ impl LockClient {
     ///
     /// # Blocking
     /// Until the calls of other threads, which are woken, have ended, and one round trip for all holds
-    /// together; at most three command time-outs (default 3 s each) while the server does not answer. A
-    /// second call waits for the first.
+    /// together; at most three command time-outs while the server does not answer. A second call waits for the
+    /// first.
     ///
     /// # Errors
     /// A release failed, or a call did not end in that time; its lock ends with its lease. Another
@@ -731,6 +592,83 @@ impl LockClient {
         self.engine.shutdown()
     }
 }
+
+impl MemoryStore {
+    /// Makes every request of this client fail in this way until [`heal`](Self::heal); other clients
+    /// continue.
+    ///
+    /// # Errors
+    /// The client is not on this store.
+    pub fn fail_client(&self, client: &LockClient, fault: Fault) -> Result<()> {
+        self.access_of("fail_client", client)?.fail(fault);
+        Ok(())
+    }
+
+    /// Stops this client's own threads until the result is dropped, as if its process were stopped: it
+    /// renews nothing, and reports no loss. Afterwards it continues, and finds out.
+    ///
+    /// The test's own threads continue, unlike those of a stopped process, and callbacks already due still
+    /// run.
+    ///
+    /// # Errors
+    /// The client is not on this store.
+    pub fn pause_client(&self, client: &LockClient) -> Result<PausedClient> {
+        self.access_of("pause_client", client)?;
+        client.engine.stand_still(true);
+        Ok(PausedClient { engine: Arc::clone(&client.engine) })
+    }
+
+    fn access_of<'a>(&self, action: &'static str, client: &'a LockClient) -> Result<&'a MemoryAccess> {
+        let access =
+            client.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<MemoryAccess>());
+        let access = access.filter(|access| access.is_of(self));
+        access.ok_or_else(|| Error::invalid(action, "the client is not on this memory store"))
+    }
+}
+
+/// A client whose threads stand still until this is dropped; see [`MemoryStore::pause_client`].
+///
+/// # Examples
+/// ```
+/// use leasehold::{HoldState, LockClient, ManualClock, MemoryStore};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let store = MemoryStore::with_clock(clock.clone());
+/// let client = LockClient::in_memory_with(&store);
+/// let guard = client.get_lock("a").acquire()?;
+/// {
+///     let _paused = store.pause_client(&client)?;
+///     clock.advance(Duration::from_secs(60)); // its lease of 30 s is over
+/// }
+/// assert_eq!(guard.state(), HoldState::Lost);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the client goes on as soon as this is dropped"]
+pub struct PausedClient {
+    engine: Arc<Engine>,
+}
+
+impl Drop for PausedClient {
+    fn drop(&mut self) {
+        self.engine.stand_still(false);
+    }
+}
+
+// These types may be used after a caught panic (`catch_unwind`), and with them all that are made of them. Observers,
+// callbacks and name mappings run where nothing is locked or half done, and their panics are caught, so no panic
+// leaves a guard or a client inconsistent. The compiler cannot see this through the locks inside.
+macro_rules! unwind_safe {
+    ($($name:ty),+) => {
+        $(
+            impl UnwindSafe for $name {}
+            impl RefUnwindSafe for $name {}
+        )+
+    };
+}
+
+unwind_safe!(Engine, Error, Hold, Interrupt, Leader, LocalLock, ManualClock, MemoryStore);
 
 #[cfg(not(feature = "zookeeper"))]
 #[cfg(test)]

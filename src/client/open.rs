@@ -254,14 +254,18 @@ fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redl
         Ok(about) => {
             if about.replicas > 0 {
                 doubts.push(
-                    "it has replicas: if one of them takes its place, locks are lost that it had not got yet",
+                    "the server has replicas: if one of them replaces it, locks that this replica has not \
+                        received are lost",
                 );
             }
             about.run_id
         }
         Err(error) if error.is_retryable() => return Err(error.during("connect")),
         Err(_not_told) => {
-            doubts.push("it does not tell which server it is (INFO), so it may be one that is given twice");
+            doubts.push(
+                "the server does not tell its identity (INFO), so the client cannot notice if it \
+                is given twice",
+            );
             None
         }
     };

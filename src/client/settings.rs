@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::config::read_urls;
-use crate::credentials::Provider;
+use crate::config::{Provider, read_urls};
 
 /// The options in effect. Empty or `None` means the default.
 #[expect(missing_docs, reason = "each is the builder's option of the same name")]
@@ -86,7 +85,10 @@ impl ClientBuilder {
     /// Why the text is no time.
     #[doc(hidden)]
     pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-        parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
+        parsed(text).ok_or(
+            "its value is no time: write seconds, or numbers with ms, s, m, h or d, as in \
+            500ms or 1h30m",
+        )
     }
 }
 

@@ -44,11 +44,7 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
-/// let guard = client.get_lock("stock:42").acquire()?;
-/// for other in client.clients() {
+/// for other in leasehold::LockClient::in_memory().clients() {
 ///     let other = other?;
 ///     println!("{} is {} in process {} on {}", other.id, other.program, other.pid, other.host);
 /// }
@@ -94,11 +90,7 @@ pub struct ClientInfo {
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
-/// let guard = client.get_lock("stock:42").acquire()?;
-/// for other in client.clients() {
+/// for other in leasehold::LockClient::in_memory().clients() {
 ///     for one in other?.uses {
 ///         println!("{} {} for {:?}", if one.is_waiting { "waits for" } else { "holds" }, one.name, one.lasted);
 ///     }

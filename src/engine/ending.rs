@@ -23,8 +23,8 @@ impl Engine {
             return Ok(());
         }
         if self.calls.is_caller_in_one() {
-            let words = "called from within a call of this client, by an observer: it would wait for that call; \
-                         end the client on another thread, or when the call has returned";
+            let words = "an observer called this from within a call of its client, and would wait for that \
+                call: shut the client down on another thread, or after the call has returned";
             return Err(Error::new(ErrorKind::WouldDeadlock, "shutdown", words));
         }
         let mut stage = self.stage.lock();
@@ -77,8 +77,8 @@ impl Engine {
             self.announcer.remove(&*self.store, self.one_command());
         }
         if !is_still {
-            let words = "a call of another thread did not end in time: a lock that it acquired ends with its \
-                         lease, or by another shutdown()";
+            let words = "a call on another thread did not end in time: a lock that it acquired ends with \
+                its lease, or call shutdown() again";
             return (left, outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words))));
         }
         (left, outcome)

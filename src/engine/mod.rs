@@ -125,8 +125,7 @@ impl Engine {
     /// the observer.
     pub(crate) fn refused_in_observer(&self, action: &'static str) -> Result<()> {
         if self.reporter.is_telling_here() {
-            let words = "an observer calls the client that is telling it, within a call of this thread that is not over: let \
-                         another thread do it";
+            let words = "an observer called its client from within a call of the same thread: let another thread call it";
             return Err(Error::new(ErrorKind::WouldDeadlock, action, words));
         }
         Ok(())

@@ -111,7 +111,11 @@ pub(crate) fn attach(store: &dyn Store, timer: &ServiceWaker) {
 struct Unopened;
 
 fn unopened<T>() -> Answer<T> {
-    Failure::refused(Error::new(ErrorKind::Unreachable, "use", "the store has not been connected to yet"))
+    Failure::refused(Error::new(
+        ErrorKind::Unreachable,
+        "use",
+        "no connection to the store has been made yet",
+    ))
 }
 
 impl Store for Unopened {

@@ -1,4 +1,5 @@
-//! The methods that acquire a lock, shared by single locks and multi-locks, and `with_lock`.
+//! The methods that acquire a lock, shared by single locks and multi-locks; `with_lock`; and the trait over all
+//! locks.
 
 use std::time::Duration;
 
@@ -7,12 +8,11 @@ use crate::interrupt::Interrupt;
 use crate::locks::group::{MultiGuard, OwnedMultiGuard};
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::multi::MultiLock;
-use crate::locks::named::RedisLock;
+use crate::locks::named::{FencedLock, RedisLock};
 use crate::locks::options::AcquireOptions;
 
-/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread;
-/// `guard` wraps them; `unending` is the error of an endless wait without a result. The literals are the
-/// words that differ in the documentation.
+/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread. The
+/// literals are the words that differ in the documentation.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {
@@ -31,9 +31,6 @@ macro_rules! acquire_methods {
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting as long as it takes, without renewal.")]
-            ///
-            /// # Blocking
-            /// As [`lock`](Self::lock).
             ///
             /// # Errors
             /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts
@@ -59,8 +56,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
             ///
-            /// Check the answer: after `try_lock()?;` on a busy lock the code continues without the lock,
-            /// and the compiler does not warn.
+            /// Check the answer: `try_lock()?;` goes on without the lock if it is busy, and the compiler does
+            /// not warn. So do the other `try_` calls.
             ///
             /// # Blocking
             #[doc = $attempt]
@@ -73,9 +70,6 @@ macro_rules! acquire_methods {
             }
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting at most `wait` in all; `false` if somebody else kept ", $it, ".")]
-            ///
-            /// Check the answer: after `try_lock_for(wait)?;` on a busy lock the code continues without the
-            /// lock, and the compiler does not warn.
             ///
             /// # Blocking
             /// Up to `wait` and one command time-out. A zero `wait` is [`try_lock`](Self::try_lock).
@@ -91,9 +85,6 @@ macro_rules! acquire_methods {
             ///
             /// Two durations are easily confused; [`AcquireOptions`] names them.
             ///
-            /// # Blocking
-            /// As [`try_lock_for`](Self::try_lock_for).
-            ///
             /// # Errors
             /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
             pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
@@ -105,9 +96,6 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting as long as it takes, and returns a guard.")]
             ///
-            /// # Blocking
-            /// As [`lock`](Self::lock).
-            ///
             /// # Errors
             /// As [`lock`](Self::lock).
             pub fn acquire(&self) -> Result<$guard> {
@@ -116,9 +104,6 @@ macro_rules! acquire_methods {
             }
 
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
-            ///
-            /// # Blocking
-            /// As [`try_lock`](Self::try_lock).
             ///
             /// # Errors
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
@@ -129,12 +114,6 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
             ///
-            /// Check the answer: after `try_acquire_for(wait)?;` on a busy lock the code continues without
-            /// the lock, and the compiler does not warn.
-            ///
-            /// # Blocking
-            /// As [`try_lock_for`](Self::try_lock_for).
-            ///
             /// # Errors
             /// As [`try_lock_for`](Self::try_lock_for).
             pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<$guard>> {
@@ -144,7 +123,7 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " as `options` say, and returns a guard; `None` if somebody else kept ", $it, ".")]
             ///
-            /// Without a bound on the wait it is never `None`.
+            /// Without a bound on the wait never `None`.
             ///
             /// # Blocking
             /// As [`lock`](Self::lock), or up to the wait that the options name and one command time-out.
@@ -190,9 +169,6 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard if nobody holds ", $it, " now; `None` if somebody does, be it the calling thread.")]
             ///
-            /// # Blocking
-            /// As [`try_lock`](Self::try_lock).
-            ///
             /// # Errors
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire_owned(&self) -> Result<Option<$owned>> {
@@ -201,9 +177,6 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard, waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
             ///
-            /// # Blocking
-            /// As [`try_lock_for`](Self::try_lock_for).
-            ///
             /// # Errors
             /// As [`try_lock_for`](Self::try_lock_for) and [`acquire_owned`](Self::acquire_owned).
             pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<$owned>> {
@@ -211,11 +184,6 @@ macro_rules! acquire_methods {
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard as `options` say; `None` if somebody else kept ", $it, ".")]
-            ///
-            /// Without a bound on the wait it is never `None`.
-            ///
-            /// # Blocking
-            /// As [`acquire_with`](Self::acquire_with).
             ///
             /// # Errors
             /// As [`acquire_with`](Self::acquire_with) and [`acquire_owned`](Self::acquire_owned).
@@ -236,11 +204,7 @@ acquire_methods! { MultiLock, MultiGuard, OwnedMultiGuard, "all locks", "any of 
 
 impl AcquireOptions {
     /// Runs `work` under the lock; `None`, without running `work`, if the lock stayed busy, which needs a
-    /// bound on the wait.
-    ///
-    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fencing_token`].
-    /// [`LockClient::with_lock`](crate::LockClient::with_lock) waits for the plain lock of a name as long as
-    /// it takes.
+    /// bound on the wait. [`LockClient::with_lock`](crate::LockClient::with_lock) waits as long as it takes.
     ///
     /// # Blocking
     /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
@@ -248,12 +212,10 @@ impl AcquireOptions {
     /// # Errors
     /// - As [`RedisLock::acquire_with`]: `work` did not run.
     /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
-    ///   not last until the end of `work`. It is never retryable, since a second call would run `work` again.
+    ///   not last until the end of `work`.
     ///
-    /// A failed release is no error: the result of `work` is returned, the observer is notified
-    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it
-    /// is answered or the lease has run out. Until then the lock may stay taken. To learn of a failed
-    /// release, use a [`Guard`].
+    /// A failed release is no error but an [event](crate::Event::ReleaseFailed): the result of `work` is
+    /// returned. To learn of the failure, use a [`Guard`].
     ///
     /// # Panics
     /// When `work` does; the lock is released first.
@@ -265,10 +227,8 @@ impl AcquireOptions {
     ///
     /// let ledger = LockClient::in_memory().get_fenced_lock("ledger");
     /// let options = AcquireOptions::new().wait(Duration::from_secs(3));
-    /// let Some(token) = options.with_lock(&ledger, |guard| guard.fencing_token())? else {
-    ///     return Ok(()); // busy, and nothing was done
-    /// };
-    /// assert!(token.is_some());
+    /// let token = options.with_lock(&ledger, |guard| guard.fencing_token())?;
+    /// assert!(token.is_some()); // otherwise busy, and nothing was done
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn with_lock<R>(&self, lock: &RedisLock, work: impl FnOnce(&Guard) -> R) -> Result<Option<R>> {
@@ -280,3 +240,81 @@ impl AcquireOptions {
         Ok(Some(result))
     }
 }
+
+/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, for code over any kind of lock. The trait is
+/// open: a program may implement it for its own types, and methods added later have a default.
+///
+/// # Examples
+/// ```
+/// use leasehold::{Lock, LockClient, Result};
+///
+/// fn transfer(lock: &impl Lock) -> Result<()> {
+///     lock.lock()?;
+///     // …
+///     lock.unlock()
+/// }
+/// transfer(&LockClient::in_memory().get_fenced_lock("account:2"))?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub trait Lock {
+    /// Acquires the lock, waiting as long as it takes.
+    ///
+    /// # Errors
+    /// See [`RedisLock::lock`].
+    fn lock(&self) -> Result<()>;
+
+    /// Acquires the lock, waiting until `interrupt` is set at the latest.
+    ///
+    /// # Errors
+    /// See [`RedisLock::lock_interruptibly`].
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
+
+    /// Acquires the lock if nobody else holds it now.
+    ///
+    /// # Errors
+    /// See [`RedisLock::try_lock`].
+    fn try_lock(&self) -> Result<bool>;
+
+    /// Acquires the lock, waiting at most `wait`; `false` if the lock stayed busy.
+    ///
+    /// # Errors
+    /// See [`RedisLock::try_lock_for`].
+    fn try_lock_for(&self, wait: Duration) -> Result<bool>;
+
+    /// Releases one level of the calling thread's hold.
+    ///
+    /// # Errors
+    /// See [`RedisLock::unlock`].
+    fn unlock(&self) -> Result<()>;
+}
+
+/// Delegates to the methods of the same names, which a fenced lock has by dereference.
+macro_rules! implement_lock {
+    ($lock:ident, $methods:ident) => {
+        impl Lock for $lock {
+            fn lock(&self) -> Result<()> {
+                $methods::lock(self)
+            }
+
+            fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+                $methods::lock_interruptibly(self, interrupt)
+            }
+
+            fn try_lock(&self) -> Result<bool> {
+                $methods::try_lock(self)
+            }
+
+            fn try_lock_for(&self, wait: Duration) -> Result<bool> {
+                $methods::try_lock_for(self, wait)
+            }
+
+            fn unlock(&self) -> Result<()> {
+                $methods::unlock(self)
+            }
+        }
+    };
+}
+
+implement_lock!(RedisLock, RedisLock);
+implement_lock!(FencedLock, RedisLock);
+implement_lock!(MultiLock, MultiLock);

@@ -22,8 +22,7 @@ use crate::time::Lease;
 /// lock notifies. Waiters are notified in order of arrival. Every client, Java's included, may acquire the
 /// lock in between; Java knows nothing of the condition.
 ///
-/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait, one level more;
-/// the wait releases and restores all levels.
+/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait, one level more.
 ///
 /// # Guarantees
 /// A notification given while a thread waits is not lost: if its waiter dies or gives up at that moment, the
@@ -99,11 +98,8 @@ impl Condition {
         self.wait_with("wait", guard, forever(), None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. The lock is acquired again
-    /// either way.
-    ///
-    /// # Blocking
-    /// Up to `wait`, and then until the lock is acquired again.
+    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. Then the lock is acquired again
+    /// all the same, as long as that takes.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -113,9 +109,6 @@ impl Condition {
 
     /// As [`wait_for`](Self::wait_for), until `instant`.
     ///
-    /// # Blocking
-    /// As [`wait_for`](Self::wait_for).
-    ///
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_until(&self, guard: &mut Guard, instant: Instant) -> Result<bool> {
@@ -124,19 +117,13 @@ impl Condition {
 
     /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again either way.
     ///
-    /// # Blocking
-    /// As [`wait`](Self::wait).
-    ///
     /// # Errors
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
     pub fn wait_interruptibly(&self, guard: &mut Guard, interrupt: &Interrupt) -> Result<()> {
         self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
     }
 
-    /// Waits repeatedly while `condition` is true. It is evaluated with the lock held, first before any wait.
-    ///
-    /// # Blocking
-    /// As [`wait`](Self::wait), once for each notification that left `condition` true.
+    /// Waits repeatedly while `condition` is true, which is evaluated with the lock held, first before any wait.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -149,9 +136,6 @@ impl Condition {
 
     /// As [`wait_while`](Self::wait_while), for `wait` at most; returns whether `condition` is false now. The
     /// lock is acquired again either way.
-    ///
-    /// # Blocking
-    /// As [`wait_for`](Self::wait_for).
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -185,9 +169,6 @@ impl Condition {
 
     /// Wakes all waiters; returns their number.
     ///
-    /// # Blocking
-    /// As [`notify_one`](Self::notify_one).
-    ///
     /// # Errors
     /// As [`notify_one`](Self::notify_one).
     pub fn notify_all(&self) -> Result<i64> {
@@ -213,7 +194,8 @@ impl Condition {
         let _call = engine.calls.begin();
         let hold = self.hold_of(action, guard)?;
         let Some(levels) = hold.levels_beside(guard.level().id()) else {
-            let words = "the thread has another guard of the lock, which the wait cannot give up: pass that one, or drop it first";
+            let words = "this thread has a second guard of the lock, which the wait cannot release: drop \
+                one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
         // Joins while the lock is held: a notifier must hold it too, so none comes in between.
@@ -297,8 +279,10 @@ impl Condition {
             && hold.kind().family() == self.lock.kind().family()
             && hold.name().key() == name.key();
         if !is_of_this {
-            let words =
-                format!("the guard is of the lock {:?}: pass a guard of the condition's lock", guard.name());
+            let words = format!(
+                "the guard belongs to the lock {:?}: pass a guard of the condition's lock",
+                guard.name()
+            );
             return Err(Error::invalid(action, words).on(self.lock.name()));
         }
         engine.usable(action)?;

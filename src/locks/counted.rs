@@ -1,13 +1,418 @@
-//! The number of permits of a semaphore of either kind.
+//! What is counted: permits without owners, permits with leases, and a gate that opens at zero.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::locks::expirable::ExpirableSemaphore;
+use crate::interrupt::Interrupt;
+use crate::locks::guard::Permit;
 use crate::locks::named::RedisLock;
-use crate::locks::semaphore::Semaphore;
+use crate::locks::options::AcquireOptions;
 use crate::seam::{Counting, Kind};
+use crate::time::checked_lease;
+
+/// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
+///
+/// The store only counts, so the permits of a dead process do not come back; an
+/// [`ExpirableSemaphore`](crate::ExpirableSemaphore)'s do.
+///
+/// Each process calls [`try_set_permits`](Self::try_set_permits) first: the first call sets the number, later
+/// calls change nothing. Without it acquiring, waiting or not, is an error of kind
+/// [`NotSetUp`](crate::ErrorKind::NotSetUp). (Redisson's calls wait.)
+///
+/// # Blocking
+/// One round trip, unless a method waits; while the server cannot be used, up to the client's retry time-out.
+///
+/// # Guarantees
+/// Never more permits are out than were set up and added. Clients that wait are served in order of arrival. A
+/// waiter for three permits does not hold up one for one permit, and may wait as long as others take what comes
+/// back. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
+///
+/// # Examples
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let slots = client.get_semaphore("downstream");
+/// slots.try_set_permits(2)?;
+/// let one = slots.acquire(1)?;
+/// assert!(slots.try_acquire(2)?.is_none());
+/// drop(one);
+/// assert!(slots.try_acquire(2)?.is_some());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "`get_semaphore` acquires nothing: it makes a handle, whose `acquire(1)` takes a permit and returns a guard"]
+pub struct Semaphore {
+    core: RedisLock,
+}
+
+impl Semaphore {
+    /// Acquires `permits` permits, waiting as long as it takes.
+    ///
+    /// # Errors
+    /// `permits` is zero; the name is bad; the semaphore was not set up, or was deleted or has ended (kind
+    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
+    /// used for the client's retry time-out.
+    pub fn acquire(&self, permits: u32) -> Result<Permit> {
+        let permit = self.take("acquire", permits, &AcquireOptions::new())?;
+        permit.ok_or_else(|| self.core.unending("acquire"))
+    }
+
+    /// Acquires `permits` permits if they are available now.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), at once.
+    pub fn try_acquire(&self, permits: u32) -> Result<Option<Permit>> {
+        self.take("try_acquire", permits, &AcquireOptions::once())
+    }
+
+    /// Acquires `permits` permits, waiting at most `wait`, and one command time-out more.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
+    pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permit>> {
+        self.take("try_acquire_for", permits, &AcquireOptions::new().wait(wait))
+    }
+
+    /// Acquires `permits` permits as `options` say; `None` if they did not become available, which needs a
+    /// bound on the wait.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and, before
+    /// any I/O, of kind [`InvalidInput`](crate::ErrorKind::InvalidInput) if the options name a lease, which
+    /// these permits do not have.
+    pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        const ACTION: &str = "acquire_with";
+        if options.lease.is_some() {
+            let words = "permits of a plain semaphore have no lease: leave the lease out, or use an \
+                expirable semaphore";
+            return Err(Error::invalid(ACTION, words).on(self.name()));
+        }
+        self.take(ACTION, permits, options)
+    }
+
+    /// Releases permits that were acquired elsewhere, by code that called [`Permit::forget`], or adds new
+    /// ones: the store does not distinguish the two.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub fn release(&self, permits: u32) -> Result<()> {
+        self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
+    }
+
+    /// As [`release`](Self::release), but `false`, with nothing made, if the semaphore does not exist.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub fn release_if_exists(&self, permits: u32) -> Result<bool> {
+        let what = Counting::AddIfSetUp(i64::from(permits));
+        Ok(self.core.count("release_if_exists", &what).map_err(Error::after_work)? == Some(1))
+    }
+
+    /// Acquires all available permits for good; returns their number.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub fn drain_permits(&self) -> Result<i64> {
+        Ok(self.core.count("drain_permits", &Counting::Drain)?.unwrap_or(0))
+    }
+
+    /// As [`try_set_permits`](Self::try_set_permits), and the semaphore ends after `lease`.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits), and for a lease under 1 ms or over 100 years.
+    pub fn try_set_permits_with_lease(&self, permits: u32, lease: Duration) -> Result<bool> {
+        let action = "try_set_permits_with_lease";
+        let lease = Some(checked_lease(action, lease).map_err(|error| error.on(self.name()))?);
+        Ok(self.core.count(action, &Counting::SetUp { to: permits, lease })? == Some(1))
+    }
+
+    fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(self.core.engine(), entered)))
+    }
+}
+
+/// A [`Semaphore`](crate::Semaphore) whose permits have ids and leases: Redisson's
+/// `RPermitExpirableSemaphore`.
+///
+/// The watchdog renews a permit until it is released, unless the call named a lease; the permits of a dead
+/// process come back with the client's lease. (Redisson renews none.) Set the number of permits before
+/// acquiring; [`set_permits`](Self::set_permits) changes it later.
+///
+/// # Examples
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let slots = client.get_expirable_semaphore("workers");
+/// slots.try_set_permits(1)?;
+/// let permit = slots.acquire()?;
+/// let id = permit.ids().remove(0); // any process may release it by this
+/// assert!(slots.release(&id)?);
+/// assert!(slots.try_acquire()?.is_some());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "`get_expirable_semaphore` acquires nothing: it makes a handle, whose `acquire()` takes a permit and returns a guard"]
+pub struct ExpirableSemaphore {
+    core: RedisLock,
+}
+
+impl ExpirableSemaphore {
+    /// Acquires a permit, waiting as long as it takes, and renews it until it is released.
+    ///
+    /// # Errors
+    /// As [`Semaphore::acquire`].
+    pub fn acquire(&self) -> Result<Permit> {
+        let permit = self.take("acquire", 1, &AcquireOptions::new())?;
+        permit.ok_or_else(|| self.core.unending("acquire"))
+    }
+
+    /// Acquires a permit if one is available now.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), at once.
+    pub fn try_acquire(&self) -> Result<Option<Permit>> {
+        self.take("try_acquire", 1, &AcquireOptions::once())
+    }
+
+    /// Acquires a permit, waiting at most `wait`, and one command time-out more.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>> {
+        self.take("try_acquire_for", 1, &AcquireOptions::new().wait(wait))
+    }
+
+    /// Acquires several permits at once, or none, by `options`; `None` if they did not become available,
+    /// which needs a bound on the wait.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire); for no permits or more than 1,000; for a lease under 1 ms or over 100
+    /// years; and one that [`is_interrupted`](Error::is_interrupted).
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold::{AcquireOptions, LockClient};
+    /// use std::time::Duration;
+    ///
+    /// let slots = LockClient::in_memory().get_expirable_semaphore("workers");
+    /// slots.try_set_permits(3)?;
+    /// let options = AcquireOptions::new().wait(Duration::from_secs(1)).lease(Duration::from_secs(60));
+    /// let two = slots.acquire_with(2, &options)?.expect("three are there");
+    /// assert!(slots.release_many(&two.ids())?);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        self.take("acquire_with", permits, options)
+    }
+
+    /// Releases a permit by its id, whoever took it; `false` if it is not taken.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits); and, before any I/O, for an id that is not 32 hex
+    /// digits.
+    pub fn release(&self, id: &str) -> Result<bool> {
+        let id = self.parsed("release", id)?;
+        Ok(self.core.count("release", &Counting::GiveBack(id)).map_err(Error::after_work)? == Some(1))
+    }
+
+    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are taken.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release), and for no ids or more than 1,000.
+    pub fn release_many(&self, ids: &[impl AsRef<str>]) -> Result<bool> {
+        let action = "release_many";
+        if ids.is_empty() {
+            return Err(Error::invalid(action, "no permit ids were given").on(self.name()));
+        }
+        self.few(action, u32::try_from(ids.len()).unwrap_or(u32::MAX))?;
+        let ids = ids.iter().map(|id| self.parsed(action, id.as_ref())).collect::<Result<Vec<_>>>()?;
+        Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
+    }
+
+    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not taken. The
+    /// watchdog continues to renew a permit that it renews; a holder with an explicit lease is not notified.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.
+    pub fn update_lease_time(&self, id: &str, lease: Duration) -> Result<bool> {
+        let action = "update_lease_time";
+        let id = self.parsed(action, id)?;
+        let lease = checked_lease(action, lease).map_err(|error| error.on(self.name()))?;
+        Ok(self.core.count(action, &Counting::Lease(id, lease))? == Some(1))
+    }
+
+    /// A permit's remaining lease, whoever took it; `None` if it is not taken, `Some(Duration::MAX)` if it
+    /// has no end, as Java's without a lease.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub fn remaining_lease(&self, id: &str) -> Result<Option<Duration>> {
+        let action = "remaining_lease";
+        let id = self.parsed(action, id)?;
+        let left = self.core.count(action, &Counting::AskLease(id))?;
+        Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
+    }
+
+    /// Sets the number of permits, taken ones included, whether or not it was set up; returns the number
+    /// available, below zero while more are taken.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub fn set_permits(&self, permits: u32) -> Result<i64> {
+        Ok(self.core.count("set_permits", &Counting::SetTo(permits))?.unwrap_or(0))
+    }
+
+    /// The number of permits, taken or not.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub fn permits(&self) -> Result<i64> {
+        Ok(self.core.count("permits", &Counting::AskAll)?.unwrap_or(0))
+    }
+
+    /// The number of permits taken.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub fn acquired_permits(&self) -> Result<i64> {
+        Ok(self.core.count("acquired_permits", &Counting::AskOut)?.unwrap_or(0))
+    }
+
+    fn few(&self, action: &'static str, permits: u32) -> Result<()> {
+        if permits > MOST_AT_ONCE {
+            let words = format!("{permits} permits at once are too many: the most is {MOST_AT_ONCE}");
+            return Err(Error::invalid(action, words).on(self.name()));
+        }
+        Ok(())
+    }
+
+    fn parsed(&self, action: &'static str, id: &str) -> Result<[u8; 16]> {
+        let words = "the permit id cannot be used: a permit id has 32 hexadecimal digits";
+        let bad = || Error::invalid(action, words).on(self.name());
+        parse_id(id).ok_or_else(bad)
+    }
+
+    fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        self.few(action, permits)?;
+        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(self.core.engine(), entered)))
+    }
+}
+
+/// Each permit has its own id, and one request carries them all.
+const MOST_AT_ONCE: u32 = 1_000;
+
+fn parse_id(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
+}
+
+/// A count under a name, and waiters for zero: Redisson's `RCountDownLatch`. A latch that was never set up is
+/// open, as in Redisson: set it up before anyone waits.
+///
+/// # Blocking
+/// As [`Semaphore`](crate::Semaphore).
+///
+/// # Guarantees
+/// When the latch opens, all waiters continue: by a message, or within 1.2 s if the message is lost. A
+/// count-down whose answer is lost is repeated, and counted once, for up to ten minutes.
+///
+/// # Examples
+/// ```
+/// use std::thread;
+///
+/// # let client = leasehold::LockClient::in_memory();
+/// let ready = client.get_count_down_latch("ready");
+/// ready.try_set_count(2)?;
+/// thread::scope(|scope| {
+///     for _ in 0..2 {
+///         scope.spawn(|| ready.count_down().unwrap());
+///     }
+///     ready.wait().unwrap();
+/// });
+/// assert_eq!(ready.count()?, 0);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a latch is a handle, which waits for nothing yet: call `wait()`"]
+pub struct CountDownLatch {
+    core: RedisLock,
+}
+
+impl CountDownLatch {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> CountDownLatch {
+        CountDownLatch { core: RedisLock::new(engine, Kind::Latch, name) }
+    }
+
+    /// The name, as it was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.core.name()
+    }
+
+    /// Sets the count up; `false`, with nothing changed, if the latch has not reached zero. Zero leaves the
+    /// latch open, without a key.
+    ///
+    /// # Errors
+    /// The name is bad, the key holds something else, or the server could not be used.
+    pub fn try_set_count(&self, count: u32) -> Result<bool> {
+        Ok(self.core.count("try_set_count", &Counting::SetUp { to: count, lease: None })? == Some(1))
+    }
+
+    /// Counts one down, and opens the latch at zero; returns the count. Does nothing to an open latch.
+    ///
+    /// # Errors
+    /// As [`try_set_count`](Self::try_set_count).
+    pub fn count_down(&self) -> Result<i64> {
+        Ok(self.core.count("count_down", &Counting::CountDown)?.unwrap_or(0))
+    }
+
+    /// The count.
+    ///
+    /// # Errors
+    /// As [`try_set_count`](Self::try_set_count).
+    pub fn count(&self) -> Result<i64> {
+        Ok(self.core.count("count", &Counting::Ask)?.unwrap_or(0))
+    }
+
+    /// Waits until the latch is open, as long as it takes.
+    ///
+    /// # Errors
+    /// As [`try_set_count`](Self::try_set_count).
+    pub fn wait(&self) -> Result<()> {
+        self.pass("wait", &AcquireOptions::new()).map(drop)
+    }
+
+    /// Waits until the latch is open, for `wait` at most, and one command time-out more; `false` if it is still
+    /// closed.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.
+    pub fn wait_for(&self, wait: Duration) -> Result<bool> {
+        self.pass("wait_for", &AcquireOptions::new().wait(wait))
+    }
+
+    /// Waits until the latch is open or `interrupt` is set.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait); and one that [`is_interrupted`](crate::Error::is_interrupted).
+    pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.pass("wait_interruptibly", &AcquireOptions::new().interrupt(interrupt)).map(drop)
+    }
+
+    /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` wakes no waiter.)
+    ///
+    /// # Errors
+    /// As [`try_set_count`](Self::try_set_count).
+    pub fn delete(&self) -> Result<bool> {
+        Ok(self.core.count("delete", &Counting::Delete)? == Some(1))
+    }
+
+    fn pass(&self, action: &'static str, options: &AcquireOptions) -> Result<bool> {
+        Ok(self.core.own(action, options)?.is_some())
+    }
+}
 
 /// Numbers in Redis's scripts are exact below this.
 const MOST: u64 = 1 << 53;
@@ -26,11 +431,6 @@ macro_rules! counted {
             }
 
             /// Sets the number of permits up; `false`, with nothing changed, if it was set up before.
-            /// [`add_permits`](Self::add_permits) changes an existing semaphore, as does an expirable
-            /// semaphore's [`set_permits`](crate::ExpirableSemaphore::set_permits).
-            ///
-            /// # Blocking
-            /// One round trip; while the server cannot be used, up to the client's retry time-out.
             ///
             /// # Errors
             /// The name is bad, the key holds something else, or the server could not be used.
@@ -40,9 +440,6 @@ macro_rules! counted {
             }
 
             /// Adds permits, or removes some, even below zero; returns the number available.
-            ///
-            /// # Blocking
-            /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
             /// As [`try_set_permits`](Self::try_set_permits); and of kind
@@ -58,9 +455,6 @@ macro_rules! counted {
 
             /// The number of permits available now; 0 if none were set up.
             ///
-            /// # Blocking
-            /// As [`try_set_permits`](Self::try_set_permits).
-            ///
             /// # Errors
             /// As [`try_set_permits`](Self::try_set_permits).
             pub fn available_permits(&self) -> Result<i64> {
@@ -68,9 +462,6 @@ macro_rules! counted {
             }
 
             /// Removes the semaphore with all its permits; `false` if there was none.
-            ///
-            /// # Blocking
-            /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
             /// As [`try_set_permits`](Self::try_set_permits).
@@ -83,3 +474,16 @@ macro_rules! counted {
 
 counted!(Semaphore, Semaphore);
 counted!(ExpirableSemaphore, Permits);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_thirty_two_hex_digits() {
+        assert_eq!(parse_id("000102030405060708090a0b0c0d0e0F").unwrap()[15], 15);
+        for bad in ["", "0", "g00102030405060708090a0b0c0d0e0f", "+00102030405060708090a0b0c0d0e0f"] {
+            assert_eq!(parse_id(bad), None, "{bad}");
+        }
+    }
+}

@@ -179,12 +179,7 @@ pub struct MultiGuard {
 /// # let client = leasehold::LockClient::in_memory();
 /// let both = client.get_multi_lock([client.get_lock("from"), client.get_lock("to")]);
 /// let guard = both.acquire_owned()?;
-/// let worker = std::thread::spawn(move || {
-///     // … transfer …
-///     drop(guard);
-/// });
-/// worker.join().unwrap();
-/// assert!(!client.get_lock("from").is_locked()?);
+/// std::thread::spawn(move || drop(guard)).join().unwrap();
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "the locks are released as soon as the guard is dropped"]
@@ -227,15 +222,9 @@ macro_rules! group_guard {
 
             /// Fails once one of the locks is lost.
             ///
-            /// # Blocking
-            /// Never.
-            ///
             /// # Errors
-            /// One that [`is_lost`](crate::Error::is_lost), about that lock
-            /// ([`lock_name`](crate::Error::lock_name)), from the loss on.
-            ///
-            /// # Guarantees
-            /// As [`Guard::check`](crate::Guard::check), for all locks.
+            /// As [`Guard::check`](crate::Guard::check), about that lock
+            /// ([`lock_name`](crate::Error::lock_name)).
             pub fn check(&self) -> Result<()> {
                 self.group.check()
             }

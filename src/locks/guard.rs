@@ -23,11 +23,10 @@ use crate::time::Moment;
 ///
 /// # Examples
 /// ```
-/// use leasehold::{HoldState, LockClient};
+/// use leasehold::HoldState;
 ///
-/// let client = LockClient::in_memory();
-/// let guard = client.get_lock("stock:42").acquire()?;
-/// match guard.state() {
+/// # let client = leasehold::LockClient::in_memory();
+/// match client.get_lock("stock:42").acquire()?.state() {
 ///     HoldState::Held => println!("go on"),
 ///     HoldState::AtRisk { until } => println!("begin nothing new; the hold ends at {until:?}"),
 ///     HoldState::Lost => println!("stop: somebody else may have the lock"),
@@ -50,26 +49,22 @@ pub enum HoldState {
 }
 
 /// A level of a hold, released when dropped. Bound to its thread, which is the owner in the store; an
-/// [`OwnedGuard`], made by [`acquire_owned`](crate::RedisLock::acquire_owned), may change threads.
+/// [`OwnedGuard`] may change threads.
 ///
 /// A drop sends the release and does not wait for the answer; later questions of this client arrive behind
-/// it. A drop never panics. A failed release is reported to the [`Observer`](crate::Observer), and the
-/// watchdog repeats it until it is answered or the lease is over. A guard whose hold is
-/// [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and returns it.
-///
-/// So just after a drop another process may find the lock busy for the duration of the request, and a
-/// process that exits then may leave the lock until its lease ends;
-/// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the
-/// answer. While other clients queue for the lock, a drop may send nothing for some milliseconds: see
+/// it. A failed release is reported to the [`Observer`](crate::Observer), and the watchdog repeats it until it
+/// is answered or the lease is over. [`unlock`](Guard::unlock) waits for the answer and returns it. So a
+/// process that exits just after a drop may leave the lock until its lease ends, unless it calls
+/// [`shutdown`](crate::LockClient::shutdown) or drops the last clone of the client, which wait. While other
+/// clients queue for the lock, a drop may send nothing for some milliseconds: see
 /// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
-/// A drop waits where it must connect first, and where the answer decides the next step: for an inner level,
-/// for a token lock, and when threads of this process wait although another process is next. At most about
-/// one command time-out.
+/// A drop waits, for about one command time-out at most, where it must connect first, and where the answer
+/// decides the next step: for an inner level, for a token lock, and when threads of this process wait although
+/// another process is next.
 ///
-/// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock,
-/// unless the feature `tokio` or [`non_reentrant`](crate::LockBuilder::non_reentrant) prevents this. An
+/// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock. An
 /// [`OwnedGuard`] may be kept. See [using it from async
 /// code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 ///
@@ -115,11 +110,7 @@ pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let guard = client.get_lock("upload").acquire_owned()?;
-/// let worker = std::thread::spawn(move || {
-///     // … work …
-///     drop(guard);
-/// });
-/// worker.join().unwrap();
+/// std::thread::spawn(move || drop(guard)).join().unwrap();
 /// assert!(!client.get_lock("upload").is_locked()?);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -134,14 +125,10 @@ pub struct OwnedGuard {
 ///
 /// # Examples
 /// ```
-/// use leasehold::{LockClient, Permit};
-///
-/// let client = LockClient::in_memory();
-/// let seats = client.get_semaphore("seats");
+/// let seats = leasehold::LockClient::in_memory().get_semaphore("seats");
 /// seats.try_set_permits(2)?;
-/// let seat: Permit = seats.acquire(1)?;
+/// let seat: leasehold::Permit = seats.acquire(1)?;
 /// std::thread::spawn(move || seat.unlock()).join().unwrap()?; // from any thread
-/// assert_eq!(seats.available_permits()?, 2);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "the permits are released as soon as this is dropped: bind it to a name, `let _permit = …`"]
@@ -348,8 +335,7 @@ macro_rules! guard {
             /// Never: a few atomic loads and one reading of the clock.
             ///
             /// # Errors
-            /// One that [`is_lost`](Error::is_lost), from the loss on. In a forked child one of kind
-            /// [`Forked`](ErrorKind::Forked).
+            /// One that [`is_lost`](Error::is_lost), or of kind [`Forked`](ErrorKind::Forked).
             ///
             /// # Guarantees
             /// `Ok` says that the lease, as the server last confirmed it, is not over; it counts from before
@@ -383,21 +369,10 @@ macro_rules! guard {
 
             /// Releases, and says whether the hold lasted until then.
             ///
-            /// # Blocking
-            /// One round trip. While the server does not answer: up to the client's retry time-out (default
-            /// 10 s) or the end of the lease, whichever is first.
-            ///
             /// # Errors
-            /// Each says [`work_ran`](Error::work_ran), and none [`is_retryable`](Error::is_retryable), so
-            /// that `?` does not ask the caller to do the work again.
-            ///
-            /// - [`is_lost`](Error::is_lost): the hold ended before; work under it may not have been
-            ///   protected.
-            /// - [`outcome_unknown`](Error::outcome_unknown): the client repeats the release until it is
-            ///   answered or the lease is over.
-            ///
-            /// # Guarantees
-            /// Never ends another owner's hold, nor a later one of the same thread.
+            /// As [`RedisLock::unlock`](crate::RedisLock::unlock); one that [`is_lost`](Error::is_lost) if the
+            /// hold ended before, so that work under it may not have been protected. None
+            /// [`is_retryable`](Error::is_retryable), so that `?` does not ask for the work again.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()
             }
@@ -481,13 +456,9 @@ macro_rules! contention {
             /// The callback runs at most once a second while others wait, until the hold ends, on the client's
             /// callback thread; a panic in it is caught. A hold may have several.
             ///
-            /// # Blocking
-            /// Never: a thread of the client tells the store, by one request.
-            ///
             /// # Errors
-            /// - [`Unsupported`](ErrorKind::Unsupported): waiters cannot be heard of in this store, or the lock
-            ///   is a token lock or a permit.
-            /// - [`is_lost`](Error::is_lost), or [`Forked`](ErrorKind::Forked): as [`check`](Self::check).
+            /// As [`check`](Self::check), at once; and [`Unsupported`](ErrorKind::Unsupported) where waiters
+            /// cannot be heard of in this store, or the lock is a token lock.
             ///
             /// # Guarantees
             /// Advice: a hold whose holder does nothing stays. A waiter of this crate is heard of after one
@@ -499,14 +470,12 @@ macro_rules! contention {
             /// use std::sync::mpsc::channel;
             ///
             /// # let client = leasehold::LockClient::in_memory();
-            /// let lock = client.get_lock("import");
-            /// let guard = lock.acquire()?;
+            /// let guard = client.get_lock("import").acquire()?;
             /// let (give_way, asked) = channel();
             /// guard.on_contended(move || drop(give_way.send(())))?;
-            /// let other = std::thread::spawn(move || lock.acquire().map(drop));
-            /// asked.recv().unwrap(); // at the next safe point of the job
-            /// drop(guard);
-            /// other.join().unwrap()?;
+            /// if asked.try_recv().is_ok() {
+            ///     // … at a safe point of the job: give way …
+            /// }
             /// # Ok::<(), leasehold::Error>(())
             /// ```
             pub fn on_contended(&self, callback: impl Fn() + Send + Sync + 'static) -> Result<()> {
@@ -518,27 +487,8 @@ macro_rules! contention {
             /// request. After the last waiter of other clients has left, the answer stays `true` for up to three
             /// seconds.
             ///
-            /// # Blocking
-            /// Never: no request of this thread.
-            ///
             /// # Errors
-            /// As [`on_contended`](Self::on_contended).
-            ///
-            /// # Guarantees
-            /// As [`on_contended`](Self::on_contended).
-            ///
-            /// # Examples
-            /// ```
-            /// # let client = leasehold::LockClient::in_memory();
-            /// let guard = client.get_lock("import").acquire()?;
-            /// for part in 0..100 {
-            ///     // … import this part …
-            ///     if guard.is_contended()? {
-            ///         break; // the rest later
-            ///     }
-            /// }
-            /// # Ok::<(), leasehold::Error>(())
-            /// ```
+            /// As [`on_contended`](Self::on_contended), and no request of this thread either.
             pub fn is_contended(&self) -> Result<bool> {
                 self.level.is_contended()
             }

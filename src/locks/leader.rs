@@ -60,9 +60,7 @@ pub struct Leader {
 /// ```
 /// use leasehold::{LeaderEvent, LockClient};
 ///
-/// let client = LockClient::in_memory();
-/// let candidate = client.leader("scheduler")?;
-/// for event in candidate.events() {
+/// for event in LockClient::in_memory().leader("scheduler")?.events() {
 ///     match event {
 ///         LeaderEvent::Elected { term } => println!("leads, in term {term}"),
 ///         LeaderEvent::SteppedDown { term, lost } => println!("term {term} is over: {lost:?}"),
@@ -157,32 +155,9 @@ impl Leader {
     /// Has [`events`](Self::events) say, from now on, when others wait for this candidate's leadership: at most once
     /// a second, and only while no other event waits to be read. See [`Guard::on_contended`](crate::Guard::on_contended).
     ///
-    /// # Blocking
-    /// Never.
-    ///
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) where waiters cannot be heard of in this store;
     /// [`ShutDown`](ErrorKind::ShutDown) and [`Forked`](ErrorKind::Forked).
-    ///
-    /// # Guarantees
-    /// As [`Guard::on_contended`](crate::Guard::on_contended).
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold::{LeaderEvent, LockClient};
-    ///
-    /// let client = LockClient::in_memory();
-    /// let candidate = client.leader("scheduler")?;
-    /// candidate.report_contended()?;
-    /// let rival = client.leader("scheduler")?;
-    /// for event in candidate.events() {
-    ///     if let LeaderEvent::Contended { .. } = event {
-    ///         candidate.step_down(); // when its work is in a good state
-    ///         # break;
-    ///     }
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
     pub fn report_contended(&self) -> Result<()> {
         let LeaderShared { engine, name, .. } = &*self.shared;
         engine.usable("report_contended")?;

@@ -111,20 +111,6 @@ tuples_into_locks!(A B C D E F G H);
 /// drop(both); // releases
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-///
-/// Kinds may be mixed:
-///
-/// ```
-/// use std::time::Duration;
-///
-/// # let client = leasehold::LockClient::in_memory();
-/// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
-/// let both = client.get_multi_lock((ledger, rates.read()));
-/// if let Some(guard) = both.try_acquire_for(Duration::from_secs(3))? {
-///     println!("writing with token {:?}", guard.fencing_token_of("ledger"));
-/// }
-/// # Ok::<(), leasehold::Error>(())
-/// ```
 #[derive(Clone, Debug)]
 #[must_use = "`get_multi_lock` acquires nothing: it makes a handle, whose `acquire()` takes the locks and returns a guard"]
 pub struct MultiLock {
@@ -144,9 +130,6 @@ impl MultiLock {
     }
 
     /// Releases one level of the calling thread's hold on each lock, the last acquired first.
-    ///
-    /// # Blocking
-    /// As [`MultiGuard::unlock`].
     ///
     /// # Errors
     /// As [`RedisLock::unlock`], about the first that failed; the others are released all the same.

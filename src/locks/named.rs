@@ -1,15 +1,17 @@
-//! The lock by name.
+//! The lock by name, with a token for each grant, and in two halves for readers and writers; and its options.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::setters;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
-use crate::engine::acquire::lock_config::LockConfig;
+use crate::engine::acquire::lock_config::{Backoff, LockConfig};
 use crate::engine::hold::LocalLock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{ClientId, LockName, unbound_number};
+use crate::ident::{ClientId, FencingToken, LockName, unbound_number};
 use crate::inspect::Holder;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
@@ -31,8 +33,8 @@ use crate::time::Lease;
 ///
 /// # Blocking
 /// Every wait ends in time: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3
-/// s), whatever the network does. Uncontended calls are one round trip each. While the server cannot be used,
-/// calls without a deadline try for the client's retry time-out (default 10 s), and then return the error.
+/// s), whatever the network does. Other calls are one round trip each. While the server cannot be used, calls
+/// without a deadline try for the client's retry time-out (default 10 s), and then return the error.
 ///
 /// # Guarantees
 /// While the server keeps its data and clocks agree within 1 %, no two owners hold a lock at once. A lease
@@ -50,7 +52,6 @@ use crate::time::Lease;
 ///
 /// lock.lock()?; // the Java way
 /// lock.unlock()?;
-///
 /// // The Rust way: busy is None, not an error, and dropping the guard releases.
 /// if let Some(guard) = lock.try_acquire_for(Duration::from_secs(3))? {
 ///     guard.check()?; // still held? no round trip
@@ -100,8 +101,8 @@ impl RedisLock {
     /// [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
-    /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s) or
-    /// the end of the lease, whichever is first.
+    /// One round trip; while the server does not answer, up to the client's retry time-out or the end of the
+    /// lease.
     ///
     /// # Errors
     /// - [`is_not_held`](Error::is_not_held): this thread does not hold the lock;
@@ -122,9 +123,6 @@ impl RedisLock {
 
     /// Frees the lock, whoever holds it; `false` if it was free. For operators: the holder is not asked.
     ///
-    /// # Blocking
-    /// One round trip.
-    ///
     /// # Errors
     /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), with nothing done,
     /// if the key is no lock: on Redis a hash with other fields than owners. (Every string may be a token
@@ -134,9 +132,6 @@ impl RedisLock {
     }
 
     /// Whether anyone holds the lock, as the server says.
-    ///
-    /// # Blocking
-    /// One round trip.
     ///
     /// # Errors
     /// The server could not be used.
@@ -150,9 +145,6 @@ impl RedisLock {
     /// The holder of a [token lock](crate::LockClient::get_token_lock) is its token, whichever library wrote
     /// it: a secret, since it releases the lock. ([`inspect`](crate::LockClient::inspect) shows only tokens
     /// that this crate wrote.)
-    ///
-    /// # Blocking
-    /// One round trip.
     ///
     /// # Errors
     /// The server could not be used, or the key is another kind of object.
@@ -175,21 +167,17 @@ impl RedisLock {
     /// One round trip; [`Guard::check`] needs none.
     ///
     /// # Errors
-    /// The server could not be used.
+    /// As [`is_locked`](Self::is_locked).
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
         let name = self.checked("is_held_by_current_thread")?;
         let snapshot = self.engine.inspect("is_held_by_current_thread", self.kind, name)?;
         Ok(snapshot.is_some_and(|snapshot| snapshot.count > 0))
     }
 
-    /// The number of levels that the calling thread holds, as
-    /// [`is_held_by_current_thread`](Self::is_held_by_current_thread).
-    ///
-    /// # Blocking
-    /// One round trip.
+    /// The number of levels that the calling thread holds.
     ///
     /// # Errors
-    /// The server could not be used.
+    /// As [`is_held_by_current_thread`](Self::is_held_by_current_thread).
     pub fn hold_count(&self) -> Result<u32> {
         let name = self.checked("hold_count")?;
         Ok(self.engine.inspect("hold_count", self.kind, name)?.map_or(0, |snapshot| snapshot.count))
@@ -198,11 +186,8 @@ impl RedisLock {
     /// The remaining lease of the holder, whoever it is: `None` if the lock is free, `Some(Duration::MAX)` if
     /// the key has no end, which this crate never writes.
     ///
-    /// # Blocking
-    /// One round trip.
-    ///
     /// # Errors
-    /// The server could not be used.
+    /// As [`is_locked`](Self::is_locked).
     pub fn remaining_lease(&self) -> Result<Option<Duration>> {
         let name = self.checked("remaining_lease")?;
         let snapshot = self.engine.inspect("remaining_lease", self.kind, name)?;
@@ -324,5 +309,294 @@ impl fmt::Debug for RedisLock {
             .field("name", &self.given)
             .field("kind", &self.kind)
             .finish_non_exhaustive()
+    }
+}
+
+/// A [`RedisLock`] whose grants each have a fencing token, larger than all before: Redisson's `RFencedLock`.
+///
+/// The lock is the same as the [`RedisLock`] of the name, and the two exclude each other; but only grants
+/// through this type have tokens, so all holders of a fenced lock must use it. A re-entry has its hold's
+/// token (Java's has a new one).
+///
+/// # Guarantees
+/// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each is
+/// the larger of the counter's next value and the server's time in microseconds. Java sees a counter.
+///
+/// # Examples
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let lock = client.get_fenced_lock("ledger");
+/// let first = lock.lock_and_get_token()?;
+/// lock.unlock()?;
+/// let guard = lock.acquire()?;
+/// assert!(guard.fencing_token() > Some(first));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "`get_fenced_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
+pub struct FencedLock {
+    lock: RedisLock,
+}
+
+impl FencedLock {
+    pub(crate) fn new(lock: RedisLock) -> FencedLock {
+        FencedLock { lock }
+    }
+
+    /// Acquires the lock, waiting as long as it takes, and returns the hold's token.
+    ///
+    /// # Errors
+    /// As [`RedisLock::lock`].
+    pub fn lock_and_get_token(&self) -> Result<FencingToken> {
+        let action = "lock_and_get_token";
+        let entered = self.lock.enter(action, &AcquireOptions::new())?;
+        self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
+    }
+
+    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if it stayed busy.
+    ///
+    /// # Errors
+    /// As [`RedisLock::try_lock_for`].
+    pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<FencingToken>> {
+        let action = "try_lock_and_get_token";
+        let entered = self.lock.enter(action, &AcquireOptions::new().wait(wait))?;
+        entered.map(|entered| self.token(action, &entered)).transpose()
+    }
+
+    fn token(&self, action: &'static str, entered: &Granted) -> Result<FencingToken> {
+        entered.hold.fencing_token().ok_or_else(|| {
+            self.lock.engine().drop_level(&entered.hold, entered.level);
+            Error::new(ErrorKind::Protocol, action, "the store granted a fenced lock without a token")
+                .on(self.lock.name())
+        })
+    }
+}
+
+impl Deref for FencedLock {
+    type Target = RedisLock;
+
+    fn deref(&self) -> &RedisLock {
+        &self.lock
+    }
+}
+
+impl From<FencedLock> for RedisLock {
+    /// The same lock, whose grants still have tokens.
+    fn from(lock: FencedLock) -> RedisLock {
+        lock.lock
+    }
+}
+
+impl From<&FencedLock> for RedisLock {
+    fn from(lock: &FencedLock) -> RedisLock {
+        lock.lock.clone()
+    }
+}
+
+/// Many readers or one writer, across threads, processes and languages: Redisson's `RReadWriteLock`.
+///
+/// Both halves are reentrant [`RedisLock`]s, with guards, leases, the watchdog, and fencing tokens for
+/// writers. A writing thread may also read, and go on reading after it stopped writing (downgrade). A reading
+/// thread cannot begin to write (upgrade), which is refused at once, since two such threads would deadlock.
+///
+/// # Guarantees
+/// While one owner writes, no other reads or writes. Readers and writers take turns: once a writer has waited
+/// for 50 ms, readers that come later wait behind it, and `try_lock` of the read half returns `false`; when a
+/// write ends, the readers that waited go together, and then the next writer. Java's readers, and those of
+/// older versions, take no part, and may pass. A re-entry never waits for a writer. But a reader deadlocks if it
+/// waits for another thread that wants to read, while a writer waits in between. A reader with an explicit lease
+/// counts for that time, even where a Java reader's watchdog would shorten everyone's.
+///
+/// On ZooKeeper all wait in order of arrival.
+///
+/// # Examples
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let cache = client.get_read_write_lock("cache");
+/// drop(cache.read().acquire()?);
+/// let writing = cache.write().acquire()?;
+/// // … rebuild …
+/// let reading = cache.read().acquire()?; // downgrade: nobody writes in between
+/// drop(writing);
+/// drop(reading);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "`get_read_write_lock` acquires nothing: `read().acquire()` or `write().acquire()` on the handle returns a guard"]
+pub struct ReadWriteLock {
+    read: RedisLock,
+    write: RedisLock,
+    config: LockConfig,
+}
+
+impl ReadWriteLock {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> ReadWriteLock {
+        ReadWriteLock {
+            read: RedisLock::new(engine, Kind::Read, name),
+            write: RedisLock::new(engine, Kind::Write, name),
+            config: LockConfig::default(),
+        }
+    }
+
+    /// The half that many may hold at a time. A writing thread can take it for itself, but not for an
+    /// [`OwnedGuard`](crate::OwnedGuard), which would be another reader: refused as below.
+    #[must_use = "`read()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
+    pub fn read(&self) -> &RedisLock {
+        &self.read
+    }
+
+    /// The half that one owner may hold, while no other holds either half.
+    ///
+    /// A thread that only reads gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and
+    /// `false` or `None` from calls that do not wait. The read lock of an [`OwnedGuard`](crate::OwnedGuard)
+    /// belongs to no thread: a writer waits for that guard, whichever thread has it.
+    #[must_use = "`write()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
+    pub fn write(&self) -> &RedisLock {
+        &self.write
+    }
+
+    /// As [`write`](Self::write), with a fencing token for each grant.
+    pub fn write_fenced(&self) -> FencedLock {
+        FencedLock::new(self.write.clone().with_config(LockConfig { fenced: true, ..self.config }))
+    }
+
+    /// The same lock, in which all waiting writers come before all new readers, from their first moment. A stream
+    /// of writers can then starve readers.
+    ///
+    /// An agreement among the users: a writer announces its wait, and readers let it go first. A process
+    /// without this option, Java's among them, excludes and is excluded as always, but takes no part in the
+    /// agreement. Use it with all handles of the name.
+    ///
+    /// A reader may re-enter, and a writer may read, whoever waits. But a reader deadlocks if it waits for
+    /// another thread that wants to read, or for an [owned guard](RedisLock::acquire_owned) of its own on the
+    /// read half, while a writer waits in between. A dead writer is waited for up to 6 s. Of several waiting
+    /// writers of one client only the first is announced: readers may enter once before the next. On ZooKeeper
+    /// this changes nothing.
+    pub fn writers_first(self) -> ReadWriteLock {
+        let config = LockConfig { writers_first: true, ..self.config };
+        ReadWriteLock { read: self.read.with_config(config), write: self.write.with_config(config), config }
+    }
+}
+
+/// Options of one lock handle, each with its default; made by
+/// [`LockClient::lock_builder`](crate::LockClient::lock_builder). Other handles of the name, here or
+/// elsewhere, have their own options.
+///
+/// # Examples
+/// ```
+/// use leasehold::{ErrorKind, LockClient};
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let import = client.lock_builder("import").non_reentrant().max_hold(Duration::from_secs(3600)).build();
+/// import.lock()?;
+/// assert_eq!(import.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing comes of it before build()"]
+pub struct LockBuilder {
+    engine: Arc<Engine>,
+    name: String,
+    is_fair: bool,
+    config: LockConfig,
+}
+
+impl LockBuilder {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> LockBuilder {
+        LockBuilder {
+            engine: Arc::clone(engine),
+            name: name.to_owned(),
+            is_fair: false,
+            config: LockConfig::default(),
+        }
+    }
+
+    /// The lock with these options.
+    pub fn build(self) -> RedisLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
+        RedisLock::new(&self.engine, kind, &self.name).with_config(self.config)
+    }
+
+    /// The lock with these options and a fencing token for each grant.
+    pub fn build_fenced(self) -> FencedLock {
+        let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
+        let config = LockConfig { fenced: true, ..self.config };
+        FencedLock::new(RedisLock::new(&self.engine, kind, &self.name).with_config(config))
+    }
+
+    setters! {
+    /// Serves waiters in order of arrival; see
+    /// [`LockClient::get_fair_lock`](crate::LockClient::get_fair_lock). Off by default.
+    pub fn fair(mut self) -> Self = is_fair: true;
+
+    /// Refuses to re-enter on the thread that holds the lock, as Redisson's `RNonReentrantLock`: a call that
+    /// would wait gets [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and one that would not gets
+    /// `false` or `None`. Defaults to reentrant.
+    ///
+    /// The lock is the same as the reentrant one; the handle that re-enters decides. For locks shared by
+    /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter
+    /// each other's holds.
+    pub fn non_reentrant(mut self) -> Self = config.reentrant: false;
+
+    /// Ends a hold `limit` after its request: the watchdog renews it no further, and the holder is notified
+    /// of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
+    /// client's lease early. Counts from the first level. Defaults to no end; at least 1 ms.
+    ///
+    /// For work that may hang while its process lives. The store then also records since when the lock is
+    /// held, when the hold ends, and where its holder is, for [`inspect`](crate::LockClient::inspect).
+    pub fn max_hold(mut self, limit: Duration) -> Self = config.max_hold: Some(limit);
+
+    /// Whether a dropped guard keeps the lock for its thread until the end of this client's time slice.
+    /// Defaults to `true`.
+    ///
+    /// A slice begins when the server grants a lock for which other clients queue. It lasts 2 ms, or 64 ms
+    /// divided by the number of clients in the queue, if that is less; up to twice as long after a slice in
+    /// which this process got too little processor time. In a slice a dropped guard is not released in the
+    /// server if its hold was shorter than 0.5 ms and its thread lately came back within 0.2 ms; the thread
+    /// re-acquires without a request. The lock is released at the end of the slice, after 0.3 ms without a
+    /// return, and before a handle of the lock asks about it. [`unlock`](RedisLock::unlock) and
+    /// [`Guard::unlock`](crate::Guard::unlock) always release, unless the lock is [`cached`](Self::cached).
+    ///
+    /// Threads that contend for a lock acquire it many times as often with slices. Clients behind them wait
+    /// for a slice each: with n clients in the queue about 64 ms more, or n times 2 ms if that is less. A
+    /// program that is killed in its slice leaves the lock until the lease ends, as in a hold.
+    pub fn time_slice(mut self, is_on: bool) -> Self = config.time_slices: is_on;
+
+    /// Keeps the lock for its thread after each use, until another client wants it or the thread has not used
+    /// it for 500 ms. Defaults to releasing after each use.
+    ///
+    /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
+    /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). So `unlock` does **not**
+    /// promise that the lock is free: others find it held, by `try_lock` and
+    /// [`inspect`](crate::LockClient::inspect) too. This client's own questions release it first.
+    ///
+    /// A waiting client sends a recall, or queues visibly (etcd, ZooKeeper); the lock is released at once, or
+    /// at the end of the present use. After two recalls within 100 ms the client does not cache this lock for
+    /// one second. Where other clients queue, a plain lock is kept for a [time slice](Self::time_slice), by
+    /// `unlock` as by a dropped guard. Waiters that send no recall (Redisson) are found by polling: 50 ms
+    /// after the grant, then after twice as long each time, at most 500 ms. Another thread of this client
+    /// takes the lock by two requests. The first use of a lock is never cached.
+    ///
+    /// The cached lock is renewed: a program that dies within 500 ms of its last use leaves it for the
+    /// client's lease, on ZooKeeper for its session. The fencing token stays the same while the lock is
+    /// cached.
+    ///
+    /// For plain and fenced locks on one Redis, with Sentinels, in a cluster, in a table of PostgreSQL, on
+    /// etcd and on ZooKeeper; elsewhere acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported).
+    /// Not with `max_hold` or `spin` ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, calls
+    /// with a lease, and groups of locks are not cached.
+    pub fn cached(mut self) -> Self = config.cached: true;
+
+    /// Shows in the directory that the holder leads and that waiters are candidates; see
+    /// [`Holder::is_leader`](crate::Holder::is_leader). On Redis and PostgreSQL three clients stand in the
+    /// queue, and others ask each third of their lease.
+    /// [`LockClient::leader`](crate::LockClient::leader) does so by itself; this is for a program's own
+    /// election over a fenced lock, whose leader monitoring should not take for a hold that hangs.
+    pub fn election(mut self) -> Self = config.leads: true;
+
+    /// Waits by polling instead of notifications; see
+    /// [`LockClient::get_spin_lock`](crate::LockClient::get_spin_lock).
+    pub fn spin(mut self, backoff: Backoff) -> Self = config.backoff: Some(backoff);
     }
 }

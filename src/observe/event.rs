@@ -14,10 +14,9 @@ use crate::ident::Owner;
 ///
 /// # Examples
 /// ```
-/// use leasehold::{Event, LockClient, MemoryStore, Observer};
-/// use std::sync::mpsc::{Sender, channel};
+/// use leasehold::{Event, Observer};
 ///
-/// struct Waits(Sender<String>);
+/// struct Waits(std::sync::mpsc::Sender<String>);
 ///
 /// impl Observer for Waits {
 ///     fn event(&self, event: &Event<'_>) {
@@ -26,15 +25,7 @@ use crate::ident::Owner;
 ///         }
 ///     }
 /// }
-///
-/// let (sender, given_up) = channel();
-/// let store = MemoryStore::new();
-/// let held = LockClient::builder().build_in_memory(&store)?.get_lock("import").acquire()?;
-/// let client = LockClient::builder().observer(Waits(sender)).build_in_memory(&store)?;
-/// assert!(!client.get_lock("import").try_lock()?);
-/// assert_eq!(given_up.recv().unwrap(), "lock import");
-/// # drop(held);
-/// # Ok::<(), leasehold::Error>(())
+/// # leasehold::LockClient::builder().observer(Waits(std::sync::mpsc::channel().0));
 /// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -241,18 +232,14 @@ pub enum Event<'a> {
 ///
 /// # Examples
 /// ```
-/// use leasehold::{Event, GaveUpReason, Observer};
+/// use leasehold::{Event, GaveUpReason};
 ///
-/// struct Failures;
-///
-/// impl Observer for Failures {
-///     fn event(&self, event: &Event<'_>) {
-///         if let Event::GaveUp { name, reason: GaveUpReason::Failed(error), .. } = event {
-///             eprintln!("{name} could not be taken: {error}");
-///         }
+/// let failures = |event: &Event<'_>| {
+///     if let Event::GaveUp { name, reason: GaveUpReason::Failed(error), .. } = event {
+///         eprintln!("{name} could not be taken: {error}");
 ///     }
-/// }
-/// # leasehold::LockClient::builder().observer(Failures);
+/// };
+/// # leasehold::LockClient::builder().observer(failures);
 /// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -283,13 +270,10 @@ impl GaveUpReason<'_> {
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
+/// let client = leasehold::LockClient::in_memory();
 /// let guard = client.get_lock("stock:42").acquire()?;
-/// let lost = guard.lost();
 /// client.shutdown()?; // takes the lock from the guard
-/// let loss = lost.recv().unwrap();
+/// let loss = guard.lost().recv().unwrap();
 /// assert_eq!((loss.name.as_str(), loss.owner), ("stock:42", guard.owner()));
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -308,13 +292,11 @@ pub struct Loss {
 ///
 /// # Examples
 /// ```
-/// use leasehold::{LockClient, LossReason};
+/// use leasehold::LossReason;
 ///
-/// let client = LockClient::in_memory();
-/// let guard = client.get_lock("stock:42").acquire()?;
-/// guard.on_lost(|loss| match loss.reason {
+/// # let client = leasehold::LockClient::in_memory();
+/// client.get_lock("stock:42").acquire()?.on_lost(|loss| match loss.reason {
 ///     LossReason::Expired => eprintln!("nothing renewed it in time: was this process stopped?"),
-///     LossReason::Gone => eprintln!("the store has it no longer: forced, evicted, or failed over"),
 ///     other => eprintln!("{other:?}"),
 /// });
 /// # Ok::<(), leasehold::Error>(())
@@ -346,9 +328,9 @@ impl LossReason {
     pub(crate) fn words(self) -> &'static str {
         match self {
             LossReason::Expired => "its lease ran out",
-            LossReason::Gone => "the server says that this owner does not hold it",
+            LossReason::Gone => "the server says that this owner does not hold the lock",
             LossReason::ShutDown => "the client was shut down",
-            LossReason::HeldTooLong => "it was held for as long as max_hold allows",
+            LossReason::HeldTooLong => "the lock was held for as long as max_hold allows",
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Observers: what a client reports of its locks, and to whom.
 
-pub(crate) mod contended;
 pub(crate) mod event;
 #[cfg(feature = "tracing")]
 mod logging;
@@ -35,7 +34,7 @@ pub use crate::observe::event::{Loss, LossReason};
 /// thread, and once the client is shut down, the thread that comes by does its work, and is refused as well.
 ///
 /// # Examples
-/// A closure observes:
+/// A closure observes, as does any type with this trait:
 ///
 /// ```
 /// use leasehold::{Event, LockClient, MemoryStore};
@@ -47,40 +46,6 @@ pub use crate::observe::event::{Loss, LossReason};
 ///         }
 ///     })
 ///     .build_in_memory(&MemoryStore::new())?;
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-///
-/// So does a type of one's own:
-///
-/// ```
-/// use leasehold::{Event, LockClient, MemoryStore, Observer};
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering};
-///
-/// #[derive(Default)]
-/// struct Metrics {
-///     acquired: AtomicU64,
-/// }
-///
-/// struct Counting(Arc<Metrics>);
-///
-/// impl Observer for Counting {
-///     fn event(&self, event: &Event<'_>) {
-///         match event {
-///             Event::Acquired { .. } => {
-///                 self.0.acquired.fetch_add(1, Ordering::Relaxed);
-///             }
-///             Event::Lost { loss, .. } => eprintln!("alarm: lost {}, {:?}", loss.name, loss.reason),
-///             _ => {}
-///         }
-///     }
-/// }
-///
-/// let metrics = Arc::new(Metrics::default());
-/// let builder = LockClient::builder().observer(Counting(Arc::clone(&metrics)));
-/// let client = builder.build_in_memory(&MemoryStore::new())?;
-/// client.get_lock("stock:42").acquire()?.unlock()?;
-/// assert_eq!(metrics.acquired.load(Ordering::Relaxed), 1);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub trait Observer: Send + Sync + 'static {

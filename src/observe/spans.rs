@@ -1,65 +1,78 @@
 //! Spans of waits and holds, for the crate `tracing`; empty without that feature.
+#![cfg_attr(
+    not(feature = "tracing"),
+    allow(unused_variables, clippy::unused_self, reason = "there are no spans")
+)]
 
 #[cfg(feature = "tracing")]
-pub(crate) use with::{HoldSpan, WaitSpan};
+use tracing::Span;
+#[cfg(feature = "tracing")]
+use tracing::field::{Empty, debug, display};
+
+use crate::ident::{FencingToken, Owner};
+use crate::observe::event::GaveUpReason;
+use crate::sync::Mutex;
+
 #[cfg(not(feature = "tracing"))]
-pub(crate) use without::{HoldSpan, WaitSpan};
+#[derive(Clone)]
+struct Span;
 
-#[cfg(feature = "tracing")]
-mod with {
-    use tracing::field::{Empty, debug, display};
-    use tracing::{Span, debug_span};
+/// `lock.acquire`: from a call to its grant, or to its end without one.
+///
+/// The span is not entered: the call's thread only waits, and a hold is no part of its wait.
+pub(crate) struct WaitSpan(Span);
 
-    use crate::ident::{FencingToken, Owner};
-    use crate::observe::event::GaveUpReason;
-    use crate::sync::Mutex;
+impl WaitSpan {
+    pub(crate) fn open(name: &str, kind: &'static str) -> WaitSpan {
+        #[cfg(feature = "tracing")]
+        let span = tracing::debug_span!(
+            "lock.acquire",
+            lock.name = name,
+            lock.kind = kind,
+            lock.outcome = Empty,
+            lock.owner = Empty,
+            lock.fence = Empty,
+            lock.attempts = Empty,
+            error.type = Empty,
+        );
+        #[cfg(not(feature = "tracing"))]
+        let span = Span;
+        WaitSpan(span)
+    }
 
-    /// `lock.acquire`: from a call to its grant, or to its end without one.
-    ///
-    /// The span is not entered: the call's thread only waits, and a hold is no part of its wait.
-    pub(crate) struct WaitSpan(Span);
+    pub(crate) fn granted(&self, owner: Owner, fence: Option<FencingToken>, attempts: u32) {
+        #[cfg(feature = "tracing")]
+        self.0
+            .record("lock.outcome", "granted")
+            .record("lock.owner", display(owner))
+            .record("lock.fence", fence.map(FencingToken::get))
+            .record("lock.attempts", attempts);
+    }
 
-    impl WaitSpan {
-        pub(crate) fn open(name: &str, kind: &'static str) -> WaitSpan {
-            WaitSpan(debug_span!(
-                "lock.acquire",
-                lock.name = name,
-                lock.kind = kind,
-                lock.outcome = Empty,
-                lock.owner = Empty,
-                lock.fence = Empty,
-                lock.attempts = Empty,
-                error.type = Empty,
-            ))
-        }
-
-        pub(crate) fn granted(&self, owner: Owner, fence: Option<FencingToken>, attempts: u32) {
-            self.0.record("lock.outcome", "granted");
-            self.0.record("lock.owner", display(owner));
-            self.0.record("lock.fence", fence.map(FencingToken::get));
-            self.0.record("lock.attempts", attempts);
-        }
-
-        pub(crate) fn gave_up(&self, reason: &GaveUpReason<'_>, attempts: u32) {
-            self.0.record("lock.outcome", reason.label());
+    pub(crate) fn gave_up(&self, reason: &GaveUpReason<'_>, attempts: u32) {
+        #[cfg(feature = "tracing")]
+        {
+            self.0.record("lock.outcome", reason.label()).record("lock.attempts", attempts);
             if let GaveUpReason::Failed(error) = reason {
                 self.0.record("error.type", debug(error.kind()));
             }
-            self.0.record("lock.attempts", attempts);
         }
     }
+}
 
-    /// `lock.hold`: from the grant to the release or the loss. It belongs to the span in which the lock was
-    /// asked for.
-    pub(crate) struct HoldSpan(Mutex<Option<Span>>);
+/// `lock.hold`: from the grant to the release or the loss. It belongs to the span in which the lock was asked
+/// for.
+pub(crate) struct HoldSpan(Mutex<Option<Span>>);
 
-    impl HoldSpan {
-        pub(crate) fn none() -> HoldSpan {
-            HoldSpan(Mutex::new(None))
-        }
+impl HoldSpan {
+    pub(crate) fn none() -> HoldSpan {
+        HoldSpan(Mutex::new(None))
+    }
 
-        pub(crate) fn open(&self, name: &str, kind: &'static str, owner: Owner, fence: Option<FencingToken>) {
-            let span = debug_span!(
+    pub(crate) fn open(&self, name: &str, kind: &'static str, owner: Owner, fence: Option<FencingToken>) {
+        #[cfg(feature = "tracing")]
+        {
+            let span = tracing::debug_span!(
                 "lock.hold",
                 lock.name = name,
                 lock.kind = kind,
@@ -67,75 +80,36 @@ mod with {
                 lock.fence = fence.map(FencingToken::get),
                 lock.end = Empty,
             );
-            if !span.is_disabled() {
-                *self.0.lock() = Some(span);
-            }
+            *self.0.lock() = Some(span).filter(|span| !span.is_disabled());
         }
+    }
 
-        pub(crate) fn is_open(&self) -> bool {
-            self.0.lock().is_some()
-        }
+    pub(crate) fn is_open(&self) -> bool {
+        cfg!(feature = "tracing") && self.0.lock().is_some()
+    }
 
-        /// Runs the report of an event inside the hold's span, on any thread.
-        pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
-            let span = self.0.lock().clone();
-            move |tell| span.as_ref().map_or_else(tell, |span| span.in_scope(tell))
-        }
+    /// Runs the report of an event inside the hold's span, on any thread.
+    pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
+        within(self.0.lock().clone())
+    }
 
-        /// Ends the hold; the span ends when the result, used like that of `around`, is dropped.
-        pub(crate) fn end(&self, how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
-            let span = self.0.lock().take();
-            if let Some(span) = &span {
-                span.record("lock.end", how);
-            }
-            move |tell| span.as_ref().map_or_else(tell, |span| span.in_scope(tell))
+    /// Ends the hold; the span ends when the result, used like that of `around`, is dropped.
+    pub(crate) fn end(&self, how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
+        let span = if cfg!(feature = "tracing") { self.0.lock().take() } else { None };
+        #[cfg(feature = "tracing")]
+        if let Some(span) = &span {
+            span.record("lock.end", how);
         }
+        within(span)
     }
 }
 
-#[cfg(not(feature = "tracing"))]
-mod without {
-    use crate::ident::{FencingToken, Owner};
-    use crate::observe::event::GaveUpReason;
-
-    pub(crate) struct WaitSpan;
-
-    impl WaitSpan {
-        pub(crate) fn open(_name: &str, _kind: &'static str) -> WaitSpan {
-            WaitSpan
+fn within(span: Option<Span>) -> impl Fn(&dyn Fn()) + Send {
+    move |tell| {
+        #[cfg(feature = "tracing")]
+        if let Some(span) = &span {
+            return span.in_scope(tell);
         }
-
-        pub(crate) fn granted(&self, _owner: Owner, _fence: Option<FencingToken>, _attempts: u32) {}
-
-        pub(crate) fn gave_up(&self, _reason: &GaveUpReason<'_>, _attempts: u32) {}
-    }
-
-    pub(crate) struct HoldSpan;
-
-    impl HoldSpan {
-        pub(crate) fn none() -> HoldSpan {
-            HoldSpan
-        }
-
-        pub(crate) fn open(
-            &self,
-            _name: &str,
-            _kind: &'static str,
-            _owner: Owner,
-            _fence: Option<FencingToken>,
-        ) {
-        }
-
-        pub(crate) fn is_open(&self) -> bool {
-            false
-        }
-
-        pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
-            |tell: &dyn Fn()| tell()
-        }
-
-        pub(crate) fn end(&self, _how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
-            |tell: &dyn Fn()| tell()
-        }
+        tell();
     }
 }

@@ -1,23 +1,21 @@
-//! The numbers of a client.
+//! The numbers of a client, and the names that are waited for most, in bounded memory.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::observe::contended::{Contended, WaitedFor};
 use crate::observe::event::LossReason;
+use crate::sync::Mutex;
 
 /// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Counters begin with the
 /// client.
 ///
 /// # Examples
 /// ```
-/// use leasehold::LockClient;
-///
-/// let client = LockClient::in_memory();
+/// let client = leasehold::LockClient::in_memory();
 /// let guard = client.get_lock("stock:42").acquire()?;
 /// let stats = client.stats();
-/// assert_eq!((stats.grants, stats.holds, stats.waiters), (1, 1, 0));
-/// # drop(guard);
+/// assert_eq!((stats.grants, stats.holds, stats.lost()), (1, 1, 0));
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,23 +75,28 @@ impl Stats {
     }
 }
 
-/// Counted where a call waits, fails or loses, never in an uncontended acquire or release. The registry
-/// counts grants under a mutex that it locks anyway.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    waited_for: WaitedFor,
-    waiters: Count,
-    waits: Count,
-    gave_up: Count,
-    lost: [Count; 4],
-    pub(crate) renewals: Count,
-    pub(crate) renewals_failed: Count,
-    pub(crate) releases_failed: Count,
-    pub(crate) unknown_outcomes: Count,
-    pub(crate) deadlocks: Count,
-    pub(crate) by_message: Count,
-    pub(crate) locally: Count,
-    pub(crate) by_time: Count,
+macro_rules! counters {
+    ($($count:ident)+) => {
+        /// Counted where a call waits, fails or loses, never in an uncontended acquire or release. The registry
+        /// counts grants under a mutex that it locks anyway.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            waited_for: WaitedFor,
+            $(pub(crate) $count: Count,)+
+        }
+
+        impl Counters {
+            /// Without holds and grants, which the registry has.
+            pub(crate) fn stats(&self) -> Stats {
+                Stats { $($count: self.$count.get(),)+ ..Stats::default() }
+            }
+        }
+    };
+}
+
+counters! {
+    waiters waits gave_up lost_expired lost_gone lost_shut_down lost_held_too_long renewals renewals_failed
+    releases_failed unknown_outcomes deadlocks woken_by_message woken_locally woken_by_time
 }
 
 /// A counter that orders nothing else.
@@ -121,17 +124,12 @@ impl Counters {
         self.waiters.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_given_up(&self) {
-        self.gave_up.add(1);
-    }
-
     pub(crate) fn note_loss(&self, reason: LossReason) {
-        let [expired, gone, shut_down, held_too_long] = &self.lost;
         match reason {
-            LossReason::Expired => expired,
-            LossReason::Gone => gone,
-            LossReason::ShutDown => shut_down,
-            LossReason::HeldTooLong => held_too_long,
+            LossReason::Expired => &self.lost_expired,
+            LossReason::Gone => &self.lost_gone,
+            LossReason::ShutDown => &self.lost_shut_down,
+            LossReason::HeldTooLong => &self.lost_held_too_long,
         }
         .add(1);
     }
@@ -139,27 +137,101 @@ impl Counters {
     pub(crate) fn contended(&self, most: usize) -> Vec<Contended> {
         self.waited_for.most(most)
     }
+}
 
-    /// Without holds and grants, which the registry has.
-    pub(crate) fn stats(&self) -> Stats {
-        let [expired, gone, shut_down, held_too_long] = &self.lost;
-        Stats {
-            waiters: self.waiters.get(),
-            waits: self.waits.get(),
-            gave_up: self.gave_up.get(),
-            lost_expired: expired.get(),
-            lost_gone: gone.get(),
-            lost_shut_down: shut_down.get(),
-            lost_held_too_long: held_too_long.get(),
-            renewals: self.renewals.get(),
-            renewals_failed: self.renewals_failed.get(),
-            releases_failed: self.releases_failed.get(),
-            unknown_outcomes: self.unknown_outcomes.get(),
-            deadlocks: self.deadlocks.get(),
-            woken_by_message: self.by_message.get(),
-            woken_locally: self.locally.get(),
-            woken_by_time: self.by_time.get(),
-            ..Stats::default()
+/// Number of counted names. A name with more than one in `MOST_NAMES` of all waits is always among them.
+const MOST_NAMES: usize = 256;
+
+/// A lock that calls of this client have waited for, from
+/// [`LockClient::contended`](crate::LockClient::contended).
+///
+/// # Examples
+/// ```
+/// for lock in leasehold::LockClient::in_memory().contended(20) {
+///     println!("{} was waited for {} times", lock.name, lock.waits);
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contended {
+    /// The lock.
+    pub name: String,
+    /// The number of calls that slept for it, never too low.
+    pub waits: u64,
+    /// How much too high `waits` may be: the name may have replaced another and taken over its count.
+    pub overcount: u64,
+}
+
+/// Counts waits by name.
+///
+/// Source: Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A name that is not counted takes the place,
+/// and the count, of the one that was waited for least. So no count is too low, and none is too high by more
+/// than all waits divided by the places.
+#[derive(Debug, Default)]
+struct WaitedFor(Mutex<HashMap<String, Waits>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Waits {
+    waits: u64,
+    overcount: u64,
+}
+
+impl WaitedFor {
+    /// Counts a wait. Only a new name costs a scan, far less than the wait.
+    fn note(&self, name: &str) {
+        let mut counts = self.0.lock();
+        if let Some(count) = counts.get_mut(name) {
+            count.waits += 1;
+            return;
+        }
+        let mut overcount = 0;
+        if counts.len() >= MOST_NAMES {
+            let least = counts.iter().min_by_key(|(_, count)| count.waits);
+            if let Some((least, count)) = least.map(|(least, count)| (least.clone(), *count)) {
+                counts.remove(&least);
+                overcount = count.waits;
+            }
+        }
+        counts.insert(name.to_owned(), Waits { waits: overcount + 1, overcount });
+    }
+
+    fn most(&self, most: usize) -> Vec<Contended> {
+        let counts = self.0.lock();
+        let named = |(name, count): (&String, &Waits)| Contended {
+            name: name.clone(),
+            waits: count.waits,
+            overcount: count.overcount,
+        };
+        let mut all: Vec<_> = counts.iter().map(named).collect();
+        drop(counts);
+        all.sort_by(|one, other| other.waits.cmp(&one.waits).then_with(|| one.name.cmp(&other.name)));
+        all.truncate(most);
+        all
+    }
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heavy_names_are_found_in_bounded_memory() {
+        let waited_for = WaitedFor::default();
+        let heavy = 10;
+        for n in 0..100_000_u64 {
+            waited_for.note(&format!("once:{n}"));
+            waited_for.note(&format!("heavy:{}", n % heavy));
+        }
+        assert_eq!(waited_for.0.lock().len(), MOST_NAMES);
+        // Each wait counts for some name.
+        let counted: u64 = waited_for.0.lock().values().map(|count| count.waits).sum();
+        assert_eq!(counted, 200_000);
+        let most = waited_for.most(usize::try_from(heavy).unwrap());
+        assert!(most.iter().all(|found| found.name.starts_with("heavy:")), "{most:?}");
+        for found in most {
+            assert!(found.waits >= 10_000 && found.waits - found.overcount <= 10_000, "{found:?}");
+            assert!(found.overcount <= 200_000 / MOST_NAMES as u64, "{found:?}");
         }
     }
 }

@@ -61,16 +61,16 @@ impl Failure {
 
 /// For an attempt on a semaphore that does not exist: nothing says that anyone will set it up.
 pub(crate) fn not_set_up() -> Failure {
-    let words = "nobody has set the number of permits of this semaphore, or the semaphore was deleted or has ended: call \
-                 try_set_permits first";
+    let words = "nobody has set the number of permits of this semaphore, or it was deleted or has expired: \
+        call try_set_permits first";
     Failure::Refused(Error::new(ErrorKind::NotSetUp, "acquire", words))
 }
 
 /// For a grant that came when its lease was over, or nearly.
 pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Duration) -> Error {
     let detail = format!(
-        "it was granted for a lease of {lease:?}, but the answer took {took:?}, and the lease counts from the request: ask for a lease \
-         of several times as long as an answer takes"
+        "the store granted a lease of {lease:?}, but the answer took {took:?}, and the lease counts from \
+            the request: ask for a lease several times as long as an answer takes"
     );
     Error::new(ErrorKind::TimedOut, action, detail)
 }

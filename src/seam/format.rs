@@ -26,9 +26,10 @@ pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
         return Ok(());
     };
     let words = format!(
-        "the locks here are kept in format {number}, and this version of leasehold keeps format {FORMAT}: clients of the two do not \
-         keep each other out; use one version, or another place for these locks; when no client of format {number} runs any more, \
-         remove {place}, and this version can use the place"
+        "the locks in this store have format {number}, and this version of leasehold has format {FORMAT}: \
+            clients of the two formats would not exclude each other; use one version, or another store for \
+            these locks; when no client of format {number} runs any more, remove {place}, and this version \
+            can use the store"
     );
     Err(Error::new(ErrorKind::IncompatibleFormat, "connect", words))
 }

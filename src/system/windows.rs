@@ -67,6 +67,10 @@ impl Socket {
         set(&self.shared.write_timeout, limit)
     }
 
+    pub(crate) fn connect(_path: &Path) -> io::Result<LocalSocket> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "Unix sockets are not supported on Windows"))
+    }
+
     pub(crate) fn try_clone(&self) -> io::Result<Socket> {
         Ok(Socket { socket: self.socket.try_clone()?, shared: Arc::clone(&self.shared) })
     }
@@ -167,53 +171,12 @@ impl AsSocket for Socket {
     }
 }
 
-/// Local connections: the standard library has no Unix sockets here.
-#[derive(Debug)]
-pub(crate) enum LocalSocket {}
+/// Local connections: the standard library has no Unix sockets here, so none can be made.
+pub(crate) type LocalSocket = Socket;
 
 /// Why there are none, in words.
 pub(crate) const NO_LOCAL_SOCKETS: Option<&str> =
     Some("Unix sockets are not supported on Windows: name a host and a port");
-
-impl LocalSocket {
-    pub(crate) fn connect(_path: &Path) -> io::Result<LocalSocket> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "Unix sockets are not supported on Windows"))
-    }
-
-    pub(crate) fn set_read_timeout(&self, _limit: Option<Duration>) -> io::Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn set_write_timeout(&self, _limit: Option<Duration>) -> io::Result<()> {
-        match *self {}
-    }
-
-    pub(crate) fn shutdown(&self, _how: Shutdown) -> io::Result<()> {
-        match *self {}
-    }
-}
-
-impl Read for &LocalSocket {
-    fn read(&mut self, _buf: &mut [u8]) -> io::Result<usize> {
-        match **self {}
-    }
-}
-
-impl Write for &LocalSocket {
-    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
-        match **self {}
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match **self {}
-    }
-}
-
-impl AsSocket for LocalSocket {
-    fn as_socket(&self) -> BorrowedSocket<'_> {
-        match *self {}
-    }
-}
 
 pub(crate) fn host_name() -> String {
     let name = get_computer_name(ComputerNameKind::DnsHostname).unwrap_or_default();
@@ -242,7 +205,6 @@ pub(crate) fn process_start() -> Option<u64> {
 /// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-///
 /// Opened for attributes only. Closing it ends no lock on the file, which belongs to its own handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)

@@ -68,8 +68,8 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("rusqlite", &["src/stores/sql/sqlite.rs", "src/stores/sql/sqlite/connection.rs"]),
     ("httparse", &["src/stores/etcd/http.rs"]),
     ("percent_encoding", &["src/hosts/"]),
-    ("rustix", &["src/system/", "src/locks/fencing/file/unix.rs"]),
-    ("winapi_util", &["src/system/", "src/locks/fencing/file/windows.rs"]),
+    ("rustix", &["src/system/", "src/locks/fencing/mod.rs"]),
+    ("winapi_util", &["src/system/", "src/locks/fencing/mod.rs"]),
     // Behind `sync`, so that models can replace it with shuttle.
     ("parking_lot", &["src/sync/"]),
 ];
@@ -87,7 +87,7 @@ const HAS_CLOCKS: &str = "src/system/";
 
 /// The only files that may ask which system they are compiled for; the last belongs to a test.
 const KNOWS_THE_SYSTEM: &[&str] =
-    &["src/lib.rs", "src/system", "src/locks/fencing/file.rs", "src/stores/redis/conn/pair.rs"];
+    &["src/lib.rs", "src/system", "src/locks/fencing/mod.rs", "src/stores/redis/conn/pair.rs"];
 
 /// The maximum number of lines of a file, tests included.
 const MOST_LINES: usize = 800;

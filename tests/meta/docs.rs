@@ -334,12 +334,7 @@ fn the_readme_is_short_and_leads_to_every_page() {
     assert!(words <= 700, "{words} words without code");
     for page in files("docs", "md").iter().filter(|page| page.parent() == Some(Path::new("docs"))) {
         let link = format!("]({})", page.display());
-        // A table of Redisson's tests belongs to the page on porting.
-        assert!(
-            text.contains(&link) || page.ends_with("docs/redisson-tests.md"),
-            "no link leads to {}",
-            page.display()
-        );
+        assert!(text.contains(&link), "no link leads to {}", page.display());
     }
 }
 

@@ -186,14 +186,15 @@ fn postgres_keeps_to_the_format() {
     keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
     // The refusal created nothing.
     run(
-        "DROP TABLE leasehold_locks_clients, leasehold_locks_line; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
+        "DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
     );
     assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
-    run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_line (a int); \
-         DROP TABLE leasehold_locks_clients, leasehold_locks_line");
+    run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_wait_queue (a int); \
+         DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue");
     // A user who may only use the table, and an administrator's own comment.
-    run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN; \
-         GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO app");
+    run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN");
+    schema().unwrap();
+    run("GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks, leasehold_locks_wait_queue TO app");
     assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
     run("CREATE TABLE old_locks (id bytea PRIMARY KEY, name bytea NOT NULL, token boolean NOT NULL, \
          owner text NOT NULL, holds integer NOT NULL, expires_at timestamptz NOT NULL, fence bigint NOT NULL, \

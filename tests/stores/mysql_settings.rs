@@ -42,7 +42,7 @@ fn uses(url: &str) {
 
 #[test]
 fn locks_do_not_depend_on_the_servers_settings() {
-    let log = ["--log-bin=binlog", "--binlog-format=STATEMENT", "--server-id=1"];
+    let log = ["--log-bin=binlog", "--binlog-format=MIXED", "--server-id=1"];
     let Some(server) = MysqlServer::start_with(&log) else { return };
     let mut admin = server.admin();
     admin.query_drop("CREATE USER app").unwrap();
@@ -90,6 +90,11 @@ fn locks_do_not_depend_on_the_servers_settings() {
         drop(admin.query_drop(format!("SET GLOBAL {setting}")));
     }
     uses(&url);
+    admin.query_drop("SET GLOBAL binlog_format = 'STATEMENT'").unwrap();
+    let error = at(&url).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("binlog_format"), "{error}");
+    admin.query_drop("SET GLOBAL binlog_format = 'MIXED'").unwrap();
     for word in ["tx_read_only", "transaction_read_only"] {
         drop(admin.query_drop(format!("SET GLOBAL {word} = 1")));
     }

@@ -91,8 +91,8 @@ fn every_statement_finds_its_row_by_the_key() {
     let fill =
         "INSERT INTO planned SELECT sha256(n::text::bytea), '', false, '', 0, now(), 0, '', 0, '', now(), NULL
         FROM generate_series(1, 20000) AS n; ANALYZE planned;
-        INSERT INTO planned_line SELECT sha256((n % 20)::text::bytea), n::text, '', now(), now(), false, NULL
-        FROM generate_series(1, 20000) AS n; ANALYZE planned_line";
+        INSERT INTO planned_wait_queue SELECT sha256((n % 20)::text::bytea), n::text, '', now(), now(), false, NULL
+        FROM generate_series(1, 20000) AS n; ANALYZE planned_wait_queue";
     admin.batch_execute(fill).unwrap();
     let name = "'\\x61'";
     let taken = format!("{name}, false, 'o', 1000, true, 'h', 1, 't', NULL");
@@ -110,7 +110,7 @@ fn every_statement_finds_its_row_by_the_key() {
         ("free_unawaited", format!("{name}, false, 'o', 'c'")),
         ("tell", format!("{name}, 'c'")),
         ("leave_wait_queue", format!("{name}, 'c'")),
-        ("is_line_full", name.to_owned()),
+        ("is_queue_full", name.to_owned()),
         ("recall", format!("{name}, 'c'")),
         ("check_cached", "'61', 'false', 'o', 'c'".to_owned()),
         // On the caller's own transaction.
@@ -126,7 +126,7 @@ fn every_statement_finds_its_row_by_the_key() {
             admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
             let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
             let plan: String = plan.iter().map(|row| row.get::<_, String>(0) + "\n").collect();
-            assert!(plan.contains("planned_pkey") || plan.contains("planned_line_"), "{text}\n{plan}");
+            assert!(plan.contains("planned_pkey") || plan.contains("planned_wait_queue_"), "{text}\n{plan}");
             assert!(!plan.contains("Seq Scan") && !plan.contains("Sort"), "{text}\n{plan}");
             admin.batch_execute("DEALLOCATE planned").unwrap();
         }
@@ -298,7 +298,7 @@ fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
     assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
-    admin.batch_execute("GRANT ALL ON leasehold_locks TO secretive").unwrap();
+    admin.batch_execute("GRANT ALL ON leasehold_locks, leasehold_locks_wait_queue TO secretive").unwrap();
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T")).build().unwrap();
     assert!(by_option.get_lock("a").try_lock().unwrap());

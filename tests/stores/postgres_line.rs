@@ -1,17 +1,16 @@
-//! PostgreSQL: the wait queue, beside clients that know none, and without its table.
+//! PostgreSQL: the wait queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use leasehold::LockClient;
+use leasehold::{ErrorKind, LockClient};
 use postgres::{Client, Row};
 
 use crate::databases::Database;
 use crate::statement;
 use crate::support::observer::attempts;
 use crate::support::postgres::PostgresServer;
-use crate::support::stalls::own_time_since;
 use crate::support::{
     LONG, eventually, fresh, let_pass, median, ms, now, stalled_since, start, watch_for_stalls,
 };
@@ -40,7 +39,7 @@ fn channel(name: &str) -> String {
 
 fn line(admin: &mut Client, name: &str) -> Vec<(String, bool)> {
     let text =
-        "SELECT client, is_told FROM leasehold_locks_line WHERE id = sha256($1) ORDER BY since, client";
+        "SELECT client, is_next FROM leasehold_locks_wait_queue WHERE id = sha256($1) ORDER BY since, client";
     let rows = admin.query(text, &[&name.as_bytes()]).unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
@@ -51,30 +50,9 @@ fn has_in_line(admin: &mut Client, name: &str, count: usize) {
 
 /// Adds a client to the queue of a free lock.
 fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
-    let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
+    let text = "INSERT INTO leasehold_locks_wait_queue (id, client, channel, since, seen, is_next)
         VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";
     admin.execute(text, &[&name.as_bytes(), &client, &asked]).unwrap();
-}
-
-#[track_caller]
-fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Duration {
-    let held = holder.get_lock(name);
-    let round = |_| {
-        held.lock().unwrap();
-        let (client, lock) = (waiter.clone(), name.to_owned());
-        let waiting = start(move || {
-            client.get_lock(&lock).lock().unwrap();
-            let had = now();
-            client.get_lock(&lock).unlock().unwrap();
-            had
-        });
-        let_pass(ms(150), "a waiter that cannot be seen on the server");
-        let before = now();
-        held.unlock().unwrap();
-        let had = waiting.join().unwrap();
-        had.saturating_duration_since(before).saturating_sub(stalled_since(before))
-    };
-    median((0..5).map(round).collect())
 }
 
 #[test]
@@ -146,7 +124,9 @@ fn a_notified_client_that_stays_away_delays_nobody() {
         let left = line(&mut admin, &name);
         assert!(left.contains(&(dead.to_owned(), true)), "{left:?}");
         assert!(left.contains(&("silent".to_owned(), false)), "{left:?}");
-        admin.execute("DELETE FROM leasehold_locks_line WHERE id = sha256($1)", &[&name.as_bytes()]).unwrap();
+        admin
+            .execute("DELETE FROM leasehold_locks_wait_queue WHERE id = sha256($1)", &[&name.as_bytes()])
+            .unwrap();
     }
 }
 
@@ -195,59 +175,46 @@ fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
 }
 
 #[test]
-fn waiters_are_woken_without_the_queues_table() {
+fn a_client_without_the_queues_table_is_refused() {
     let Some(server) = PostgresServer::start() else { return };
-    watch_for_stalls();
-    let (name, mut admin) = (fresh("without"), server.admin());
-    let clients = [server.client(), server.client()];
-    let permissions = "CREATE USER few; GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO few";
-    admin.batch_execute(permissions).unwrap();
-    let few = LockClient::builder().url(server.url_as("few")).build().unwrap();
-    for (holder, waiter) in [(&few, &clients[0]), (&clients[0], &few)] {
-        let took = handed_between(holder, waiter, &name);
-        assert!(took <= BY_MESSAGE, "{took:?}");
-    }
-    // The table goes while one client holds and another waits.
-    let held = clients[0].get_lock(&name).acquire().unwrap();
-    let (client, lock) = (clients[1].clone(), name.clone());
-    let waiting = start(move || {
-        client.get_lock(&lock).lock().unwrap();
-        let had = now();
-        client.get_lock(&lock).unlock().unwrap();
-        had
-    });
-    has_in_line(&mut admin, &name, 1);
-    admin.batch_execute("DROP TABLE leasehold_locks_line").unwrap();
-    let before = now();
-    held.unlock().unwrap();
-    let took = waiting.join().unwrap().saturating_duration_since(before);
-    assert!(took <= IN_ANY_CASE + stalled_since(before), "{took:?}");
-    let took = handed_between(&clients[0], &clients[1], &name);
-    assert!(took <= BY_MESSAGE, "{took:?}");
-    let fresh_one = LockClient::builder().url(server.url()).build().unwrap();
-    let took = handed_between(&fresh_one, &clients[1], &name);
-    assert!(took <= BY_MESSAGE, "{took:?}");
+    let mut admin = server.admin();
+    server.client();
+    let as_few = || LockClient::builder().url(server.url_as("few")).build();
+    admin.batch_execute("CREATE USER few; GRANT SELECT ON leasehold_locks TO few").unwrap();
+    assert!(!as_few().unwrap().get_lock("a").is_locked().unwrap(), "who takes no locks needs no queue");
+    admin.batch_execute("GRANT INSERT, UPDATE, DELETE ON leasehold_locks TO few").unwrap();
+    let error = as_few().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
+    assert!(error.to_string().contains("public.leasehold_locks_wait_queue"), "{error}");
+    admin.batch_execute("DROP TABLE leasehold_locks_wait_queue").unwrap();
+    let error = LockClient::builder().url(server.url()).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("create_schema()"), "{error}");
 }
 
 #[test]
-fn a_line_of_another_shape_is_done_without() {
-    let Some(server) = PostgresServer::start() else { return };
-    let (used, mut admin) = ([server.client(), server.client()], server.admin());
-    for change in
-        ["RENAME kept_until TO kept", "RENAME kept TO kept_until", "ALTER seen TYPE text", "DROP channel"]
-    {
-        admin.batch_execute(&format!("ALTER TABLE leasehold_locks_line {change}")).unwrap();
-        for [one, other] in [&used, &[server.client(), server.client()]] {
-            let name = fresh("shape");
-            let held = one.get_lock(&name).acquire().unwrap();
-            std::thread::scope(|scope| {
-                scope.spawn(|| other.get_lock(&name).acquire().unwrap().unlock().unwrap());
-                assert!(eventually(LONG, || other.stats().waiters == 1), "{change}");
-                held.unlock().unwrap();
-            });
-        }
-        used[0].sweep(Duration::from_secs(3_600)).unwrap();
-    }
+fn a_token_locks_release_wakes_its_waiter() {
+    let Some(server) = shared() else { return };
+    watch_for_stalls();
+    let (name, holder, waiter) = (fresh("token"), server.client(), server.client());
+    let held = holder.get_token_lock(&name);
+    let round = |_| {
+        held.lock().unwrap();
+        let (client, lock) = (waiter.clone(), name.clone());
+        let waiting = start(move || {
+            client.get_token_lock(&lock).lock().unwrap();
+            let had = now();
+            client.get_token_lock(&lock).unlock().unwrap();
+            had
+        });
+        let_pass(ms(150), "a waiter that cannot be seen on the server");
+        let before = now();
+        held.unlock().unwrap();
+        let had = waiting.join().unwrap();
+        had.saturating_duration_since(before).saturating_sub(stalled_since(before))
+    };
+    let took = median((0..5).map(round).collect());
+    assert!(took <= BY_MESSAGE, "{took:?}");
 }
 
 /// As on Redis: `faults turns::` has the rest.
@@ -351,7 +318,7 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     }
     // On a busy machine they count as gone before they are notified.
     let asked_lately = |admin: &mut Client| {
-        let text = "UPDATE leasehold_locks_line SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256($1)";
+        let text = "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256($1)";
         assert!(admin.execute(text, &[&name.as_bytes()]).unwrap() > 0);
     };
     asked_lately(&mut admin);
@@ -386,7 +353,7 @@ fn a_freed_lock_is_reserved_briefly() {
     let (name, mut admin) = (fresh("kept"), server.admin());
     stand(&mut admin, &name, "told", "0");
     let keep =
-        "UPDATE leasehold_locks_line SET is_told = true, kept_until = clock_timestamp() + $2::text::interval
+        "UPDATE leasehold_locks_wait_queue SET is_next = true, reserved_until = clock_timestamp() + $2::text::interval
         WHERE id = sha256($1) AND client = 'told'";
     let keep = |admin: &mut Client, time: &str| admin.execute(keep, &[&name.as_bytes(), &time]).unwrap();
     // On a busy machine the time may be over.
@@ -418,13 +385,13 @@ fn a_reservation_lasts_as_long_as_its_client_asked() {
         |text: &str| -> SystemTime { admin.query_one(&text.replace("NAME", &name), &[]).unwrap().get(0) };
     // On a busy machine it counts as gone before it is notified.
     time(
-        "UPDATE leasehold_locks_line SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
+        "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
         RETURNING seen",
     );
     let begun = time("SELECT clock_timestamp()");
     held.unlock().unwrap();
     let ended = time("SELECT clock_timestamp()");
-    let until = time("SELECT kept_until FROM leasehold_locks_line WHERE id = sha256('NAME')");
+    let until = time("SELECT reserved_until FROM leasehold_locks_wait_queue WHERE id = sha256('NAME')");
     assert!(begun + ms(320) <= until && until <= ended + ms(320), "{begun:?} {until:?} {ended:?}");
 }
 
@@ -478,27 +445,6 @@ fn a_client_that_joins_during_a_release_sees_it() {
 }
 
 #[test]
-fn a_locked_queue_table_delays_no_release() {
-    let Some(server) = PostgresServer::start() else { return };
-    watch_for_stalls();
-    let (client, mut admin) = (server.client(), server.admin());
-    let locks = ["locked:1", "locked:2", "locked:3"].map(|name| client.get_lock(name));
-    locks[0].lock().unwrap();
-    admin.batch_execute("BEGIN; LOCK TABLE leasehold_locks_line").unwrap();
-    let begun = now();
-    locks[0].unlock().unwrap();
-    assert!(own_time_since(begun) < ms(2_500), "{:?}", begun.elapsed());
-    // From then on no request concerns the queue.
-    let begun = now();
-    for lock in &locks {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-    }
-    assert!(own_time_since(begun) < ms(500), "{:?}", begun.elapsed());
-    admin.batch_execute("COMMIT").unwrap();
-}
-
-#[test]
 fn a_release_passes_over_an_entry_that_is_locked() {
     let Some(server) = shared() else { return };
     let (name, mut releasing, mut other) = (fresh("over"), server.admin(), server.admin());
@@ -508,7 +454,7 @@ fn a_release_passes_over_an_entry_that_is_locked() {
         assert_eq!(ask(&mut releasing, &name, client), (false, None, false));
     }
     let lock =
-        "BEGIN; SELECT FROM leasehold_locks_line WHERE id = sha256('NAME') AND client = 'c' FOR UPDATE";
+        "BEGIN; SELECT FROM leasehold_locks_wait_queue WHERE id = sha256('NAME') AND client = 'c' FOR UPDATE";
     other.batch_execute(&lock.replace("NAME", &name)).unwrap();
     assert_eq!(tell(&mut releasing, &name).as_deref(), Some("d"));
     other.batch_execute("COMMIT").unwrap();

@@ -28,7 +28,9 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
 #[track_caller]
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
-    use_until_cached(&lock, || !other.get_lock(name).is_locked().unwrap());
+    let theirs = other.get_lock(name);
+    // One request: between the two of `is_locked` on ZooKeeper an unused hold may end.
+    use_until_cached(&lock, || theirs.try_lock().unwrap() && theirs.unlock().is_ok());
     lock
 }
 

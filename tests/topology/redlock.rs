@@ -209,8 +209,8 @@ fn an_even_number_and_servers_with_replicas_are_warned_about() {
     });
     let (teller, told) = teller();
     let client = nodes.builder().observer(teller).build().unwrap();
-    is_told(&told, "no more of them than on 3");
-    is_told(&told, "it has replicas");
+    is_told(&told, "no more servers than on 3");
+    is_told(&told, "the server has replicas");
     takes_and_gives_back(&client.get_lock(fresh("warned")));
 }
 
@@ -364,7 +364,7 @@ fn a_missing_majority_is_a_timely_error() {
     assert!(begun.elapsed() <= 3 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(error.is_retryable(), "{error}");
     let text = error.to_string();
-    assert!(text.contains("2 of 5 servers answered, and 3 must"), "{text}");
+    assert!(text.contains("2 of 5 servers answered, but 3 are needed"), "{text}");
     for server in &nodes.servers {
         assert!(text.contains(&format!("127.0.0.1:{}: ", server.port())), "{text}");
     }
@@ -454,7 +454,7 @@ fn no_client_is_made_without_a_majority() {
     let error = builder().redlock(urls).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     let text = format!("{error} {error:?}");
-    assert!(text.contains("1 of 3 servers answered, and 2 must") && !text.contains("S3CR3T"), "{text}");
+    assert!(text.contains("1 of 3 servers answered, but 2 are needed") && !text.contains("S3CR3T"), "{text}");
     assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");
 }
 

@@ -125,7 +125,7 @@ fn on_redis(
 /// ends them.
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
-    const ADVICE: &str = "`leasehold show NAME` says whose it is, `leasehold force NAME --yes` ends it; Redisson takes such with lease -1 and no watchdog";
+    const ADVICE: &str = "`leasehold show NAME` shows the owner, `leasehold force NAME --yes` ends the lock; Redisson makes such locks with lease -1 and no watchdog";
     const PATIENCE: Duration = Duration::from_secs(10);
     const NAMED: (usize, usize) = (5, 100);
     let Ok(client) = built else { return Finding::not_checked(CHECK, "there is no client") };
@@ -162,7 +162,8 @@ fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
 }
 
 fn deadlocks(client: &LockClient) -> Finding {
-    const ADVICE: &str = "end the wait of one of them; docs/troubleshooting.md says by what order of locks, or multi-lock, it does not come again";
+    const ADVICE: &str =
+        "end one of these programs; docs/troubleshooting.md says how to prevent the next deadlock";
     const NONE: &str = "no threads wait for each other, as far as clients say; not seen are Redisson's threads, permits, latches and \
                         conditions, threads with two clients, and clients without a directory";
     match client.deadlocks() {
@@ -192,7 +193,7 @@ fn trial(built: &leasehold::Result<LockClient>, name: &str) -> Finding {
             let words = format!("a lock of its own was acquired and released within {}", spell(took));
             Finding::fine("lock", words).with("seconds", took.as_secs_f64())
         }
-        Ok(false) => Finding::not_checked("lock", "another has the lock of this check"),
+        Ok(false) => Finding::not_checked("lock", "another process holds the lock of this check"),
         Err(error) => refused("lock", &error),
     }
 }
@@ -265,12 +266,13 @@ fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) 
         let words = format!("a lease of {asked} is over before renewals come back: a p99 of {trip}");
         Finding::fault(CHECK, words, ADVICE)
     } else if lease < p99.saturating_mul(30) {
-        let words = format!("a lease of {asked} is short for a p99 of {trip}: few late answers end it");
+        let words = format!("a lease of {asked} is short for a p99 of {trip}: a few late answers end a hold");
         Finding::warning(CHECK, words, ADVICE)
     } else if lease < command_timeout.saturating_mul(3) {
         let limit = spell(command_timeout);
-        let words =
-            format!("a lease of {asked} outlasts no renewal that hangs for the command time-out of {limit}");
+        let words = format!(
+            "with a lease of {asked} one renewal that hangs for the command time-out of {limit} costs the hold"
+        );
         Finding::warning(CHECK, words, ADVICE)
     } else {
         let away = spell(outlasts);

@@ -108,7 +108,7 @@ fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, Stri
     let words = match (is_old, greets, version.as_str()) {
         (true, ..) => format!("{name} {version} is older than 6.2, the oldest that is supported"),
         (false, false, "") => {
-            "HELLO is not known: a proxy before the server lacks it, or the server is older than Redis 6.0"
+            "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in front of it"
                 .to_owned()
         }
         (false, false, _) => format!("{name} {version}, and a proxy before it that does not know HELLO"),

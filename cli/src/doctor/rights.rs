@@ -30,11 +30,11 @@ impl Need {
 
     fn without(self) -> &'static str {
         match self {
-            Need::Locks => "without that locks with fences fail",
-            Need::Notices => "without that waiters notice a release only by polling",
-            Need::Names => "without that errors do not name the holder",
-            Need::Line => "without that each release wakes all clients that wait",
-            Need::Directory => "without that others do not see where a holder is",
+            Need::Locks => "without this right fenced locks fail",
+            Need::Notices => "without this right waiters notice a release only by polling",
+            Need::Names => "without this right errors do not name the holder",
+            Need::Line => "without this right each release wakes all clients that wait",
+            Need::Directory => "without this right others do not see where a holder is",
         }
     }
 }

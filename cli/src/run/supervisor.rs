@@ -359,7 +359,7 @@ impl Supervisor<'_> {
         if self.is_ending {
             return Ended::Unknown;
         }
-        let words = "the helper process was ended by somebody, so the command was ended too";
+        let words = "somebody ended the helper process, so the command was ended too";
         Ended::Not(self.say.error(words, Exit::Internal))
     }
 

@@ -47,7 +47,9 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     }
     let grace = terms.kill_grace.filter(|grace| *grace > asked / 3)?;
     let least = grace.saturating_mul(3);
-    Some(format!("--kill-grace {grace:?} is more than a third of it, which has to be {least:?} at least"))
+    Some(format!(
+        "--kill-grace {grace:?} is more than a third of the lease, which must be at least {least:?}"
+    ))
 }
 
 /// Whether the helper ended the command at `--max-hold`, not for a missing renewal: whether `until` is near

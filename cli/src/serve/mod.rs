@@ -89,7 +89,7 @@ impl Site {
         if request.host.as_ref().is_some_and(|host| !http::is_known(host, request.local, &self.hosts)) {
             return Answer::text(
                 421,
-                "this host is not known here; start the program with --host and its name",
+                "this program does not serve that host: start it with --host and the host's name",
             );
         }
         if let Some(refusal) = http::refusal(request) {

@@ -81,6 +81,43 @@ fn a_hidden_process_is_not_called_ended() {
     assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
 }
 
+/// As under a service manager that gives a user a control group: there, processes of others can be ended too.
+#[test]
+fn a_delegated_cgroup_ends_another_users_process() {
+    let server = Server::start();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mount =
+        mounts.lines().find(|line| line.contains(" - cgroup2 ")).and_then(|line| line.split(' ').nth(4));
+    let group = Path::new(mount.unwrap_or("/none")).join(format!("leasehold-test-{}", std::process::id()));
+    let script = "set -e; cp \"$(command -v setpriv)\" \"$0\"; chmod 4755 \"$0\"; chmod 755 \"$(dirname \"$0\")\"; \
+                  mkdir -p \"$1\"; test -e \"$1/cgroup.kill\"; chown 65534 \"$1\" \"$1/cgroup.procs\"; echo $$ > \"$1/cgroup.procs\"; \
+                  shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+    let raise = server.path("raise");
+    let in_group = || {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&raise).arg(&group);
+        command
+    };
+    let become_root = ["--reuid=0", "--regid=0", "--clear-groups"];
+    let raised = in_group().arg(&raise).args(become_root).args(["id", "-u"]).output();
+    if !raised.is_ok_and(|output| output.stdout == b"0\n") {
+        drop(std::fs::remove_dir(&group));
+        return crate::world::skipped("this user cannot give another one a control group");
+    }
+    let file = server.path("pid");
+    std::fs::write(&file, "").unwrap();
+    let mut run = in_group();
+    run.args([env!("CARGO_BIN_EXE_leasehold"), "run", "--lease", "3s", "delegated", "--"]).arg(&raise);
+    run.args(become_root).args(["sh", "-c", "echo $$ > \"$0\"; exec sleep 600"]).arg(&file);
+    let mut run = Run::start(run.env("LEASEHOLD_URL", server.url()));
+    let pid = || std::fs::read_to_string(&file).unwrap().trim().parse::<u32>().ok();
+    eventually("the command runs", || pid().is_some());
+    server.ask(&["DEL", "delegated"]);
+    assert_eq!(run.wait().code(), Some(79));
+    assert!(is_dead(pid().unwrap()));
+    std::fs::remove_dir(&group).expect("the run has removed its own group");
+}
+
 fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> (Run, u32) {
     let stamper = Stamper { file, ignores_term: false, once: false };
     let run = Run::start(child.under(&stamper, &mut server.leasehold(&["run", "-q", name])));

@@ -45,7 +45,7 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
             .env("LEASEHOLD_TLS_KEY", "/no"),
     );
     let mut command = certificates.program(url, &["--ca", &wrong, "show", "job"]);
-    ends(&mut command, 69, "TLS failed: no authority that is trusted");
+    ends(&mut command, 69, "TLS failed: no trusted authority");
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
@@ -280,7 +280,7 @@ fn each_failure_of_tls_ends_at_once_with_69() {
         certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"])
     };
     for (mut command, words) in [
-        (untrusted(), "no authority that is trusted vouches for the server's certificate"),
+        (untrusted(), "no trusted authority has signed the server's certificate"),
         (with(&elsewhere, "client"), "not one for the host of the URL"),
         (with(&expired.url("rediss", ""), "client"), "has expired"),
         (with(&url, "expired-client"), "does not accept the client certificate"),

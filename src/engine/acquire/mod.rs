@@ -138,7 +138,7 @@ impl Engine {
         self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
         let config = call.config.checked(call.action).map_err(on_this)?;
         if call.units == 0 {
-            return Err(on_this(Error::invalid(call.action, "no permits were asked for")));
+            return Err(on_this(Error::invalid(call.action, "the number of permits must be at least 1")));
         }
         let asked = self.asked(call.action, call.lease).map_err(on_this)?;
         if config.cached {
@@ -183,11 +183,12 @@ fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
         && !(capabilities.queues)(call.kind)
 }
 
-const OTHER_TASK: &str = "another task of this thread holds it, and cannot release it while this one waits: take it with an owned \
-                          guard, or in spawn_blocking";
-const NOT_REENTRANT: &str = "this thread holds it already, and this lock is not reentrant";
+const OTHER_TASK: &str = "another task of this thread holds the lock, and cannot release it while this \
+    task blocks the thread: use an owned guard, or spawn_blocking";
+const NOT_REENTRANT: &str = "this thread already holds the lock, which is not reentrant";
 const READS_ALREADY: &str =
     "this thread holds the read lock, which cannot become the write lock: release it first";
-const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard reads as another owner: take the read lock as \
-                              this thread, or release the write lock first";
-const HOLDS_ALREADY: &str = "this thread holds it, and an owned guard is another owner: release it first";
+const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard would read as another \
+    owner: use a guard of this thread, or release the write lock first";
+const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another \
+    owner: release the lock first";

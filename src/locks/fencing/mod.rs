@@ -4,10 +4,12 @@
 //! resource can, by keeping the highest token beside the data and comparing. This module does so for three
 //! kinds of resource. All writers of a resource must use it, with tokens of one lock.
 
-mod file;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
-use std::io;
-use std::path::Path;
+use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::FencingToken;
@@ -122,7 +124,311 @@ pub fn write_file(path: &Path, fence: FencingToken, content: &[u8]) -> Result<bo
     let failed = |error: io::Error| {
         Error::new(ErrorKind::Resource, "write_file", "a fenced file could not be written").with_source(error)
     };
-    file::write(path, fence.get(), content).map_err(failed)
+    replace(path, fence.get(), content).map_err(failed)
+}
+
+// Other users may write to the folder and plant links. So the folder's path is resolved once, and no name within it is
+// used before it is known to be a file, and no link.
+
+fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
+    let path = system::resolved(path)?;
+    let mut register = TokenRegister::beside(&path)?;
+    // From here on no other fenced writer replaces the file.
+    let old = old(&path)?;
+    if register.seen()? > token {
+        return Ok(false);
+    }
+    // Fails here, before anything is written, if the owner cannot be kept.
+    let mut draft = match TemporaryFile::instead_of(old.as_ref(), &path)
+        .and_then(|draft| register.suit(old.as_ref()).map(|()| draft))
+    {
+        Ok(draft) => draft,
+        Err(error) => {
+            register.take_back();
+            return Err(error);
+        }
+    };
+    // The token comes first: whatever becomes of the content, no older token is accepted.
+    register.set(token)?;
+    // A new register is on the disk before the content.
+    system::sync_folder(&path)?;
+    draft.file.write_all(content)?;
+    draft.file.sync_all()?;
+    fs::rename(&draft.path, &path)?;
+    draft.is_in_place = true;
+    system::sync_folder(&path)?;
+    Ok(true)
+}
+
+/// The path with the folder's links resolved.
+fn in_folder(path: &Path) -> io::Result<PathBuf> {
+    let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
+    let name = path.file_name().ok_or_else(unusable)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok(fs::canonicalize(parent.unwrap_or(Path::new(".")))?.join(name))
+}
+
+fn there(path: &Path) -> io::Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok(Some(there)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn old(path: &Path) -> io::Result<Option<Metadata>> {
+    let old = there(path)?;
+    match &old {
+        Some(old) if !old.is_file() => Err(refused("the path leads to something that is no file")),
+        // On Unix the folder's permissions decide.
+        Some(old) if cfg!(windows) && old.permissions().readonly() => Err(refused("the file is read-only")),
+        _ => Ok(()),
+    }?;
+    Ok(old)
+}
+
+fn refused(words: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, words)
+}
+
+/// The mode of a new file: readable by nobody else if it is to replace one, else by the process's umask.
+fn mode(old: Option<&Metadata>) -> u32 {
+    if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
+}
+
+const FOR_ALL: u32 = 0o666;
+const FOR_THE_OWNER: u32 = 0o600;
+const LONGEST_TOKEN: u64 = 64;
+
+/// The file with the highest token seen; one process at a time locks it.
+struct TokenRegister {
+    file: File,
+    path: PathBuf,
+    is_new: bool,
+}
+
+impl TokenRegister {
+    /// `<name>.fence`, locked; created if missing.
+    fn beside(file: &Path) -> io::Result<TokenRegister> {
+        let mut path = OsString::from(file);
+        path.push(".fence");
+        let path = PathBuf::from(path);
+        loop {
+            let old = old(file)?;
+            let mut options = system::opening(mode(old.as_ref()));
+            options.read(true).write(true);
+            let (file, is_new) = match options.open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    match options.create_new(true).open(&path) {
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                        opened => (opened?, true),
+                    }
+                }
+                opened => (opened?, false),
+            };
+            let opened = file.metadata()?;
+            // A planted register could hold any number, be locked for ever, or be a hard link to any file.
+            if !opened.is_file() || !system::is_only_name(&file)? || !system::is_owned(&opened, old.as_ref())
+            {
+                return Err(refused(
+                    "the file at the token register's path is not a token register of this file's owner",
+                ));
+            }
+            file.lock()?; // ends with the file
+            // A register that was replaced meanwhile excludes nobody.
+            if system::is_at(&file, &path) {
+                return Ok(TokenRegister { file, path, is_new });
+            }
+        }
+    }
+
+    fn seen(&mut self) -> io::Result<u64> {
+        let mut seen = String::new();
+        (&self.file).take(LONGEST_TOKEN).read_to_string(&mut seen)?;
+        // Zero bytes: a crash preceded the first write.
+        match seen.trim_matches(['\0', ' ', '\n']) {
+            "" => Ok(0),
+            seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+    }
+
+    /// The same users may write the register and the file.
+    fn suit(&self, old: Option<&Metadata>) -> io::Result<()> {
+        let old = old.filter(|_| self.is_new);
+        old.map_or(Ok(()), |old| system::suit(&self.file, old, |mode| mode & FOR_ALL | FOR_THE_OWNER))
+    }
+
+    fn set(&mut self, token: u64) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(0))?;
+        write!(self.file, "{token:020}")?;
+        self.file.sync_all()
+    }
+
+    /// Removes a register beside a file that this user may not write.
+    fn take_back(&self) {
+        if self.is_new {
+            // If the removal fails, a register without a token remains, which does no harm.
+            fs::remove_file(&self.path).unwrap_or_default();
+        }
+    }
+}
+
+/// Removed on drop unless renamed to its place.
+struct TemporaryFile {
+    path: PathBuf,
+    file: File,
+    is_in_place: bool,
+}
+
+impl TemporaryFile {
+    /// A new file in the same folder, with the old one's mode and owner.
+    fn instead_of(old: Option<&Metadata>, path: &Path) -> io::Result<TemporaryFile> {
+        // Unpredictable, so that no one can create it first.
+        let path = path.with_file_name(format!(".leasehold-{}", Uuid::new_v4().simple()));
+        let file = system::opening(mode(old)).write(true).create_new(true).open(&path)?;
+        let draft = TemporaryFile { path, file, is_in_place: false };
+        old.map_or(Ok(()), |old| system::suit(&draft.file, old, |mode| mode))?;
+        Ok(draft)
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        if !self.is_in_place {
+            // A temporary file that cannot be removed does no harm: nothing reads it.
+            fs::remove_file(&self.path).unwrap_or_default();
+        }
+    }
+}
+
+#[cfg(unix)]
+mod system {
+    use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+    use std::io;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+    use std::path::{Path, PathBuf};
+
+    use rustix::fs::OFlags;
+    use rustix::io::Errno;
+    use rustix::process::geteuid;
+
+    /// The maximum number of links followed, as on Linux.
+    const LINKS: usize = 40;
+
+    /// A link at the path's end is followed only if this user or root owns it: another user's link could name
+    /// any file that this user may write.
+    pub(super) fn resolved(path: &Path) -> io::Result<PathBuf> {
+        let mut path = super::in_folder(path)?;
+        for _ in 0..LINKS {
+            let Some(link) = super::there(&path)?.filter(Metadata::is_symlink) else { return Ok(path) };
+            if !is_trusted(link.uid()) {
+                return Err(super::refused("the path is another user's link, which is not followed"));
+            }
+            let target = fs::read_link(&path)?;
+            // The link that was read is the one that was checked: one replaced and restored has another time.
+            let known = |link: &Metadata| (link.dev(), link.ino(), link.ctime(), link.ctime_nsec());
+            if super::there(&path)?.as_ref().map(known) != Some(known(&link)) {
+                return Err(super::refused("the path was changed while it was resolved"));
+            }
+            path = super::in_folder(&path.with_file_name(target))?;
+        }
+        Err(Errno::LOOP.into())
+    }
+
+    /// Follows no link, and does not block if the name is a pipe or a device.
+    pub(super) fn opening(mode: u32) -> OpenOptions {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let mut options = OpenOptions::new();
+        options.mode(mode).custom_flags(flags.cast_signed());
+        options
+    }
+
+    /// A file that was just removed has no name.
+    pub(super) fn is_only_name(file: &File) -> io::Result<bool> {
+        Ok(file.metadata()?.nlink() <= 1)
+    }
+
+    pub(super) fn is_owned(opened: &Metadata, old: Option<&Metadata>) -> bool {
+        is_trusted(opened.uid()) || old.is_some_and(|old| old.uid() == opened.uid())
+    }
+
+    fn is_trusted(user: u32) -> bool {
+        user == 0 || user == geteuid().as_raw()
+    }
+
+    pub(super) fn is_at(file: &File, path: &Path) -> bool {
+        let id = |found: io::Result<Metadata>| found.ok().map(|found| (found.dev(), found.ino()));
+        id(fs::symlink_metadata(path)).is_some_and(|there| id(file.metadata()) == Some(there))
+    }
+
+    /// Gives the file the old one's owner, and a mode without set-user-id and set-group-id bits.
+    pub(super) fn suit(file: &File, old: &Metadata, mode: impl Fn(u32) -> u32) -> io::Result<()> {
+        let made = file.metadata()?;
+        let owner = (made.uid() != old.uid()).then(|| old.uid());
+        let group = (made.gid() != old.gid()).then(|| old.gid());
+        if owner.or(group).is_some() {
+            fchown(file, owner, group).map_err(|error| {
+                io::Error::new(error.kind(), format!("the file's owner and group cannot be kept: {error}"))
+            })?;
+        }
+        file.set_permissions(Permissions::from_mode(mode(old.mode()) & 0o777))
+    }
+
+    /// Returns once the names beside `path` are on the disk.
+    pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+        File::open(path.parent().unwrap_or(path))?.sync_all()
+    }
+}
+
+/// A new file has the owner and the permissions that its folder gives. A folder cannot be synced, and NTFS
+/// journals its names.
+#[cfg(windows)]
+#[expect(clippy::unnecessary_wraps, reason = "they can fail on Unix")]
+mod system {
+    use std::fs::{File, Metadata, OpenOptions};
+    use std::io;
+    use std::os::windows::fs::OpenOptionsExt;
+    use std::path::{Path, PathBuf};
+
+    use winapi_util::file::information;
+
+    use crate::system::{file_id, id_of};
+
+    /// A link at the path's end is not followed: Windows does not say whose it is.
+    pub(super) fn resolved(path: &Path) -> io::Result<PathBuf> {
+        // A colon precedes the name of a stream within a file.
+        match path.file_name() {
+            Some(name) if name.to_string_lossy().contains(':') => super::in_folder(Path::new("..")),
+            _ => super::in_folder(path),
+        }
+    }
+
+    pub(super) fn opening(_mode: u32) -> OpenOptions {
+        const OPEN_REPARSE_POINT: u32 = 0x0020_0000;
+        let mut options = OpenOptions::new();
+        options.custom_flags(OPEN_REPARSE_POINT);
+        options
+    }
+
+    pub(super) fn is_only_name(file: &File) -> io::Result<bool> {
+        Ok(information(file)?.number_of_links() <= 1)
+    }
+
+    pub(super) fn is_owned(_opened: &Metadata, _old: Option<&Metadata>) -> bool {
+        true
+    }
+
+    pub(super) fn is_at(file: &File, path: &Path) -> bool {
+        id_of(file).is_some_and(|opened| file_id(path) == Some(opened))
+    }
+
+    pub(super) fn suit(_file: &File, _old: &Metadata, _mode: impl Fn(u32) -> u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn sync_folder(_path: &Path) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

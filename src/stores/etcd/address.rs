@@ -1,6 +1,5 @@
 //! The members' addresses, our user there, and the prefix of the locks.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,38 +12,13 @@ const DEFAULT_PORT: u16 = 2379;
 
 /// Holds the password, so it is not `Debug`.
 pub(super) struct EtcdAddress {
-    pub(super) members: Vec<EtcdMember>,
+    pub(super) members: Vec<(Host, u16)>,
     pub(super) user: Option<(String, String)>,
     pub(super) prefix: String,
     pub(super) connect_timeout: Duration,
     pub(super) hosts: Arc<Hosts>,
-}
-
-pub(super) struct EtcdMember {
-    pub(super) host: Host,
-    pub(super) port: u16,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Config>,
-}
-
-impl EtcdMember {
-    pub(super) fn new(host: Host, port: u16) -> EtcdMember {
-        EtcdMember {
-            host,
-            port,
-            #[cfg(feature = "tls")]
-            tls: None,
-        }
-    }
-}
-
-impl fmt::Display for EtcdMember {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.name().contains(':') {
-            return write!(f, "[{}]:{}", self.host, self.port);
-        }
-        write!(f, "{}:{}", self.host, self.port)
-    }
 }
 
 impl EtcdAddress {
@@ -57,21 +31,26 @@ impl EtcdAddress {
         check_url(&options.url)?;
         no_parameters(&options.url)?;
         let rest = rest.trim_end_matches('?');
-        let HostList { login, places, path } = HostList::read(rest, DEFAULT_PORT).ok_or_else(unusable)?;
-        let members = places.into_iter().map(|(host, port)| EtcdMember::new(host, port)).collect();
-        #[cfg(feature = "tls")]
-        let members = {
-            let config = is_tls.then(|| crate::tls::config(&options.tls)).transpose()?;
-            let members: Vec<EtcdMember> = members;
-            members.into_iter().map(|member| EtcdMember { tls: config.clone(), ..member }).collect()
-        };
+        let HostList { login, places: members, path } =
+            HostList::read(rest, DEFAULT_PORT).ok_or_else(unusable)?;
         Ok(EtcdAddress {
             members,
             user: user_of(login, options)?,
             prefix: prefix_of(&unescaped(path).ok_or_else(unusable)?)?,
             connect_timeout: options.connect_timeout,
             hosts: Arc::clone(&options.hosts),
+            #[cfg(feature = "tls")]
+            tls: is_tls.then(|| crate::tls::config(&options.tls)).transpose()?,
         })
+    }
+
+    /// Host and port of a member.
+    pub(super) fn place(&self, at: usize) -> String {
+        match self.members.get(at) {
+            Some((host, port)) if host.name().contains(':') => format!("[{host}]:{port}"),
+            Some((host, port)) => format!("{host}:{port}"),
+            None => String::new(),
+        }
     }
 }
 
@@ -119,8 +98,7 @@ mod tests {
     #[test]
     fn a_url_is_read() {
         let read = address("etcd://me:p%40ss@one,two:2380,[::1]:7/shop/locks").unwrap();
-        let members: Vec<_> = read.members.iter().map(ToString::to_string).collect();
-        assert_eq!(members, ["one:2379", "two:2380", "[::1]:7"]);
+        assert_eq!([0, 1, 2].map(|at| read.place(at)), ["one:2379", "two:2380", "[::1]:7"]);
         assert_eq!(read.user, Some(("me".to_owned(), "p@ss".to_owned())));
         assert_eq!(read.prefix, "shop/locks/");
         let read = address("etcd://localhost/").unwrap();

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use httparse::{EMPTY_HEADER, Header, Status, parse_chunk_size, parse_headers};
 
-use crate::hosts::Hosts;
-use crate::stores::etcd::address::EtcdMember;
+use crate::stores::etcd::address::EtcdAddress;
 use crate::time::Moment;
 use crate::wire::{Timed, Wire, is_late};
 
@@ -36,12 +35,6 @@ pub(super) struct Connection {
     start: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Length {
-    Bytes(usize),
-    Chunked,
-}
-
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
@@ -50,26 +43,24 @@ pub(super) struct Response {
 
 struct Head {
     status: u16,
-    length: Length,
+    /// `None`: the body comes in chunks.
+    length: Option<usize>,
     stays: bool,
 }
 
 impl Connection {
-    pub(super) fn open(
-        (at, member): (usize, &EtcdMember),
-        hosts: &Arc<Hosts>,
-        deadline: Moment,
-    ) -> io::Result<Connection> {
-        let socket = hosts.connect(&member.host, member.port, deadline)?;
+    pub(super) fn open(at: usize, address: &EtcdAddress, deadline: Moment) -> io::Result<Connection> {
+        let (host, port) = address.members.get(at).ok_or(io::ErrorKind::NotFound)?;
+        let socket = address.hosts.connect(host, *port, deadline)?;
         socket.set_write_timeout(Some(WRITE_LIMIT))?;
         #[cfg(feature = "tls")]
-        let wire = match &member.tls {
-            Some(config) => Wire::tls(member.host.name(), config, socket, deadline)?,
+        let wire = match &address.tls {
+            Some(config) => Wire::tls(host.name(), config, socket, deadline)?,
             None => Wire::Tcp(socket),
         };
         #[cfg(not(feature = "tls"))]
         let wire = Wire::Tcp(socket);
-        let (wire, member) = (Arc::new(wire), member.to_string());
+        let (wire, member) = (Arc::new(wire), address.place(at));
         Ok(Connection { at, member, wire, armed: Cell::default(), buffer: Vec::new(), start: 0 })
     }
 
@@ -88,33 +79,30 @@ impl Connection {
     }
 
     pub(super) fn receive(&mut self, deadline: Moment) -> io::Result<Response> {
-        let head = self.head(deadline)?;
-        let body = match head.length {
-            Length::Bytes(length) => self.take(length, deadline)?,
-            Length::Chunked => {
-                let mut body = Vec::new();
-                while let Some(chunk) = self.chunk(deadline)? {
-                    body.extend_from_slice(&chunk);
-                    check_length(body.len())?;
-                }
-                body
-            }
-        };
-        Ok(Response { status: head.status, body, stays: head.stays })
+        let Head { status, length, stays } = self.head(deadline)?;
+        Ok(Response { status, body: self.body(length, deadline)?, stays })
     }
 
     /// Reads the head of an answer in chunks, which [`chunk`](Self::chunk) then reads. Any other answer is an
     /// error that the server reports, and is returned.
     pub(super) fn receive_begun(&mut self, deadline: Moment) -> io::Result<Option<Response>> {
-        let head = self.head(deadline)?;
-        if head.status == 200 && head.length == Length::Chunked {
+        let Head { status, length, .. } = self.head(deadline)?;
+        if status == 200 && length.is_none() {
             return Ok(None);
         }
-        let body = match head.length {
-            Length::Bytes(length) => self.take(length, deadline)?,
-            Length::Chunked => self.chunk(deadline)?.unwrap_or_default(),
-        };
-        Ok(Some(Response { status: head.status, body, stays: false }))
+        Ok(Some(Response { status, body: self.body(length, deadline)?, stays: false }))
+    }
+
+    fn body(&mut self, length: Option<usize>, deadline: Moment) -> io::Result<Vec<u8>> {
+        if let Some(length) = length {
+            return self.take(length, deadline);
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk(deadline)? {
+            body.extend_from_slice(&chunk);
+            check_length(body.len())?;
+        }
+        Ok(body)
     }
 
     /// The next chunk; `None` after the last. After a time-out nothing is lost: the same chunk can be asked
@@ -206,12 +194,12 @@ fn head(bytes: &[u8]) -> Option<Status<(usize, Head)>> {
     let mut response = httparse::Response::new(&mut headers);
     let Status::Complete(length) = response.parse(bytes).ok()? else { return Some(Status::Partial) };
     let stays = response.version == Some(1);
-    let mut head = Head { status: response.code?, length: Length::Bytes(0), stays };
+    let mut head = Head { status: response.code?, length: Some(0), stays };
     for Header { name, value } in response.headers.iter() {
         let value = std::str::from_utf8(value).unwrap_or_default();
         match (name.to_ascii_lowercase().as_str(), value) {
-            ("content-length", length) => head.length = Length::Bytes(length.parse().ok()?),
-            ("transfer-encoding", "chunked") => head.length = Length::Chunked,
+            ("content-length", length) => head.length = Some(length.parse().ok()?),
+            ("transfer-encoding", "chunked") => head.length = None,
             ("connection", "close") => head.stays = false,
             _ => {}
         }
@@ -249,7 +237,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::hosts::Host;
+    use crate::config::ServerOptions;
     use crate::time::Clock;
     use std::net::TcpListener;
 
@@ -260,8 +248,8 @@ mod tests {
         crate::sync::thread::Builder::new()
             .spawn(move || server.accept().unwrap().0.write_all(answer).unwrap())
             .unwrap();
-        let member = EtcdMember::new(Host::named("127.0.0.1"), port);
-        Connection::open((0, &member), &Arc::default(), deadline()).unwrap()
+        let options = ServerOptions { url: format!("etcd://127.0.0.1:{port}"), ..ServerOptions::default() };
+        Connection::open(0, &EtcdAddress::new(&options).unwrap(), deadline()).unwrap()
     }
 
     fn deadline() -> Moment {

@@ -46,7 +46,6 @@ struct LeasesState {
     lent: CrowdMap<i64, EtcdLease>,
 }
 
-/// Time to live, in seconds, of a lease that must last for `asked`.
 pub(super) fn ttl_of(asked: Duration) -> u64 {
     asked.as_secs().saturating_add(1)
 }

@@ -31,7 +31,6 @@ pub(super) struct Members {
     has_login: bool,
     /// Index, modulo their number, of the member tried first; advanced when that one fails.
     first: AtomicUsize,
-    /// The token for user and password, once accepted.
     token: Mutex<Option<String>>,
 }
 
@@ -47,20 +46,17 @@ impl Members {
 
     /// Connects to the first member that accepts. After a failure nothing was sent.
     pub(super) fn connect(&self, deadline: Moment) -> Result<Connection, Error> {
-        let members = &self.address.members;
-        let first = self.first();
+        let (first, count) = (self.first(), self.address.members.len());
         let mut last = None;
-        for turn in 0..members.len() {
-            let at = first.wrapping_add(turn) % members.len();
-            let Some(member) = members.get(at) else { break };
+        for turn in 0..count {
+            let at = first.wrapping_add(turn) % count;
             // A silent member must leave time for the next ones.
             let now = Clock::System.now();
-            let left = u32::try_from(members.len() - turn).unwrap_or(u32::MAX);
+            let left = u32::try_from(count - turn).unwrap_or(u32::MAX);
             let share = (deadline.since(now) / left).min(self.address.connect_timeout);
             let open = |renewed: &EtcdAddress, _ends: Option<Moment>| {
-                let renewed = renewed.members.get(at).unwrap_or(member);
-                let opened = Connection::open((at, renewed), &self.address.hosts, now.plus(share));
-                opened.map_err(|error| broken(&member.to_string(), error))
+                let opened = Connection::open(at, renewed, now.plus(share));
+                opened.map_err(|error| broken(&self.address.place(at), error))
             };
             match self.renewal.with("", deadline, open) {
                 Ok(connection) => return Ok(connection),
@@ -68,15 +64,15 @@ impl Members {
             }
             self.pass_over(at);
         }
-        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "there is no member")))
+        Err(last.unwrap_or_else(|| {
+            Error::new(ErrorKind::Unreachable, "connect", "the URL names no member of etcd")
+        }))
     }
 
-    /// The index of the member tried first.
     fn first(&self) -> usize {
         self.first.load(Ordering::Relaxed) % self.address.members.len().max(1)
     }
 
-    /// Tries the next member first if this one was the first.
     fn pass_over(&self, at: usize) {
         if self.first() == at {
             self.first.store(at.wrapping_add(1), Ordering::Relaxed);
@@ -99,15 +95,18 @@ impl Members {
 /// A pool of connections; a thread takes one for one exchange.
 pub(super) struct Transport {
     members: Arc<Members>,
-    /// Lends an idle connection when no new one can be made.
-    lender: Option<Arc<Transport>>,
+    pool: Arc<Connections>,
     most: u32,
-    state: Mutex<MembersState>,
+}
+
+#[derive(Default)]
+struct Connections {
+    state: Mutex<ConnectionsState>,
     freed: Condvar,
 }
 
 #[derive(Default)]
-struct MembersState {
+struct ConnectionsState {
     idle: Vec<Connection>,
     taken: u32,
     closed: bool,
@@ -115,20 +114,13 @@ struct MembersState {
 
 impl Transport {
     pub(super) fn new(members: Arc<Members>, most: u32) -> Transport {
-        Transport { members, lender: None, most, state: Mutex::default(), freed: Condvar::new() }
+        Transport { members, pool: Arc::default(), most }
     }
 
-    /// Makes this pool use an idle connection of `lender` where no new one is served: a gateway that accepts
-    /// no new connections still serves the old ones. A request may then be sent twice.
-    pub(super) fn borrowing(self, lender: &Arc<Transport>) -> Transport {
-        Transport { lender: Some(Arc::clone(lender)), ..self }
-    }
-
-    /// An idle connection; it returns to this pool.
-    fn lend(&self) -> Option<Connection> {
-        let mut state = self.state.lock();
-        let at = state.idle.iter().rposition(Connection::is_alive)?;
-        Some(state.idle.remove(at))
+    /// The same connections, and a place that no request takes.
+    pub(super) fn with_another_place(&self) -> Transport {
+        let (members, pool) = (Arc::clone(&self.members), Arc::clone(&self.pool));
+        Transport { members, pool, most: self.most.saturating_add(1) }
     }
 
     pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Answer<Value> {
@@ -151,9 +143,8 @@ impl Transport {
         if !self.members.has_login {
             return Ok(());
         }
-        let members = self.members.address.members.iter();
-        let members: Vec<_> =
-            members.map(|member| format!("{}:{}", member.host.name(), member.port)).collect();
+        let address = &self.members.address;
+        let members: Vec<_> = (0..address.members.len()).map(|at| address.place(at)).collect();
         let log_in = |address: &EtcdAddress, _ends: Option<Moment>| {
             self.authenticate_as(address, deadline).map_err(Failure::into_error)
         };
@@ -183,44 +174,24 @@ impl Transport {
 
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let mut place = self.place(deadline).map_err(Failure::Refused)?;
-        let mut idle = place.idle.take().filter(Connection::is_alive);
-        // An idle connection to a member that is no longer first serves only if no new one can be made.
+        let mut idle = self.idle();
+        // An idle connection to a member that is no longer first serves only if no new one can be made: a
+        // gateway that accepts no new connections still serves the old ones.
         let other = idle.take_if(|idle| idle.at != self.members.first());
-        let mut again = None;
         let mut connection = match idle {
             Some(usable) => usable,
             None => {
-                // Half of the time is left for an idle connection.
-                let has_other = other.is_some() || self.lender.is_some();
-                let connects_by = if has_other { Clock::System.halfway(deadline) } else { deadline };
+                let connects_by = if other.is_some() { Clock::System.halfway(deadline) } else { deadline };
                 let connected = self.members.connect(connects_by);
-                again = self.lender.as_ref().filter(|_| connected.is_ok());
-                let lent = || {
-                    place.lent_by = self.lender.as_deref();
-                    self.lender.as_ref()?.lend()
-                };
-                connected.or_else(|error| other.or_else(lent).ok_or(Failure::Refused(error)))?
+                connected.or_else(|error| other.ok_or(Failure::Refused(error)))?
             }
         };
-        let say = |connection: &mut Connection, deadline| {
-            let request = self.members.request(&connection.member, path, body, "");
-            let response = connection.send(&request, deadline).and_then(|()| connection.receive(deadline));
-            response.map_err(|error| {
-                self.members.pass_over(connection.at);
-                Failure::Unknown(broken(&connection.member, error))
-            })
-        };
-        // A gateway that accepts connections and serves none shows only by its silence.
-        let first_by = if again.is_some() { Clock::System.halfway(deadline) } else { deadline };
-        let mut response = say(&mut connection, first_by);
-        if let (Err(_), Some(lender)) = (&response, again)
-            && let Some(lent) = lender.lend()
-        {
-            place.lent_by = Some(lender);
-            connection = lent;
-            response = say(&mut connection, deadline);
-        }
-        let response = response?;
+        let request = self.members.request(&connection.member, path, body, "");
+        let response = connection.send(&request, deadline).and_then(|()| connection.receive(deadline));
+        let response = response.map_err(|error| {
+            self.members.pass_over(connection.at);
+            Failure::Unknown(broken(&connection.member, error))
+        })?;
         // A member without a leader, or one that shuts down. Behind a name or proxy that leads elsewhere by
         // now, only a new connection gets there.
         if response.status >= 500 {
@@ -231,51 +202,60 @@ impl Transport {
         Ok(response)
     }
 
+    /// The idle connection used last that stands; to the member tried first, if there is one.
+    fn idle(&self) -> Option<Connection> {
+        let (mut state, first) = (self.pool.state.lock(), self.members.first());
+        loop {
+            let to_first = state.idle.iter().rposition(|idle| idle.at == first);
+            let at = to_first.or(state.idle.len().checked_sub(1))?;
+            let idle = state.idle.remove(at);
+            if idle.is_alive() {
+                return Some(idle);
+            }
+        }
+    }
+
     fn place(&self, deadline: Moment) -> Result<MemberPlace<'_>, Error> {
-        let mut state = self.state.lock();
+        let mut state = self.pool.state.lock();
         loop {
             if state.closed {
                 return Err(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
             }
             if state.taken < self.most {
                 state.taken += 1;
-                let idle = state.idle.pop();
-                return Ok(MemberPlace { wire: self, idle, give_back: None, lent_by: None });
+                return Ok(MemberPlace { pool: &self.pool, give_back: None });
             }
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
                 let words = "all connections were in use for too long (see pool_size)";
                 return Err(Error::new(ErrorKind::TimedOut, "use", words));
             }
-            self.freed.wait_for(&mut state, left);
+            self.pool.freed.wait_for(&mut state, left);
         }
     }
 
     pub(super) fn close(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.pool.state.lock();
         state.closed = true;
         state.idle.clear();
-        self.freed.notify_all();
+        self.pool.freed.notify_all();
     }
 }
 
 struct MemberPlace<'a> {
-    wire: &'a Transport,
-    idle: Option<Connection>,
+    pool: &'a Connections,
     give_back: Option<Connection>,
-    lent_by: Option<&'a Transport>,
 }
 
 impl Drop for MemberPlace<'_> {
     fn drop(&mut self) {
-        if let Some(connection) = self.give_back.take() {
-            let mut state = self.lent_by.unwrap_or(self.wire).state.lock();
-            if !state.closed {
-                state.idle.push(connection);
-            }
+        let mut state = self.pool.state.lock();
+        state.taken -= 1;
+        if let Some(connection) = self.give_back.take().filter(|_| !state.closed) {
+            state.idle.push(connection);
         }
-        self.wire.state.lock().taken -= 1;
-        self.wire.freed.notify_one();
+        // Of two that wait, one may have no place yet.
+        self.pool.freed.notify_all();
     }
 }
 
@@ -297,7 +277,7 @@ fn broken(member: &str, error: io::Error) -> Error {
         _ if is_late(&error) => (ErrorKind::TimedOut, "did not answer in time"),
         io::ErrorKind::InvalidData => (ErrorKind::Protocol, "does not speak HTTP as etcd does"),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-            (ErrorKind::Unreachable, "cannot be reached")
+            (ErrorKind::Unreachable, "cannot be reached: check host and port in the URL")
         }
         _ => (ErrorKind::Unreachable, "broke the connection"),
     };
@@ -430,6 +410,16 @@ mod tests {
         };
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(error.to_string().contains("pool_size"), "{error}");
+    }
+
+    #[test]
+    fn renewals_have_a_place_that_no_request_takes() {
+        let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
+        let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 1);
+        let renewals = wire.with_another_place();
+        let _taken = wire.place(Clock::System.now()).unwrap();
+        assert!(wire.place(Clock::System.now()).is_err());
+        assert!(renewals.place(Clock::System.now()).is_ok());
     }
 
     #[test]

@@ -202,7 +202,6 @@ pub(super) fn get(key: &str) -> Value {
     json!({ "request_range": { "key": key } })
 }
 
-/// Deletes a key and returns its former value.
 pub(super) fn take_away(key: &str) -> Value {
     json!({ "request_delete_range": { "key": key, "prev_kv": true } })
 }

@@ -63,13 +63,12 @@ pub(crate) struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Checks that the cluster answers and that this user may read the keys.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
         let members = Arc::new(Members::new(options)?);
         let told = Arc::clone(&reporter);
         let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));
         let store = EtcdStore {
-            renewals: Transport::new(Arc::clone(&members), 1).borrowing(&wire),
+            renewals: wire.with_another_place(),
             wire,
             leases: Leases::default(),
             sweeps: Sweeps::default(),
@@ -222,7 +221,6 @@ impl Store for EtcdStore {
     fn close(&self) {
         self.watch.end();
         self.wire.close();
-        self.renewals.close();
     }
 }
 

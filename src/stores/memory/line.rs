@@ -50,7 +50,6 @@ impl<T: Copy + PartialEq> Alive<T> {
         self.0.front().map(|(first, _)| *first)
     }
 
-    /// Takes the first one alive out.
     pub(super) fn next(&mut self, now: Moment) -> Option<T> {
         self.expire_first(now);
         self.0.pop_front().map(|(first, _)| first)

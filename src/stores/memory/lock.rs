@@ -212,7 +212,6 @@ impl Lock {
         self.line.first_since().is_some_and(|since| now.since(since) >= PATIENCE)
     }
 
-    /// Whether a free lock is kept for nobody else.
     fn may_write(&self, claim: &Claim) -> bool {
         let is_next = claim.queue_mode == QueueMode::IsNext || claim.queue_mode == QueueMode::Barges;
         is_next || self.line.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
@@ -259,7 +258,6 @@ impl Lock {
         }
     }
 
-    /// Moves the hold's end to `until`, if later.
     pub(super) fn prolong(&mut self, kind: LockKind, owner: Owner, until: Moment) -> bool {
         self.own(kind, owner).map(|own| own.until = own.until.max(until)).is_some()
     }

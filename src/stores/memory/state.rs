@@ -16,7 +16,6 @@ pub(super) struct MemoryState {
     pub(super) locks: CrowdMap<Box<str>, Lock>,
     pub(super) counted: HashMap<(CountedKind, Box<str>), Counted>,
     pub(super) fences: HashMap<Box<str>, u64>,
-    /// Directory entries, and until when each is valid.
     pub(super) clients: CrowdMap<ClientId, (String, Moment)>,
 }
 

@@ -275,8 +275,8 @@ impl Acks {
         let count = count.map_or_else(|| "too few".to_owned(), |count| count.to_string());
         let remedy = if unless_alone { "; without_replicas() grants without them" } else { "" };
         let words = format!(
-            "{count} of {replicas} replicas acknowledged it within {within:?}, and the grant is undone: see \
-             their state in the server's INFO replication{remedy}"
+            "{count} of {replicas} replicas acknowledged the grant within {within:?}, so the client undid \
+                it: see their state in the server's INFO replication{remedy}"
         );
         Error::new(ErrorKind::Busy, "lock", words)
     }
@@ -286,8 +286,9 @@ impl Acks {
             return gone();
         };
         let words = format!(
-            "after {within:?} it was in {own} of {local} files of the server and in {others} of {replicas} of its \
-             replicas, and the grant is undone: see aof_enabled and aof_last_write_status in their INFO persistence"
+            "after {within:?} the grant was in {own} of {local} files of the server and in {others} of \
+                {replicas} of its replicas, so the client undid it: see aof_enabled and \
+                aof_last_write_status in their INFO persistence"
         );
         Error::new(ErrorKind::Busy, "lock", words)
     }
@@ -307,8 +308,8 @@ fn acknowledged(answer: Option<Value>) -> Result<i64> {
         Ok(Value::Int(count)) => Ok(count),
         Ok(other) => Err(unexpected(&other)),
         Err(error) => {
-            let words = "the server refuses WAIT, which shows that a replica has the grant: allow it, or set \
-                         without_replicas()";
+            let words = "the user may not run WAIT, by which the client learns that a replica has \
+                         the grant: allow it, or set without_replicas()";
             Err(refused_by(words, &error))
         }
     }

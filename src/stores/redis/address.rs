@@ -80,7 +80,10 @@ impl RedisAddress {
             number => number.parse::<i64>().map_err(|_no_number| bad())?,
         };
         if form == Form::Cluster && (database, read.database.unwrap_or(0)) != (0, 0) {
-            return Err(Error::invalid("connect", "a cluster has one database only, number 0"));
+            return Err(Error::invalid(
+                "connect",
+                "a cluster has only the database 0: leave the number out of the URL",
+            ));
         }
         let database = read.database.unwrap_or(database);
         if database < 0 {
@@ -234,7 +237,7 @@ impl Form {
                 Some(words) => return Err(Error::new(ErrorKind::Unsupported, "connect", words)),
             },
             _ if SCHEMES.split(", ").flat_map(|known| known.split(" or ")).any(is_elsewhere) => {
-                let words = "this can be used with servers of Redis only: their URLs begin with redis://, rediss:// or redis+unix://";
+                let words = "this option needs Redis servers: their URLs begin with redis://, rediss:// or redis+unix://";
                 return Err(Error::invalid("connect", words));
             }
             _ => {

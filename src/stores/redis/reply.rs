@@ -110,7 +110,7 @@ pub(super) fn unexpected(reply: &Value) -> Error {
         Value::Array(_) => "another array",
         _ => "something else",
     };
-    Error::new(ErrorKind::Protocol, "read", format!("the server's reply is not the one expected, but {kind}"))
+    Error::new(ErrorKind::Protocol, "read", format!("the server's reply has an unexpected type: {kind}"))
 }
 
 pub(super) fn tagged(reply: Value, expected: Expected) -> Answer<Tagged> {
@@ -269,16 +269,13 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
         return (ErrorKind::ReadOnly, "the server is a read-only replica");
     }
     if says("unknown command") || says("Unknown Redis command") {
-        return (ErrorKind::Unsupported, "the server does not know a command that this needs");
+        return (ErrorKind::Unsupported, "the server does not know a command that this request needs");
     }
     if says(SPLIT) {
         return (ErrorKind::Busy, "the cluster is moving a key that the script came to");
     }
     if says("not below 2^53") {
-        return (
-            ErrorKind::InvalidInput,
-            "the number is not, or would not be, below 2^53, up to which it is exact",
-        );
+        return (ErrorKind::InvalidInput, "the number would reach 2^53, from where on it is not exact");
     }
     if says("not an integer") || says("would overflow") {
         return (ErrorKind::WrongType, "the value in the key is not an integer");
@@ -334,7 +331,7 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
         "CLUSTERDOWN" => (ErrorKind::Busy, "the cluster is down"),
         "TRYAGAIN" => (ErrorKind::Busy, "the cluster is moving the key"),
         "ASK" => (ErrorKind::Busy, "the cluster is moving the key"),
-        "NOSCRIPT" => (ErrorKind::Busy, "the server forgot a script twice in a row"),
+        "NOSCRIPT" => (ErrorKind::Busy, "the server forgot the script twice in a row: try again"),
         "MOVED" => (
             ErrorKind::Unsupported,
             "the server is a member of a cluster and the key is on another member: use redis-cluster://",

@@ -62,8 +62,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "fence.lua", "standby.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire.lua";
-    RELEASE = "standby.lua", "wait_queue.lua", "release.lua";
+    ACQUIRE = "acquire.lua", "fence.lua", "standby.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire_rest.lua";
+    RELEASE = "release.lua", "standby.lua", "wait_queue.lua", "release_rest.lua";
     LEAVE_WAIT_QUEUE = "standby.lua", "wait_queue.lua", "leave_wait_queue.lua";
     ACQUIRE_ALL = "reserved.lua", "acquire_all.lua";
     RELEASE_ALL = "standby.lua", "wait_queue.lua", "release_all.lua";

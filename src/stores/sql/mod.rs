@@ -50,7 +50,6 @@ use std::time::Duration;
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 
-/// The table's name in the queries, which the configured one replaces.
 const TABLE: &str = "leasehold_locks";
 
 /// The query on the table in use. `table` is a plain identifier, by `ServerOptions::checked_for_database`,

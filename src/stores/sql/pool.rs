@@ -7,8 +7,6 @@
 //! If no new connection can be had, everyone shares the open ones: a request waits for one of them, and a
 //! renewal gets the next that is free. Source: docs/decisions/0035.
 
-use std::fmt;
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
 use crate::seam::{Answer, Failure};
@@ -36,7 +34,6 @@ pub(super) struct Pool<D: Database> {
     size: u32,
     lifetime: Lifetime,
     state: Mutex<PoolState<D::Link>>,
-    /// A place is free, a connection is idle, or none is in use any more.
     changed: Condvar,
     renewals: Mutex<Option<PooledLink<D::Link>>>,
     /// For requests with less time than the driver would wait for an answer elsewhere.
@@ -333,7 +330,6 @@ impl<L> PoolState<L> {
     }
 }
 
-/// The place in the pool of a request, or of a renewal that borrows.
 pub(super) struct Place<'a, D: Database> {
     pool: &'a Pool<D>,
     /// Returns to the pool with the place; taken out while in use, so that a panic ends it.
@@ -378,7 +374,6 @@ impl<D: Database> Place<'_, D> {
                 continue;
             }
             let left = deadline.since(Clock::System.now());
-            // No connection can return any more.
             if state.busy == 0 && state.idle.is_empty() || left.is_zero() || state.is_closed {
                 return Err(failure);
             }
@@ -423,12 +418,6 @@ fn in_use() -> Failure {
 
 pub(super) fn shut_down() -> Error {
     Error::new(ErrorKind::ShutDown, "use", "the client was shut down")
-}
-
-impl<D: Database> fmt::Debug for Pool<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

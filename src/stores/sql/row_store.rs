@@ -19,7 +19,6 @@ use crate::sync::Waker;
 use crate::sync::atomic::AtomicBool;
 use crate::time::Moment;
 
-#[derive(Debug)]
 pub(super) struct RowStore<D: Rows> {
     pub(super) pool: Pool<D>,
     pub(super) has_tidied: AtomicBool,
@@ -182,7 +181,7 @@ impl<D: Rows> ConnectionWatch for RowStore<D> {
 
 impl<D: Rows> WaitQueues for RowStore<D> {
     fn is_refused(&self) -> bool {
-        self.pool.database().is_queue_refused()
+        false
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {

@@ -114,7 +114,6 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     Ok(Some(Change::None(Some(Row { keeper, ..Row::read(record, 1)? }))))
 }
 
-/// A database's operations. Each statement except that of `renew` is about one lock's row.
 pub(super) trait Rows: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
@@ -132,7 +131,6 @@ pub(super) trait Rows: Database {
         Ok(())
     }
 
-    /// Reads the lock first; returns the result of an attempt that need not write.
     fn look_before(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<Option<Change<u64>>> {
         Ok(None)
     }
@@ -194,7 +192,6 @@ pub(super) trait Rows: Database {
 
     fn see_taken(&self, _link: &mut Self::Link, _claim: &Claim, _taken: &Change<u64>) {}
 
-    /// The channel for recalls of this client's cached locks.
     fn keeper(&self, _claim: &Claim) -> Option<String> {
         None
     }
@@ -209,11 +206,6 @@ pub(super) trait Rows: Database {
     /// Frees the owner's lock; returns which clients were notified, as far as is known.
     fn free(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Change<Others>> {
         Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
-    }
-
-    /// Whether this client's releases skip a wait queue that may exist.
-    fn is_queue_refused(&self) -> bool {
-        false
     }
 
     fn leave_wait_queue(&self, _link: &mut Self::Link, _claim: &Claim) -> Answer<()> {
@@ -252,14 +244,12 @@ pub(super) trait Rows: Database {
 
     fn sweep(&self, link: &mut Self::Link, age: Duration) -> Answer<u64>;
 
-    /// Why old versions of rows are kept, in words, as far as this user may know.
     fn old_versions(&self, link: &mut Self::Link, age: Duration) -> Answer<Vec<String>>;
 
     fn table(&self) -> Option<&TableInUse> {
         None
     }
 
-    /// Whether the place of the locks is gone, with all holds.
     fn is_gone(&self) -> bool {
         false
     }
@@ -282,7 +272,7 @@ pub(super) fn until_broken<L: Link, T>(
             return Err(Failure::Refused(error.copy()));
         }
         if *link.deadline() <= Clock::System.now() {
-            return Err(Failure::Refused(timed_out("those before took all the time")));
+            return Err(Failure::Refused(timed_out("earlier requests took all of the time")));
         }
         let outcome = ask(link, claim);
         if let Err(Failure::Unknown(error)) = &outcome {
@@ -322,8 +312,8 @@ pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link) -> Answer<()> {
     match tried {
         Ok(Change::Made(_)) => Ok(()),
         Ok(Change::None(_)) => {
-            let words = "a lock could not be taken and freed for a try, although nobody has it: see the triggers and rules of \
-                         the table";
+            let words = "a trial lock could not be acquired and released, although nobody holds it: check \
+                the table's triggers and rules";
             Err(Failure::Refused(Error::new(ErrorKind::Protocol, "connect", words)))
         }
         Err(Failure::Refused(error)) if error.is_retryable() || error.kind() == ErrorKind::NoPermission => {

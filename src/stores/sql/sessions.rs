@@ -7,7 +7,6 @@
 //! A server that turned read-only keeps such a lock, since holding it writes nothing, while other clients
 //! acquire it from its successor. So each attempt and each renewal checks the server's role.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,7 +146,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             // A late answer is not the end: the session still holds the lock.
             Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
             None if !database.is_over(&mut held.link) => {
-                let words = "the hold's connection was silent, and is of no use any more";
+                let words = "the hold's connection fell silent, and cannot be used any more";
                 return Err(Failure::Refused(timed_out(words)));
             }
             Some(Err(_)) | None => {}
@@ -373,12 +372,6 @@ impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
             place.try_lock().and_then(|mut place| place.take_if(is_over)).is_some()
         };
         Some(places.iter().filter(|place| ended(place)).count() > 0)
-    }
-}
-
-impl<D: SessionDatabase> fmt::Debug for SessionStore<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionStore").finish_non_exhaustive()
     }
 }
 

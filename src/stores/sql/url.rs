@@ -27,7 +27,7 @@ impl TlsMode {
         }
         let mut words: Vec<_> = words.into_iter().flatten().collect();
         let last = words.pop().unwrap_or_default();
-        Err(Error::invalid("connect", format!("{parameter} is one of {} and {last}", words.join(", "))))
+        Err(Error::invalid("connect", format!("{parameter} must be one of {} and {last}", words.join(", "))))
     }
 
     /// The mode of a URL that names none. Plain for a local server, since nothing leaves this machine;
@@ -50,7 +50,6 @@ impl TlsMode {
     }
 }
 
-/// Whether the host is this machine; an IPv6 address may be in brackets.
 pub(super) fn is_here(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
@@ -77,8 +76,8 @@ pub(super) fn taken_out<'a, const N: usize>(
 #[cfg(not(feature = "tls"))]
 pub(super) fn no_tls(without: &str) -> Error {
     let words = format!(
-        "TLS to a database needs leasehold's feature \"tls\", which this build does not have; to do without it, say \
-         {without} in the URL"
+        "TLS to a database needs leasehold's feature \"tls\", which this build does not have: to connect \
+            without TLS, write {without} in the URL"
     );
     Error::new(crate::error::ErrorKind::Unsupported, "connect", words)
 }

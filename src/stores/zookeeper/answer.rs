@@ -1,14 +1,60 @@
 //! The meaning of replies and errors, and the data of a node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::inspect::Location;
 use crate::seam::{Answer, Claim, Failure, named};
-use crate::stores::zookeeper::jute::code;
-use crate::stores::zookeeper::session::{Found, NoReply};
+use crate::stores::zookeeper::jute::{self, code};
+use crate::stores::zookeeper::life::Life;
+use crate::stores::zookeeper::path::NodeLine;
 use crate::time::millis;
+
+pub(super) type Replied = Found<ZooKeeperReply>;
+pub(super) type Found<T> = std::result::Result<T, NoReply>;
+
+#[derive(Debug)]
+pub(super) struct ZooKeeperReply {
+    pub(super) body: Vec<u8>,
+    pub(super) life: Arc<Life>,
+}
+
+#[derive(Debug)]
+pub(super) enum NoReply {
+    /// The server refused and changed nothing.
+    Code(i32),
+    Failed(Failure),
+}
+
+impl NoReply {
+    /// A request was sent and no reply came.
+    pub(super) fn new(error: Error, is_write: bool) -> NoReply {
+        NoReply::Failed(if is_write {
+            Failure::Unknown(error.with_unknown_outcome())
+        } else {
+            Failure::Refused(error)
+        })
+    }
+
+    /// The request was not sent, and never will be.
+    pub(super) fn refused(error: Error) -> NoReply {
+        NoReply::Failed(Failure::Refused(error))
+    }
+}
+
+impl From<Error> for NoReply {
+    /// The reply is unreadable: a write may have been carried out.
+    fn from(error: Error) -> NoReply {
+        NoReply::Failed(Failure::Unknown(error.with_unknown_outcome()))
+    }
+}
+
+/// The queue of a lock, by the list of its children.
+pub(super) fn line_of(children: &ZooKeeperReply) -> Found<NodeLine> {
+    Ok(NodeLine::new(jute::children(&children.body)?))
+}
 
 /// `None`: there is no such node.
 pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {

@@ -10,9 +10,8 @@ use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::Answer;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
-use crate::stores::zookeeper::answer::{failed, if_there};
+use crate::stores::zookeeper::answer::{Found, NoReply, Replied, failed, if_there, line_of};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
-use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::stores::zookeeper::{ZooKeeperStore, path};
 use crate::time::{Clock, Moment};
 
@@ -29,7 +28,7 @@ impl ZooKeeperStore {
     fn put_entry(&self, client: ClientId, text: &str, deadline: Moment) -> Found<()> {
         let path = self.entry(client);
         let data = text.as_bytes();
-        if if_there(self.session.call(&Operation::SetData { path: &path, data }, deadline))?.is_some() {
+        if if_there(self.session.call(&Operation::SetData(&path, data), deadline))?.is_some() {
             return Ok(());
         }
         let create = Operation::Create { path: &path, data, mode: Mode::Ephemeral, access: self.access };
@@ -38,7 +37,7 @@ impl ZooKeeperStore {
 
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Found<Vec<Option<Posted>>> {
         let paths: Vec<String> = clients.iter().map(|client| self.entry(*client)).collect();
-        let looks: Vec<_> = paths.iter().map(|path| Operation::Data { path }).collect();
+        let looks: Vec<_> = paths.iter().map(|path| Operation::Data(path)).collect();
         let read = |outcome: Replied| match outcome {
             Ok(reply) => {
                 let text = String::from_utf8(jute::data(&reply.body)?).ok();
@@ -52,7 +51,7 @@ impl ZooKeeperStore {
     }
 
     fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
-        let reply = if_there(self.session.call(&Operation::Children { path: folder }, deadline))?;
+        let reply = if_there(self.session.call(&Operation::Children(folder), deadline))?;
         let mut names = reply.map_or(Ok(Vec::new()), |reply| jute::children(&reply.body))?;
         names.retain(|name| from.is_empty() || name.as_str() > from);
         names.sort_unstable();
@@ -82,12 +81,12 @@ impl ZooKeeperStore {
             Some((self.path_of(&name).ok()?, name))
         });
         let names: Vec<(String, LockName)> = names.collect();
-        let looks: Vec<_> = names.iter().map(|(path, _)| Operation::Children { path }).collect();
+        let looks: Vec<_> = names.iter().map(|(path, _)| Operation::Children(path)).collect();
         let mut requests = 1 + looks.len();
         let mut found = Vec::new();
         for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
             let line = match reply {
-                Ok(reply) => self.line_of(lock, jute::children(&reply.body)?, Clock::System.after(each))?,
+                Ok(reply) => line_of(&reply)?,
                 // Gone, or unreadable for this login.
                 Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
                 Err(failure) => return Err(failure),
@@ -128,7 +127,7 @@ impl Directory for ZooKeeperStore {
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        let removed = self.session.call(&Operation::Delete { path: &self.entry(client) }, deadline);
+        let removed = self.session.call(&Operation::Delete(&self.entry(client)), deadline);
         worded(if_there(removed).map(drop), "directory")
     }
 

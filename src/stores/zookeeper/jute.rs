@@ -45,6 +45,7 @@ pub(super) enum Access {
     Creator,
 }
 
+/// Each names a path.
 #[derive(Debug)]
 pub(super) enum Operation<'a> {
     Create {
@@ -53,45 +54,28 @@ pub(super) enum Operation<'a> {
         mode: Mode,
         access: Access,
     },
-    SetData {
-        path: &'a str,
-        data: &'a [u8],
-    },
-    Delete {
-        path: &'a str,
-    },
-    Exists {
-        path: &'a str,
-    },
-    Watch {
-        path: &'a str,
-    },
-    Data {
-        path: &'a str,
-    },
-    Children {
-        path: &'a str,
-    },
-    WatchChildren {
-        path: &'a str,
-    },
+    SetData(&'a str, &'a [u8]),
+    Delete(&'a str),
+    Exists(&'a str),
+    Watch(&'a str),
+    Data(&'a str),
+    Children(&'a str),
+    WatchChildren(&'a str),
     /// Makes the next read at least as new as the leader's state now.
-    Sync {
-        path: &'a str,
-    },
+    Sync(&'a str),
     Close,
 }
 
 impl Operation<'_> {
     /// Whether a missing answer leaves the outcome unknown.
     pub(super) fn is_write(&self) -> bool {
-        matches!(self, Operation::Create { .. } | Operation::SetData { .. } | Operation::Delete { .. })
+        matches!(self, Operation::Create { .. } | Operation::SetData(..) | Operation::Delete(_))
     }
 
     /// Whether the leader answers, which alone knows whether the session lives. Any other server answers
     /// reads itself, even while it is cut off.
     pub(super) fn asks_the_leader(&self) -> bool {
-        self.is_write() || matches!(self, Operation::Sync { .. })
+        self.is_write() || matches!(self, Operation::Sync(_))
     }
 
     pub(super) fn frame(&self, number: i32) -> Vec<u8> {
@@ -117,23 +101,23 @@ impl Operation<'_> {
                     Mode::Container => 4,
                 });
             }
-            Operation::Delete { path } => {
+            Operation::Delete(path) => {
                 to.int(2);
                 to.text(path);
                 to.int(-1); // any version
             }
-            Operation::SetData { path, data } => {
+            Operation::SetData(path, data) => {
                 to.int(5);
                 to.text(path);
                 to.buffer(data);
                 to.int(-1); // any version
             }
-            Operation::Exists { path } => to.question(3, path, false),
-            Operation::Watch { path } => to.question(4, path, true),
-            Operation::Data { path } => to.question(4, path, false),
-            Operation::Children { path } => to.question(8, path, false),
-            Operation::WatchChildren { path } => to.question(8, path, true),
-            Operation::Sync { path } => {
+            Operation::Exists(path) => to.question(3, path, false),
+            Operation::Watch(path) => to.question(4, path, true),
+            Operation::Data(path) => to.question(4, path, false),
+            Operation::Children(path) => to.question(8, path, false),
+            Operation::WatchChildren(path) => to.question(8, path, true),
+            Operation::Sync(path) => {
                 to.int(9);
                 to.text(path);
             }
@@ -143,25 +127,16 @@ impl Operation<'_> {
     }
 }
 
-pub(super) struct Greeting<'a> {
-    pub(super) last_transaction: i64,
-    pub(super) timeout_ms: i32,
-    /// Zero for a new session.
-    pub(super) session: i64,
-    pub(super) password: &'a [u8],
-}
-
-impl Greeting<'_> {
-    pub(super) fn frame(&self) -> Vec<u8> {
-        let mut to = Writer::new();
-        to.int(0); // the protocol's version
-        to.long(self.last_transaction);
-        to.int(self.timeout_ms);
-        to.long(self.session);
-        to.buffer(self.password);
-        to.0.push(0); // not to a server that may only read
-        to.frame()
-    }
+/// The first message on a connection; `session` is zero for a new one.
+pub(super) fn greeting(last_transaction: i64, timeout_ms: i32, session: i64, password: &[u8]) -> Vec<u8> {
+    let mut to = Writer::new();
+    to.int(0); // the protocol's version
+    to.long(last_transaction);
+    to.int(timeout_ms);
+    to.long(session);
+    to.buffer(password);
+    to.0.push(0); // not to a server that may only read
+    to.frame()
 }
 
 #[derive(Debug)]
@@ -240,15 +215,6 @@ pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Error> {
     (0..count).map(|_| from.text()).collect()
 }
 
-/// Whether the node belongs to a session. For containers and nodes with a time to live the servers put other
-/// values into that field.
-pub(super) fn is_ephemeral(body: &[u8]) -> Result<bool, Error> {
-    let mut from = JuteReader(body);
-    from.take(4 * 8 + 3 * 4)?; // two transactions, two times, three versions
-    let session = from.long()?;
-    Ok(session != 0 && session != i64::MIN && session.to_be_bytes().first() != Some(&0xff))
-}
-
 struct Writer(Vec<u8>);
 
 impl Writer {
@@ -325,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_frame_begins_with_its_length_and_its_number() {
-        let frame = Operation::Sync { path: "/a" }.frame(7);
+        let frame = Operation::Sync("/a").frame(7);
         assert_eq!(frame, [0, 0, 0, 14, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 2, b'/', b'a']);
     }
 
@@ -341,21 +307,6 @@ mod tests {
         assert_eq!((from.int().unwrap(), from.long().unwrap()), (-101, i64::MIN));
         assert_eq!((from.text().unwrap().as_str(), from.buffer().unwrap()), ("schlüssel", &b""[..]));
         assert_eq!(from.int().unwrap_err().kind(), ErrorKind::Protocol);
-    }
-
-    #[test]
-    fn a_nodes_kind_shows_its_lifetime() {
-        for (owner, is_a_waiters) in [
-            (0, false),
-            (i64::MIN, false),
-            (-1 << 56, false),
-            (0x0100_0000_0000_0007, true),
-            (i64::MIN + 7, true),
-        ] {
-            let stat = [&[1; 44], &owner.to_be_bytes()[..], &[1; 16]].concat();
-            assert_eq!(is_ephemeral(&stat).unwrap(), is_a_waiters, "{owner:x}");
-        }
-        assert!(is_ephemeral(&[1; 51]).is_err());
     }
 
     #[test]
@@ -393,7 +344,6 @@ mod fuzz {
             drop(created(bytes));
             drop(data(bytes));
             drop(children(bytes));
-            drop(is_ephemeral(bytes));
         });
     }
 }

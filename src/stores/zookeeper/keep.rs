@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::stores::zookeeper::answer::{NoReply, Replied};
 use crate::stores::zookeeper::jute::{Operation, code};
 use crate::stores::zookeeper::places::{LockNode, PlaceKey};
-use crate::stores::zookeeper::session::{NoReply, Replied, Session, SessionState};
+use crate::stores::zookeeper::session::{Session, SessionState};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
@@ -64,7 +65,7 @@ impl Session {
         let due = state.last_beat.map_or(now, |last| last.plus(life.timeout / 16));
         if due <= now {
             state.last_beat = Some(now);
-            state.send(&Operation::Sync { path: "/" }, Box::new(drop));
+            state.send(&Operation::Sync("/"), Box::new(drop));
             next = next.min(now.plus(life.timeout / 16));
         } else {
             next = next.min(due);
@@ -82,7 +83,7 @@ impl Session {
                 Err(_) => session.places.put_back(&key),
             }
         };
-        state.send(&Operation::Delete { path: &path }, Box::new(done));
+        state.send(&Operation::Delete(&path), Box::new(done));
     }
 }
 
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(server.greetings.recv_timeout(LONG), Ok(0));
         let window = {
             let mut state = session.state.lock();
-            state.send(&Operation::Sync { path: "/" }, Box::new(drop));
+            state.send(&Operation::Sync("/"), Box::new(drop));
             let sent = state.pending[0].sent;
             let enough = sent.plus(SESSION / 4);
             let next = session.beat(&mut state, enough.minus(Duration::from_millis(1)));
@@ -170,7 +171,7 @@ mod tests {
         let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
         let session = Session::open(&options, SESSION, reporter).unwrap();
         for _ in 0..2 {
-            session.state.lock().send(&Operation::Sync { path: "/" }, Box::new(drop));
+            session.state.lock().send(&Operation::Sync("/"), Box::new(drop));
             session.flush();
             assert_eq!([(); 2].map(|()| events.recv_timeout(LONG)), [Ok(false), Ok(true)]);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
-use crate::stores::zookeeper::jute::{self, Greeting, Header, LONGEST_FRAME, Welcome, code};
+use crate::stores::zookeeper::jute::{self, Header, LONGEST_FRAME, Welcome, code};
 use crate::stores::zookeeper::life::Life;
 use crate::system::Socket;
 use crate::time::{Clock, Moment, millis};
@@ -16,23 +16,13 @@ use crate::wire::{self, Timed, Wire, is_late};
 /// Longest time that one write may block: a writable socket may take less than the whole message.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
-pub(super) struct AskedFor<'a> {
-    pub(super) life: Option<&'a Life>,
-    pub(super) last_transaction: i64,
-    pub(super) timeout: Duration,
-}
-
-pub(super) enum NewConnection {
-    New(Wire, Life),
-    Expired,
-}
-
+/// Connects for `life`, or for a new session. `None`: that one has expired.
 pub(super) fn connect(
     address: &ZooKeeperAddress,
     (host, port): (&Host, u16),
-    asked: &AskedFor<'_>,
+    (life, last_transaction, timeout): (Option<&Life>, i64, Duration),
     deadline: Moment,
-) -> Result<NewConnection> {
+) -> Result<Option<(Wire, Life)>> {
     let place = || format!("{host}:{port}");
     let opened = address.names.connect(host, port, deadline).map_err(|error| {
         let kind = if is_late(&error) { ErrorKind::TimedOut } else { ErrorKind::Unreachable };
@@ -41,14 +31,13 @@ pub(super) fn connect(
     let wire = secured(address, host, opened, deadline).map_err(|error| wire::broken("connect", error))?;
     let armed = Cell::default();
     let mut stream = Timed::new(&wire, deadline, &armed);
-    let timeout = asked.life.map_or(asked.timeout, |life| life.timeout);
-    let greeting = Greeting {
-        last_transaction: asked.last_transaction,
-        timeout_ms: i32::try_from(millis(timeout)).unwrap_or(i32::MAX),
-        session: asked.life.map_or(0, |life| life.id),
-        password: asked.life.map_or(&[0; 16], |life| &life.password),
+    let (id, password, timeout) = match life {
+        Some(life) => (life.id, &*life.password, life.timeout),
+        None => (0, [0; 16].as_slice(), timeout),
     };
-    let greeted = stream.write_all(&greeting.frame()).map_err(broken);
+    let timeout_ms = i32::try_from(millis(timeout)).unwrap_or(i32::MAX);
+    let greeting = jute::greeting(last_transaction, timeout_ms, id, password);
+    let greeted = stream.write_all(&greeting).map_err(broken);
     let answer = greeted.and_then(|()| read_frame(&mut stream)).map_err(|error| match error.kind() {
         ErrorKind::Unreachable => {
             let words = format!(
@@ -63,10 +52,10 @@ pub(super) fn connect(
     let welcome = Welcome::read(&answer)?;
     let granted = u64::try_from(welcome.timeout_ms).unwrap_or(0);
     if granted == 0 {
-        return Ok(NewConnection::Expired);
+        return Ok(None);
     }
     let granted = Duration::from_millis(granted);
-    if asked.life.is_some_and(|life| granted < life.timeout) {
+    if life.is_some_and(|life| granted < life.timeout) {
         let words = format!("{} would end the session sooner than was agreed on", place());
         return Err(Error::new(ErrorKind::Unreachable, "connect", words));
     }
@@ -77,7 +66,7 @@ pub(super) fn connect(
     // Reads have no time-out from here on: the keeping thread hangs up on a dead server.
     let limits = wire.set_read_timeout(None).and_then(|()| wire.set_write_timeout(WRITE_LIMIT));
     limits.map_err(broken)?;
-    Ok(NewConnection::New(wire, Life::new(welcome.session, welcome.password, granted)))
+    Ok(Some((wire, Life::new(welcome.session, welcome.password, granted))))
 }
 
 fn secured(address: &ZooKeeperAddress, host: &Host, socket: Socket, deadline: Moment) -> io::Result<Wire> {
@@ -210,9 +199,9 @@ mod tests {
     fn a_dripping_server_gets_no_more_time() {
         let options = ServerOptions { url: "zk://127.0.0.1".to_owned(), ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();
-        let asked = AskedFor { life: None, last_transaction: 0, timeout: Duration::from_secs(30) };
+        let asked = (None, 0, Duration::from_secs(30));
         let (begun, patience) = (Clock::System.now(), Duration::from_millis(400));
-        let failed = connect(&address, (&Host::named("127.0.0.1"), dripping()), &asked, begun.plus(patience));
+        let failed = connect(&address, (&Host::named("127.0.0.1"), dripping()), asked, begun.plus(patience));
         assert!(failed.is_err_and(|error| error.kind() == ErrorKind::TimedOut));
         // The whole frame would take five seconds.
         assert!(Clock::System.now().since(begun) < patience * 6);

@@ -38,12 +38,14 @@ use crate::seam::{
     Answer, Attempt, Bound, Capabilities, Claim, Family, Inspect, Kind, Others, Release, Sink, Snapshot,
     Store,
 };
-use crate::stores::zookeeper::answer::{answer, described, if_there, location};
+use crate::stores::zookeeper::answer::{
+    Found, NoReply, Replied, answer, described, if_there, line_of, location,
+};
 use crate::stores::zookeeper::jute::{Access, Mode, Operation, code, data, maker};
 use crate::stores::zookeeper::life::Window;
 use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::places::{LockNode, PlaceKey};
-use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session};
+use crate::stores::zookeeper::session::Session;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
@@ -76,7 +78,7 @@ impl ZooKeeperStore {
     /// (`notes`). Other refusals are left to the first lock.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
         let path = path::of_format(&self.session.address.chroot);
-        let look = || match self.session.call(&Operation::Data { path: &path }, deadline) {
+        let look = || match self.session.call(&Operation::Data(&path), deadline) {
             Ok(reply) => {
                 let found = jute::data(&reply.body).unwrap_or_default();
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
@@ -156,7 +158,7 @@ impl Store for ZooKeeperStore {
             });
             done.answer(answer(freed, "unlock", &name));
         };
-        self.session.post(&Operation::Delete { path: &path }, deadline, Box::new(read));
+        self.session.post(&Operation::Delete(&path), deadline, Box::new(read));
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
@@ -169,8 +171,8 @@ impl Store for ZooKeeperStore {
             })
             .collect();
         // A question to the leader goes first: only the leader knows whether the session lives.
-        let nodes = held.iter().flatten().map(|(path, _, _)| Operation::Exists { path });
-        let requests: Vec<_> = std::iter::once(Operation::Sync { path: "/" }).chain(nodes).collect();
+        let nodes = held.iter().flatten().map(|(path, _, _)| Operation::Exists(path));
+        let requests: Vec<_> = std::iter::once(Operation::Sync("/")).chain(nodes).collect();
         let mut outcomes = self.session.call_all(&requests, deadline).into_iter();
         let alive = outcomes.next().map_or(Ok(()), |alive| alive.map(drop));
         let renew = |(claim, held): (&Claim, &Option<(String, PlaceKey, LockNode)>)| {
@@ -305,38 +307,32 @@ impl HoldCaching for ZooKeeperStore {
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let paths: Vec<String> =
             claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
-        let mut asked = Vec::with_capacity(claims.len());
-        for (claim, path) in claims.iter().zip(&paths) {
-            // A watch reports one change, so each look sets one.
-            let channel = if claim.hears { self.session.places.recalls.get(path) } else { None };
-            channel.iter().for_each(|channel| self.session.watch(path, channel));
-            let watches = channel.is_some();
-            asked.push(if watches {
-                Operation::WatchChildren { path }
-            } else {
-                Operation::Children { path }
-            });
-        }
-        let lines = self.session.call_all(&asked, deadline);
-        let looks = claims.iter().zip(&paths).zip(lines);
-        looks
-            .map(|((claim, path), line)| {
-                let look = match if_there(self.standing(path, line, deadline)) {
-                    Ok(Some(line)) => self.key(claim).map(|key| {
-                        let own =
-                            self.session.places.holding(&key).and_then(|(node, _)| line.find(&node.name));
-                        match own.map(|own| line.all().any(|one| one.waits_for(own))) {
-                            None => CachedCheck::Lost,
-                            Some(false) => CachedCheck::Stays,
-                            Some(true) => CachedCheck::Wanted,
-                        }
-                    }),
-                    Ok(None) => Ok(CachedCheck::Lost),
-                    Err(failure) => Err(failure),
-                };
-                answer(look, "renew", &claim.name)
+        // A watch reports one change, so each look sets one.
+        let ask = claims.iter().zip(&paths).map(|(claim, path)| {
+            match self.session.places.recalls.get(path).filter(|_| claim.hears) {
+                Some(channel) => {
+                    self.session.watch(path, &channel);
+                    Operation::WatchChildren(path)
+                }
+                None => Operation::Children(path),
+            }
+        });
+        let asked: Vec<_> = ask.collect();
+        let look = |claim: &Claim, children: Replied| -> Found<_> {
+            let Some(line) = if_there(children.and_then(|children| line_of(&children)))? else {
+                return Ok(CachedCheck::Lost);
+            };
+            let own = self.session.places.holding(&self.key(claim)?);
+            let own = own.and_then(|(node, _)| line.find(&node.name));
+            Ok(match own.map(|own| line.all().any(|one| one.waits_for(own))) {
+                None => CachedCheck::Lost,
+                Some(false) => CachedCheck::Stays,
+                Some(true) => CachedCheck::Wanted,
             })
-            .collect()
+        };
+        let lines = self.session.call_all(&asked, deadline);
+        let looks = claims.iter().zip(lines);
+        looks.map(|(claim, line)| answer(look(claim, line), "renew", &claim.name)).collect()
     }
 }
 
@@ -345,8 +341,8 @@ impl ZooKeeperStore {
     fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
         let Some(channel) = self.session.places.recalls.get(&key.path) else { return };
         self.session.watch(&key.path, &channel);
-        let line = self.session.call(&Operation::WatchChildren { path: &key.path }, deadline);
-        if !self.standing(&key.path, line, deadline).is_ok_and(|line| line.all().count() <= 1) {
+        let line = self.session.call(&Operation::WatchChildren(&key.path), deadline);
+        if !line.and_then(|children| line_of(&children)).is_ok_and(|line| line.all().count() <= 1) {
             channel.notify();
         }
     }
@@ -356,9 +352,5 @@ impl ZooKeeperStore {
         if let Some(channel) = self.session.places.recalls.get(&key.path) {
             self.session.unwatch(&key.path, &channel);
         }
-    }
-
-    fn standing(&self, path: &str, children: Replied, deadline: Moment) -> Found<NodeLine> {
-        self.line_of(path, jute::children(&children?.body)?, deadline)
     }
 }

@@ -14,8 +14,9 @@ use crate::seam::directory::Wanted;
 const BASE: &str = "/leasehold";
 
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
-    if key.split('/').any(is_protocols_own) {
-        let words = "the name, or a part of it, is one that waiters of another lock have on ZooKeeper";
+    if key.split('/').any(|part| QueuedNode::new(part.to_owned()).is_some()) {
+        let words = "the name, or a part of it, ends as a waiter's node on ZooKeeper (lock-, __READ__ or __WRIT__ and ten \
+                     digits): use another name";
         return Err(Error::invalid("lock", words));
     }
     if key.starts_with('/') {
@@ -117,20 +118,6 @@ pub(super) fn prefix(owner: Owner, family: Family) -> String {
     format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))
 }
 
-/// Whether a name has the complete form that this crate and Curator give a waiter's node.
-fn is_protocols_own(name: &str) -> bool {
-    let parts = name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(GUID));
-    parts.is_some_and(|(guid, rest)| {
-        let node = QueuedNode::new(rest.to_owned());
-        let is_whole = |node: QueuedNode| {
-            rest.strip_prefix('-').is_some_and(|rest| rest.starts_with(family_marker(node.family)))
-        };
-        Uuid::try_parse(guid).is_ok() && node.is_some_and(is_whole)
-    })
-}
-
-const GUID: usize = 36;
-
 /// A waiter's or holder's node, ours or Curator's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuedNode {
@@ -174,15 +161,6 @@ impl NodeLine {
         let mut waiters: Vec<_> = children.into_iter().filter_map(QueuedNode::new).collect();
         waiters.sort_by_key(|waiter| (waiter.number, waiter.family != Family::Write));
         NodeLine(waiters)
-    }
-
-    /// Nodes whose names only resemble a waiter's: they wait only if ephemeral.
-    pub(super) fn doubtful(&self) -> impl Iterator<Item = &QueuedNode> {
-        self.0.iter().filter(|one| !is_protocols_own(&one.name))
-    }
-
-    pub(super) fn retain(&mut self, is_waiter: impl Fn(&QueuedNode) -> bool) {
-        self.0.retain(is_waiter);
     }
 
     pub(super) fn is_strange_to(&self, family: Family) -> bool {
@@ -336,17 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn only_incomplete_names_are_in_doubt() {
+    fn names_of_waiters_nodes_are_no_names() {
         let own = "_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001";
-        for name in [own, &format!("/a/{own}"), &format!("/{own}/a"), &own.replace("lock-", "__WRIT__")] {
+        for name in
+            [own, &format!("/a/{own}"), &format!("/{own}/a"), "lock-0000000003", "x__WRIT__0000000001"]
+        {
             assert_eq!(of_lock("", name).unwrap_err().kind(), crate::ErrorKind::InvalidInput, "{name}");
         }
-        for name in [&own[1..], &own[..own.len() - 1], "_c_x-lock-0000000001", "/a/x-lock-0000000001", "_c_"]
-        {
+        for name in [&own[..own.len() - 1], "/a/x-lock-00000000001", "lock-", "_c_"] {
             assert!(of_lock("", name).is_ok(), "{name}");
         }
-        let line = line(&[own, "lock-0000000003", "_c_x-lock-0000000004", "_c_-__READ__0000000005"]);
-        assert_eq!(line.doubtful().count(), 3);
     }
 
     #[test]

@@ -7,11 +7,13 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{FencingToken, LockName, Owner};
 use crate::seam::subscription::{Channel, ChannelSource};
 use crate::seam::{Attempt, Claim, Failure, Family, Kind, Others, Release, Snapshot};
-use crate::stores::zookeeper::answer::{described, failed, if_there, inscription};
+use crate::stores::zookeeper::answer::{
+    Found, NoReply, Replied, ZooKeeperReply, described, failed, if_there, inscription, line_of,
+};
 use crate::stores::zookeeper::jute::{Mode, Operation, code};
 use crate::stores::zookeeper::path::{NodeLine, QueuedNode};
 use crate::stores::zookeeper::places::{HeldNode, KnownNodes, LockNode, PlaceKey};
-use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session, ZooKeeperReply};
+use crate::stores::zookeeper::session::Session;
 use crate::time::{Clock, Moment};
 
 use crate::stores::zookeeper::{ZooKeeperStore, jute, path};
@@ -30,32 +32,10 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn line(&self, lock: &str, deadline: Moment) -> Found<NodeLine> {
-        match if_there(self.session.call(&Operation::Children { path: lock }, deadline))? {
-            Some(reply) => self.line_of(lock, jute::children(&reply.body)?, deadline),
+        match if_there(self.session.call(&Operation::Children(lock), deadline))? {
+            Some(reply) => line_of(&reply),
             None => Ok(NodeLine::default()),
         }
-    }
-
-    /// The queue of a lock with these children. Where a name is doubtful, asks the server whether the node
-    /// is ephemeral, as waiters' nodes are.
-    pub(super) fn line_of(&self, lock: &str, children: Vec<String>, deadline: Moment) -> Found<NodeLine> {
-        let mut line = NodeLine::new(children);
-        let doubtful: Vec<String> = line.doubtful().map(|one| one.name.clone()).collect();
-        if doubtful.is_empty() {
-            return Ok(line);
-        }
-        let paths: Vec<String> = doubtful.iter().map(|name| format!("{lock}/{name}")).collect();
-        let looks: Vec<_> = paths.iter().map(|path| Operation::Exists { path }).collect();
-        let mut others = Vec::new();
-        for (name, reply) in doubtful.into_iter().zip(self.session.call_all(&looks, deadline)) {
-            match if_there(reply)? {
-                Some(reply) if jute::is_ephemeral(&reply.body)? => {}
-                // A node that is gone waits no more.
-                Some(_) | None => others.push(name),
-            }
-        }
-        line.retain(|one| !others.contains(&one.name));
-        Ok(line)
     }
 
     pub(super) fn attempt_now(&self, claim: &Claim, count: u32, deadline: Moment) -> Found<Attempt> {
@@ -222,7 +202,7 @@ impl ZooKeeperStore {
         let path = format!("{}/{in_front}", key.path);
         self.session.watch(&path, &topic);
         // Watches by reading: a watch set by `exists` would outlive the node.
-        let watched = self.session.call(&Operation::Watch { path: &path }, deadline);
+        let watched = self.session.call(&Operation::Watch(&path), deadline);
         if watched.is_err() {
             self.session.unwatch(&path, &topic);
         }
@@ -230,7 +210,7 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
-        let found = if_there(self.session.call(&Operation::Exists { path: &node.path(key) }, deadline))?;
+        let found = if_there(self.session.call(&Operation::Exists(&node.path(key)), deadline))?;
         // A node of another session is not this one's.
         Ok(found.is_some_and(|reply| Arc::ptr_eq(&reply.life, &node.life)))
     }
@@ -259,7 +239,7 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn delete(&self, path: &str, deadline: Moment) -> Found<bool> {
-        Ok(if_there(self.session.call(&Operation::Delete { path }, deadline))?.is_some())
+        Ok(if_there(self.session.call(&Operation::Delete(path), deadline))?.is_some())
     }
 
     pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
@@ -277,7 +257,7 @@ impl ZooKeeperStore {
     /// Deletes an owner's nodes that this client does not know; returns whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
         // After the answer to `sync`, no earlier request of this session is still to be carried out.
-        match self.session.call(&Operation::Sync { path: &key.path }, deadline) {
+        match self.session.call(&Operation::Sync(&key.path), deadline) {
             Ok(_) | Err(NoReply::Code(_)) => {}
             Err(failure) => return Err(failure),
         }
@@ -291,7 +271,7 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn data_of(&self, lock: &str, name: &str, deadline: Moment) -> Found<Option<ZooKeeperReply>> {
-        if_there(self.session.call(&Operation::Data { path: &format!("{lock}/{name}") }, deadline))
+        if_there(self.session.call(&Operation::Data(&format!("{lock}/{name}")), deadline))
     }
 
     pub(super) fn holder(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<String>> {

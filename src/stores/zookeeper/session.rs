@@ -4,8 +4,6 @@
 //! in the order of the requests. When a connection ends, requests without a reply fail *before* the next
 //! connection is made: their callers decide under which owner numbers they may ask again. `keep` has the
 //! second thread.
-//!
-//! Long because one protocol connects, writes, reads and ends a connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,11 +14,11 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::seam::Failure;
 use crate::seam::subscription::Channel;
 use crate::secrets::Renewable;
 use crate::shrink::CrowdMap;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
+use crate::stores::zookeeper::answer::{NoReply, Replied, ZooKeeperReply};
 use crate::stores::zookeeper::jute::{self, Header, Operation, code};
 use crate::stores::zookeeper::life::Life;
 use crate::stores::zookeeper::link;
@@ -82,44 +80,6 @@ pub(super) struct PendingReply {
 
 /// Runs on the reading thread, so it must not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
-pub(super) type Replied = Found<ZooKeeperReply>;
-pub(super) type Found<T> = std::result::Result<T, NoReply>;
-
-#[derive(Debug)]
-pub(super) struct ZooKeeperReply {
-    pub(super) body: Vec<u8>,
-    pub(super) life: Arc<Life>,
-}
-
-#[derive(Debug)]
-pub(super) enum NoReply {
-    /// The server refused and changed nothing.
-    Code(i32),
-    Failed(Failure),
-}
-
-impl NoReply {
-    /// A request was sent and no reply came.
-    fn new(error: Error, is_write: bool) -> NoReply {
-        NoReply::Failed(if is_write {
-            Failure::Unknown(error.with_unknown_outcome())
-        } else {
-            Failure::Refused(error)
-        })
-    }
-
-    /// The request was not sent, and never will be.
-    pub(super) fn refused(error: Error) -> NoReply {
-        NoReply::Failed(Failure::Refused(error))
-    }
-}
-
-impl From<Error> for NoReply {
-    /// The reply is unreadable: a write may have been carried out.
-    fn from(error: Error) -> NoReply {
-        NoReply::Failed(Failure::Unknown(error.with_unknown_outcome()))
-    }
-}
 
 impl Session {
     pub(super) fn open(
@@ -142,16 +102,13 @@ impl Session {
             next_check: AtomicU64::new(u64::MAX),
             me: me.clone(),
         });
-        let opened = session.start().and_then(|()| session.first_connection());
+        let started = session.start_thread("leasehold-zk", Session::run);
+        let started = started.and_then(|()| session.start_thread("leasehold-zk-keep", Session::keep));
+        let opened = started.and_then(|()| session.first_connection());
         if opened.is_err() {
             session.close(Duration::ZERO);
         }
         opened.map(|()| session)
-    }
-
-    fn start(self: &Arc<Session>) -> Result<()> {
-        self.start_thread("leasehold-zk", Session::run)?;
-        self.start_thread("leasehold-zk-keep", Session::keep)
     }
 
     fn start_thread(self: &Arc<Session>, name: &str, work: fn(&Session)) -> Result<()> {
@@ -315,15 +272,11 @@ impl Session {
             let soon = life.as_ref().map_or(Duration::MAX, |life| life.timeout / 3);
             let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
             let greeted = Clock::System.now();
-            let asked = link::AskedFor { life: life.as_deref(), last_transaction, timeout: self.timeout };
-            let connect = |renewed: &_, _| link::connect(renewed, (host, *port), &asked, deadline);
+            let asked = (life.as_deref(), last_transaction, self.timeout);
+            let connect = |renewed: &_, _| link::connect(renewed, (host, *port), asked, deadline);
             match self.renewal.with(&format!("{}:{port}", host.name()), deadline, connect) {
-                Ok(link::NewConnection::Expired) => {
-                    if let Some(life) = life {
-                        self.expire(&life);
-                    }
-                }
-                Ok(link::NewConnection::New(stream, granted)) => {
+                Ok(None) => life.iter().for_each(|life| self.expire(life)),
+                Ok(Some((stream, granted))) => {
                     let life = life.unwrap_or_else(|| Arc::new(granted));
                     life.connected(greeted, Clock::System.now());
                     pause = PAUSE.0;
@@ -540,7 +493,7 @@ mod tests {
         for _ in 0..REQUESTS {
             let sender = sender.clone();
             let done = Box::new(move |outcome: Replied| sender.send(outcome.is_ok()).unwrap());
-            session.post(&Operation::Delete { path: &path }, begun.plus(SESSION), done);
+            session.post(&Operation::Delete(&path), begun.plus(SESSION), done);
             // `timeout` takes a lock that a blocked write would hold.
             assert_eq!(session.timeout(), SESSION);
         }

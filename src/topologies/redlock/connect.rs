@@ -105,7 +105,7 @@ impl Redlock {
         if nodes.len().is_multiple_of(2) {
             let all = nodes.len();
             self.monitor.warn(format!(
-                "Redlock on {all} servers outlives the loss of no more of them than on {}",
+                "Redlock on {all} servers survives the loss of no more servers than on {}: use an odd number",
                 all - 1
             ));
         }

@@ -78,7 +78,7 @@ impl<T> Votes<T> {
         };
         let kind = first.map_or(ErrorKind::Unreachable, Error::kind);
         let (all, needed, answered) = (self.0.len(), self.majority(), self.done().count());
-        let mut text = format!("{answered} of {all} servers answered, and {needed} must");
+        let mut text = format!("{answered} of {all} servers answered, but {needed} are needed");
         for (place, answer) in places.iter().zip(&self.0) {
             let said = match answer {
                 Ok(value) => say(value),
@@ -142,7 +142,7 @@ impl Votes<Attempt> {
 
 pub(super) fn say_attempt(attempt: &Attempt) -> String {
     match attempt {
-        Attempt::Granted { .. } => "granted, and taken back",
+        Attempt::Granted { .. } => "granted, then undone",
         Attempt::Busy { .. } | Attempt::InWaitQueue { .. } => "held by another",
         Attempt::Lost => "not held",
     }
@@ -293,7 +293,7 @@ mod tests {
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
         let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
-        assert_eq!(error.detail(), "1 of 3 servers answered, and 2 must; a: true; b: no; c: no");
+        assert_eq!(error.detail(), "1 of 3 servers answered, but 2 are needed; a: true; b: no; c: no");
         // One error may pass, and the other server might still make a majority.
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
         let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };

@@ -78,8 +78,10 @@ impl RingStore {
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))
         {
-            let words =
-                format!("this client goes by epoch {} already: a new list needs a higher one", current.epoch);
+            let words = format!(
+                "this client already uses epoch {}: a new list of nodes needs a higher one",
+                current.epoch
+            );
             return Err(Error::invalid("ring", words));
         }
         let (next, opened) = self.charted(&now, ring)?;

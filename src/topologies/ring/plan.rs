@@ -153,7 +153,10 @@ impl Ring {
     pub(crate) fn checked(self) -> Result<Ring> {
         let invalid = |detail: String| Err(Error::invalid("ring", detail));
         if self.epoch == 0 || self.epoch > LAST_EPOCH {
-            return invalid(format!("an epoch of {} cannot be used: it is 1 to {LAST_EPOCH}", self.epoch));
+            return invalid(format!(
+                "an epoch of {} cannot be used: it must be from 1 to {LAST_EPOCH}",
+                self.epoch
+            ));
         }
         for nodes in std::iter::once(&self.nodes).chain(&self.earlier) {
             if nodes.is_empty() {
@@ -208,7 +211,7 @@ impl RingNode {
         if self.weight == 0 || self.weight > MOST_WEIGHT {
             let RingNode { label, weight, .. } = self;
             return invalid(format!(
-                "a weight of {weight} for node {label:?} cannot be used: it is 1 to {MOST_WEIGHT}"
+                "a weight of {weight} for node {label:?} cannot be used: it must be from 1 to {MOST_WEIGHT}"
             ));
         }
         if self.url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("cluster")) {
@@ -268,7 +271,7 @@ impl RingMark {
         let node = &self.label;
         let invalid = |detail: String| Err(Error::invalid("ring", detail));
         let Some(borne) = RingMark::read(borne) else {
-            return invalid(format!("{node:?} keeps something else where a ring's mark belongs"));
+            return invalid(format!("node {node:?} has a foreign value in the key of the ring's version"));
         };
         if borne.label != *node {
             return invalid(format!(
@@ -278,7 +281,8 @@ impl RingMark {
         }
         if borne.epoch > self.epoch {
             let detail = format!(
-                "{node:?} was told of epoch {}, this client goes by {}: give it the newer list (change_ring)",
+                "node {node:?} knows epoch {}, but this client uses epoch {}: give the client the newer \
+                    list of nodes by change_ring",
                 borne.epoch, self.epoch
             );
             return Err(Error::new(ErrorKind::StaleRing, "ring", detail));
@@ -288,7 +292,8 @@ impl RingMark {
                 return Ok(());
             }
             return invalid(format!(
-                "{node:?} knows epoch {} for other nodes, or for another move: each list needs a number of its own",
+                "node {node:?} knows epoch {} with another list of nodes: each list needs an epoch of its \
+                    own",
                 self.epoch
             ));
         }
@@ -300,7 +305,8 @@ impl RingMark {
             return Ok(());
         }
         invalid(format!(
-            "{node:?} has granted by epoch {}, whose nodes are not among those that epoch {} moves from (moving_from)",
+            "node {node:?} has granted locks under epoch {}, whose nodes are not among those that epoch {} \
+                moves from: name them by moving_from",
             borne.epoch, self.epoch
         ))
     }

@@ -65,7 +65,8 @@ impl RingView {
             Some(held) if held.count > 0 => Err(Error::new(
                 ErrorKind::WouldDeadlock,
                 "lock",
-                "this thread holds the write half where the name was before the ring changed; release it first",
+                "this thread still holds the write lock at the node that had the name before the ring \
+                    changed: release it first",
             )),
             _ => Ok(()),
         }
@@ -173,7 +174,7 @@ pub(super) fn on_each<'a, K: Clone + Send + 'static, T: Send + 'static>(
 }
 
 pub(super) fn moved_on() -> Error {
-    Error::new(ErrorKind::Busy, "lock", "the ring changed while this was asked for")
+    Error::new(ErrorKind::Busy, "lock", "the ring changed during the request: try again")
 }
 
 pub(super) fn not_answering() -> Error {

@@ -25,23 +25,23 @@ const LENGTH: usize = 40;
 const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
     (
         Kind::Plain,
-        "acquire.lua",
+        "acquire_rest.lua",
         "  local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'",
         "  local wait_ms, why = holders and holders[1]:sub(15, 15) == '8' and ttl_ms, 'foreign'",
         "two hold it",
     ),
     (
         Kind::Plain,
-        "acquire.lua",
+        "acquire_rest.lua",
         "    if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then",
         "    if holder then",
         "nobody wakes",
     ),
     (
         Kind::Plain,
-        "release.lua",
-        "    local listeners = redis.pcall('publish', channel, '0')",
-        "    local listeners = is_told and 0 or redis.pcall('publish', channel, '0')",
+        "release_rest.lua",
+        "  local listeners = redis.pcall('publish', channel, '0')",
+        "  local listeners = is_notified and 0 or redis.pcall('publish', channel, '0')",
         "nobody wakes",
     ),
     (

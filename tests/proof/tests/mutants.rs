@@ -9,7 +9,7 @@ use leasehold_proof::worlds::{explored, worlds};
 /// The file, what is written there, what is put in its place, in which kind that is found, and by what words.
 const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     (
-        "acquire.lua",
+        "acquire_rest.lua",
         "  local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'",
         "  local wait_ms, why = false, 'foreign'",
         Kind::Plain,
@@ -23,29 +23,29 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "has no end",
     ),
     (
-        "acquire.lua",
+        "acquire_rest.lua",
         "    return {'queued', wait_ms, why}",
         "    return {'queued', wait_ms}",
         Kind::Plain,
         "an answer that means nothing",
     ),
     (
-        "acquire.lua",
+        "acquire_rest.lua",
         " and redis.pcall('pexpire', queue, 60000) ~= 1 then",
         " and false then",
         Kind::Plain,
         "has no end",
     ),
-    ("acquire.lua", "  redis.call('hset', lock, owner, count)\nelse", "else", Kind::Plain, "the server has"),
+    ("acquire_rest.lua", "  redis.call('hset', lock, owner, count)\nelse", "else", Kind::Plain, "the server has"),
     (
-        "acquire.lua",
+        "acquire_rest.lua",
         "  redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))\n",
         "",
         Kind::Plain,
         "the server has",
     ),
     (
-        "acquire.lua",
+        "acquire_rest.lua",
         "    redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)\n",
         "",
         Kind::Plain,
@@ -61,20 +61,20 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "release.lua",
-        "  if redis.call('hdel', lock, owner) == 1 then",
-        "  if redis.call('del', lock) == 1 then",
+        "redis.call('hdel', lock, owner) == 1",
+        "redis.call('del', lock) == 1",
         Kind::Plain,
         "two hold it",
     ),
     (
-        "release.lua",
-        "    local is_notified, is_unnotified = notify_next(lock, true)",
-        "    local is_notified, is_unnotified = false, false",
+        "release_rest.lua",
+        "  local is_notified, is_unnotified = notify_next(lock, true, first)",
+        "  local is_notified, is_unnotified = false, false",
         Kind::Plain,
         "nobody wakes",
     ),
     (
-        "release.lua",
+        "release_rest.lua",
         "  redis.call('hset', lock, owner, left)",
         "  redis.call('hset', lock, owner, left + 1)",
         Kind::Plain,
@@ -82,13 +82,13 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "release.lua",
-        "  if redis.call('hdel', lock, owner) == 1 then",
-        "  if redis.call('hexists', lock, owner) == 1 then",
+        "redis.call('hdel', lock, owner) == 1",
+        "redis.call('hexists', lock, owner) == 1",
         Kind::Plain,
         "",
     ),
     (
-        "release.lua",
+        "release_rest.lua",
         "  redis.call('pexpire', lock, math.max(ttl_ms, 1))\n",
         "",
         Kind::Plain,
@@ -307,7 +307,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
 /// file, what, and by what it is made good.
 const ARGUED: &[(&str, &str, &str)] = &[
     (
-        "acquire.lua",
+        "acquire_rest.lua",
         "`zrem` of a client that stood",
         "the next release takes the entry out, and finds that nobody there waits",
     ),

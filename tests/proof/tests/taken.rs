@@ -334,7 +334,7 @@ type Mutant = (&'static str, &'static str, &'static str, &'static str, &'static 
 const MUTANTS: &[Mutant] = &[
     (
         "plain",
-        "acquire.lua",
+        "acquire_rest.lua",
         "  if ttl_ms ~= -2 and drop_ownerless(lock, holders) then",
         "  if false then",
         "ACQUIRE does not get it",
@@ -352,7 +352,7 @@ const MUTANTS: &[Mutant] = &[
     (
         "plain",
         "release.lua",
-        "    if said == '1' then",
+        "  if said == '1' then",
         "    if false then",
         "is left without an owner",
         None,

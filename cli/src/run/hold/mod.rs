@@ -75,7 +75,7 @@ fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::R
     let Some(handle) = answer.get("handle").and_then(Value::as_str) else {
         keeper.wait()?;
         return Ok(code_of(&answer).unwrap_or_else(|| {
-            say.error("the process that is to keep the lock was ended by somebody", Exit::Internal)
+            say.error("somebody ended the process that was to keep the lock", Exit::Internal)
         }));
     };
     let text = match common.format {

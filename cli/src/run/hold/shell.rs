@@ -32,7 +32,7 @@ impl Shell {
     pub(super) fn that_calls() -> Result<Shell, String> {
         let parent = getppid().map(|pid| pid.as_raw_nonzero().get()).and_then(Member::of);
         let mut found =
-            parent.ok_or("the process that calls is not of this container: name one with --pid")?;
+            parent.ok_or("the calling process is not in this container: name a process with --pid")?;
         while let Some(above) = Member::of(found.parent).filter(|above| is_copy(&found, above)) {
             found = above;
         }

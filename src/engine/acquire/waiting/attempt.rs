@@ -177,8 +177,8 @@ impl Waiting<'_> {
             Some(hold)
                 if hold.owner() != claim.owner && hold.is_live(engine.clock.now(), &engine.reporter) =>
             {
-                let words = "this thread holds the write lock, but a request of it had no answer, so it cannot read as \
-                             the same owner any more: release the write lock first";
+                let words = "this thread holds the write lock, but one of its requests had no answer, so \
+                    it cannot read as the same owner any more: release the write lock first";
                 Err(Error::new(ErrorKind::WouldDeadlock, call.action, words))
             }
             _ => Ok(()),

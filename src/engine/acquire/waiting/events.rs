@@ -34,9 +34,9 @@ impl Waiting<'_> {
         let is_message = ended == Woken::Signal && self.listening.has_message();
         let counters = &self.engine.reporter.counters;
         match ended {
-            Woken::Signal if is_message => counters.by_message.add(1),
-            Woken::Signal => counters.locally.add(1),
-            Woken::Time => counters.by_time.add(1),
+            Woken::Signal if is_message => counters.woken_by_message.add(1),
+            Woken::Signal => counters.woken_locally.add(1),
+            Woken::Time => counters.woken_by_time.add(1),
             Woken::Interrupted => {}
         }
         self.coming = is_message.then(|| (self.engine.clock.now(), false));
@@ -57,7 +57,7 @@ impl Waiting<'_> {
             Err(error) if error.kind() == ErrorKind::Interrupted => GaveUpReason::Interrupted,
             Err(error) => GaveUpReason::Failed(error),
         };
-        self.engine.reporter.counters.note_given_up();
+        self.engine.reporter.counters.gave_up.add(1);
         self.span.gave_up(&reason, self.attempts);
         if self.engine.reporter.is_observed() {
             let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);

@@ -388,8 +388,8 @@ impl Store for ClusterStore {
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());
         }
-        let words = "in a cluster a name has no braces, or something between its first opening one and the next \
-                     closing one: else what is kept beside the lock would be on other members";
+        let words = "in a cluster a name must have no braces, or some text between its first { and the next \
+            }: otherwise the lock's further keys would be on other members";
         Err(Error::invalid("lock", words).on(name.given()))
     }
 
@@ -417,7 +417,7 @@ impl Store for ClusterStore {
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
         // Retryable: the next owner, who reads this, goes on waiting.
-        let words = "the member that has the lock's slot now takes no request";
+        let words = "the cluster member with the lock's slot accepts no requests now";
         let unsent = move || Error::new(ErrorKind::Unreachable, "lock", words);
         let again = move |store: &RedisStore| match store.hand_off(&from, &to, deadline) {
             Some(pending) => pending.wait(),

@@ -81,7 +81,7 @@ impl SlotMap {
             }
         }
         if map.members.is_empty() {
-            let words = "the server knows of nobody who has any slot";
+            let words = "the server knows no member of the cluster that has slots";
             return Err(Error::new(ErrorKind::Busy, "connect", words));
         }
         for slot in 0..SLOTS {

@@ -151,7 +151,7 @@ impl Topology {
             Some(endpoint) => self.node(endpoint),
             None => {
                 self.doubt();
-                let words = format!("no member of the cluster has slot {slot}, as far as is known");
+                let words = format!("no known member of the cluster has slot {slot}");
                 Err(Error::new(ErrorKind::Busy, "request", words))
             }
         }

@@ -69,8 +69,8 @@ pub(crate) fn open_at(
         let checked = match (step, accepted(reply)) {
             (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, login.role, login.is_durable),
             (HandshakeStep::Hello, Err(error)) if is_lacking(&error) => {
-                let words = "HELLO is not known here: a proxy before the server lacks it, or the server is older than Redis 6.0; \
-                             give the address of the server itself";
+                let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in front of \
+                             it; give the address of the server itself";
                 Err(Error::new(ErrorKind::Unsupported, "connect", words))
             }
             (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
@@ -149,20 +149,25 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
         ("WRONGPASS", _) => WRONG_PASSWORD,
         ("DENIED", _) => "the server is in protected mode: it accepts connections from its own machine only",
         (_, text) if text.contains("without any password") => {
-            "a password was given, but the server has none for this user"
+            "a password was given, but the server has no password for this user: leave it out"
         }
-        _ => "the server refused AUTH",
+        _ => "the server refused the login (AUTH)",
     };
     Error::new(ErrorKind::Authentication, "connect", words)
 }
 
 fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> {
     if !matches!(greeting, Value::Array(_)) {
-        return Err(Error::new(ErrorKind::Protocol, "connect", "HELLO was not answered by a list"));
+        return Err(Error::new(
+            ErrorKind::Protocol,
+            "connect",
+            "the server's answer to HELLO is not that of a Redis",
+        ));
     }
     let field = |name: &str| field(greeting, name).and_then(text).unwrap_or_default();
     if field("mode") == "sentinel" {
-        let words = "this is a Sentinel, which keeps no data: give the URL redis-sentinel://…/master-name";
+        let words = "the server is a Sentinel, which keeps no locks: give a URL of the form \
+            redis-sentinel://…/master-name";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if wanted != Role::Primary && field("mode") != "cluster" {
@@ -207,7 +212,10 @@ fn unreachable(place: &ServerPlace, error: std::io::Error) -> Error {
             (ErrorKind::Unreachable, format!("no server listens at {place}"))
         }
         Io::TimedOut | Io::WouldBlock => (ErrorKind::Unreachable, format!("{place} did not answer in time")),
-        _ => (ErrorKind::Unreachable, format!("{place} cannot be reached")),
+        _ => (
+            ErrorKind::Unreachable,
+            format!("{place} cannot be reached: check the host's name and port, and the network"),
+        ),
     };
     Error::new(kind, "connect", words).with_source(error)
 }

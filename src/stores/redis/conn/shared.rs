@@ -255,8 +255,7 @@ impl SharedConnection {
         deadline: Moment,
         connect: impl FnOnce(Moment) -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
     ) -> Result<MutexGuard<'_, Out>> {
-        let too_late =
-            || Error::new(ErrorKind::TimedOut, "request", "the connection could not be had in time");
+        let too_late = || Error::new(ErrorKind::TimedOut, "request", "no connection became free in time");
         let now = Clock::System.now();
         if deadline <= now {
             return Err(too_late());

@@ -26,110 +26,11 @@
 --         {'lost'}                          count above 1, but the owner has nothing
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, queue_mode, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local link = tonumber(queue_mode:sub(-1)) or 0
-if link > 0 then
-  queue_mode = queue_mode:sub(1, -2)
-end
-
--- An owner is its client, a colon, and a number.
-local client = owner:sub(1, 36)
+local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local ttl_ms = redis.call('pttl', lock)
-local held, holders, holder, is_cached, is_next = false, false, nil, false, false
-local asks, barges = queue_mode ~= 'barge', queue_mode == 'barge' or queue_mode == 'spin'
-local waits = not barges and queue_mode ~= 'yield'
-if ttl_ms ~= -2 then
-  holders = asks and redis.pcall('hkeys', lock)
-  if holders and not holders.err then
-    for at = 1, #holders do
-      local field = holders[at]
-      held = held or field == owner
-      is_cached = is_cached or field == 'leasehold:cached'
-      holder = holder or field:sub(1, 10) ~= 'leasehold:' and field
-    end
-  else
-    held = redis.call('hexists', lock, owner) == 1
-  end
-end
-if not held then
-  if count ~= '1' then
-    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
-    redis.call('hdel', lock, owner)
-    return {'lost'}
-  end
-  if ttl_ms ~= -2 and drop_ownerless(lock, holders) then
-    ttl_ms = -2
-  end
-  local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
-  if wait_ms then
-    -- Ids of clients whose releases notify the queue are UUIDs of version 8; Redisson's, and those of versions of this
-    -- crate without a queue, have version 4.
-    if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
-      why = 'ours'
-    end
-  elseif queue_mode == 'next' then
-    is_next = true
-  elseif not barges then
-    wait_ms, is_next = reserved_ms(lock, client)
-    why = 'reserved'
-  end
-  if wait_ms then
-    -- Once: the mark goes with the first recall that its holder heard.
-    if is_cached and why == 'ours' and recall(lock, holder) then
-      redis.pcall('hdel', lock, 'leasehold:cached')
-    end
-    if not waits then
-      return {'busy', wait_ms}
-    end
-    local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-    local queue = 'leasehold_lock_queue:' .. tag
-    local time = redis.pcall('time')
-    if time.err then
-      return {'busy', wait_ms}
-    end
-    local first = redis.pcall('zrange', queue, 0, 0, 'WITHSCORES')
-    local is_first = not first[1] or first[1] == client
-    local is_stale = first[2] and is_dead(first[2], time[1])
-    if queue_mode == 'stand_for' then
-      if redis.pcall('zrange', queue, 2, 2)[1] and not is_stale then
-        return {'queued', wait_ms, 'full'}
-      end
-      queue_mode = 'wait'
-    end
-    -- A client keeps its place. One that was notified and finds the lock taken comes before all others.
-    local place = queue_mode == 'stand' and tonumber(redis.pcall('zadd', queue, 'XX', 'INCR', 0, client))
-    if not place or is_stale or place % 100 ~= time[1] % 100 then
-      local joined = place or queue_mode == 'next' and first[2] and first[2] - 1000
-      joined = joined or (time[1] - 1700000000) * 10000000 + time[2] * 10
-      local added = redis.pcall('zadd', queue, place and 'XX' or 'NX', place_score(joined, link, time[1]), client)
-      if type(added) ~= 'number' then
-        return {'busy', wait_ms}
-      end
-      -- A client that joins live ones need not extend the queue's expiry: they do.
-      if (queue_mode ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', queue, 60000) ~= 1 then
-        redis.pcall('zrem', queue, client)
-        return {'busy', wait_ms}
-      end
-      is_first = is_first or queue_mode == 'next'
-      -- The first removes the dead when it asks again. If the first is dead, any client does.
-      if is_stale or is_first and queue_mode ~= 'wait' then
-        is_first = drop_dead(queue, time[1]) == client
-      end
-    end
-    if is_first and why == 'ours' then
-      return {'queued', wait_ms, why, 'first'}
-    end
-    return {'queued', wait_ms, why}
-  end
-end
 
--- The fence first: a counter that cannot be used refuses before anything of the lock is written.
-local fence = counter and next_fence(counter)
-
-if held then
-  -- Expiry first, count second: PEXPIRE passes when the server is out of memory, and so does what follows it.
-  redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
-  redis.call('hset', lock, owner, count)
-else
+-- Makes the owner hold the free lock once; returns the error if that failed.
+local function take(lock, owner, lease_ms, max_ms, place)
   -- Raises what would fail half-way: a missing right to PEXPIRE here, missing memory by the HSET.
   if not redis.acl_check_cmd then
     -- Before Redis 7: these two write nothing to an absent key, but raise the same, the first if memory is out.
@@ -139,14 +40,14 @@ else
     return redis.pcall('pexpire', lock, lease_ms)
   end
   if max_ms == 'cached' then
-    redis.call('hset', lock, owner, count, 'leasehold:cached', '')
+    redis.call('hset', lock, owner, '1', 'leasehold:cached', '')
   elseif max_ms then
     local time = redis.call('time')
     local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
     local about = string.format('%s %.0f %.0f %s', owner, now_ms, now_ms + max_ms, place)
-    redis.call('hset', lock, owner, count, 'leasehold:about', about)
+    redis.call('hset', lock, owner, '1', 'leasehold:about', about)
   else
-    redis.call('hset', lock, owner, count)
+    redis.call('hset', lock, owner, '1')
   end
   local expiring = redis.pcall('pexpire', lock, lease_ms)
   if expiring ~= 1 then
@@ -154,20 +55,10 @@ else
     return expiring
   end
 end
-local stood = queue_mode == 'stand' or queue_mode == 'next'
-if stood or is_next then
-  local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-  if is_next then
-    redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
-  end
-  -- A notified client has left the queue, but a request that was on its way brings it back.
-  if stood and redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client) == 1 then
-    notify_next(lock, false)
-  end
-  local behind = redis.pcall('zcard', 'leasehold_lock_queue:' .. tag)
-  if type(behind) == 'number' then
-    return {'granted', fence or '', behind + 1}
-  end
+
+-- Most locks are free and reserved for nobody. Each function that a script defines costs the server up to a fifth of a
+-- command, so the functions for other locks come behind this, and behind them `acquire_rest.lua`.
+if ttl_ms == -2 and count == '1' and not counter and (queue_mode == 'barge' or
+    queue_mode:find('^[wy]') and not redis.pcall('get', 'leasehold_lock_next:' .. tag)) then
+  return take(lock, owner, lease_ms, max_ms, place) or 'granted'
 end
--- A table takes the server as long to return as a command to run.
-return fence and {'granted', fence} or 'granted'

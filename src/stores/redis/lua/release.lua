@@ -17,48 +17,22 @@
 local lock = KEYS[1]
 local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-if left == '0' then
-  -- A hash has one owner: the key goes with it and our notes. If the owner is not there, nothing is removed, but a
-  -- replica refuses all the same: an answer of a replica is no loss.
-  if redis.call('hdel', lock, owner) == 1 then
-    if said == '1' then
-      redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
-    end
-    local is_notified, is_unnotified = notify_next(lock, true)
+-- A hash has one owner: the key goes with it and our notes. If the owner is not there, nothing is removed, but a replica
+-- refuses all the same: an answer of a replica is no loss.
+local is_freed = left == '0' and redis.call('hdel', lock, owner) == 1
+-- Most locks have an empty queue, and need none of the functions that `release_rest.lua` uses (see `acquire.lua`).
+local first
+if is_freed then
+  if said == '1' then
+    redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
+  end
+  local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+  first = redis.pcall('zpopmin', 'leasehold_lock_queue:' .. tag)
+  if not first[1] and not first.err then
     local listeners = redis.pcall('publish', channel, '0')
-    if is_notified then
-      return {'freed', -3}
-    end
-    if type(listeners) ~= 'number' then
-      listeners = -1
-    end
-    if is_unnotified then
-      return {'freed', listeners, 'denied'}
-    end
     if listeners == 0 then
       return 'freed' -- a table takes the server as long to return as a command to run
     end
-    return {'freed', listeners}
-  end
-elseif redis.call('hexists', lock, owner) == 1 then
-  -- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.
-  local ttl_ms = redis.call('pttl', lock)
-  if ttl_ms == -1 then
-    ttl_ms = tonumber(lease_ms)
-  end
-  redis.call('pexpire', lock, math.max(ttl_ms, 1))
-  redis.call('hset', lock, owner, left)
-  return {'still_held'}
-else
-  redis.call('hdel', lock, owner) -- as above
-end
-
-if redis.call('pttl', lock) == -2 then
-  return {'not_held'}
-end
-for _, holder in ipairs(redis.pcall('hkeys', lock)) do
-  if holder:sub(1, 10) ~= 'leasehold:' then
-    return {'not_held', holder}
+    return {'freed', type(listeners) == 'number' and listeners or -1}
   end
 end
-return {'not_held', ''}

@@ -41,6 +41,20 @@ local function is_ours()
   return #fields > 0
 end
 
+-- Recalls each holder once that wants to hear of waiters. Redisson counts the fields of the hash, so they are elsewhere:
+-- `leasehold_rwlock_hearers:{name}`, a sorted set, holder's field -> until when, in ms; negative: already recalled.
+local function recall_hearers()
+  local hearers = 'leasehold_rwlock_hearers:' .. tag
+  -- Those already recalled come first. At most a hundred at a time.
+  local fields = redis.pcall('zrange', hearers, -100, -1, 'WITHSCORES')
+  for at = 1, #fields, 2 do
+    if tonumber(fields[at + 1]) > 0 then
+      redis.pcall('zadd', hearers, 'XX', -fields[at + 1], fields[at])
+      recall(lock, fields[at])
+    end
+  end
+end
+
 local PATIENCE_MS = 50
 
 -- Notes that a reader waits.
@@ -104,7 +118,7 @@ if not held then
       local first_ms = (tonumber(last[2]) or 0) - clock_ms
       if first_ms > 0 then
         if mode == 'write' and alive_ms > 0 then
-          recall_hearers(lock)
+          recall_hearers()
         end
         return {'busy', mode == 'write' and math.max(ttl_ms, first_ms) or first_ms}
       end
@@ -121,7 +135,7 @@ if not held then
     end
     if not is_free or reserved then
       if not is_free and alive_ms > 0 then
-        recall_hearers(lock)
+        recall_hearers()
       end
       local is_first = nil
       if queue_mode == 'wait' or queue_mode == 'stand' or queue_mode == 'next' then
@@ -138,7 +152,7 @@ if not held then
     local reserved = is_free and reserved_ms(lock, '')
     if reserved or not is_free and not may_join or is_held_back() then
       if alive_ms > 0 and not is_free and not may_join then
-        recall_hearers(lock)
+        recall_hearers()
       end
       if alive_ms > 0 and waiting == lock then
         await() -- readers that always let writers go first take no turns

@@ -11,9 +11,10 @@
 -- command on them goes by pcall. If memory is out, the user has no right, or a key holds something else, the script does
 -- what it would do without a queue.
 --
--- Defines `notify_next`. It returns whether it passed a free lock on to the first client in the queue that listens, then
--- whether a missing right kept it from that. A client that hangs listens too: so a notified client leaves the queue, and
--- in a short queue the next one gets 'standby', to ask soon. A lock that is taken only has 'standby' sent
+-- Defines `notify_next`; `popped`: what the caller has popped from the queue already. It returns whether it passed a free
+-- lock on to the first client in the queue that listens, then whether a missing right kept it from that. A client that hangs
+-- listens too: so a notified client leaves the queue, and in a short queue the next one gets 'standby', to ask soon. A lock
+-- that is taken only has 'standby' sent
 local function is_denied(reply)
   -- The words of 6.2 and 7.0, and of later versions and Valkey. Other errors may pass, such as a slot that moves.
   return type(reply) == 'table' and reply.err ~= nil and
@@ -23,12 +24,13 @@ end
 -- Dead clients that nobody has removed yet are skipped: a thousand cost the server a few milliseconds, once.
 local MOST_PASSED_OVER = 1024
 
-local function notify_next(lock, is_free)
+local function notify_next(lock, is_free, popped)
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   local queue, wake = 'leasehold_lock_queue:' .. tag, 'leasehold_wake:' .. tag .. ':'
   local is_passed_on = false
   for _ = 1, is_free and MOST_PASSED_OVER or 0 do
-    local first = redis.pcall('zpopmin', queue)
+    local first = popped or redis.pcall('zpopmin', queue)
+    popped = nil
     local client = first[1]
     if not client then
       return false, is_denied(first)

@@ -157,7 +157,8 @@ impl Sentinels {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };
-            let words = format!("master {} is said to be at {host}:{port}: {}", self.name, error.detail());
+            let words =
+                format!("the Sentinels name {host}:{port} as master {}: {}", self.name, error.detail());
             let error = Error::new(error.kind(), "connect", words).with_source(error).or_answer(before);
             if !error.is_retryable() || Clock::System.now().plus(PAUSE) >= deadline {
                 return Err(error);
@@ -175,7 +176,10 @@ impl Sentinels {
             if now >= until {
                 known.promoting_until = None;
             } else if now >= deadline {
-                let words = format!("the Sentinels are making another server master {}", self.name);
+                let words = format!(
+                    "the Sentinels are promoting another server to master {}: try again soon",
+                    self.name
+                );
                 return Err(Error::new(ErrorKind::Busy, "connect", words));
             } else {
                 self.changed.wait_for(&mut known, until.min(deadline).since(now));
@@ -224,7 +228,7 @@ impl Sentinels {
             }
         }
         let Some(newest) = newest else {
-            let none = || Error::new(ErrorKind::Unreachable, "connect", "there is no Sentinel");
+            let none = || Error::new(ErrorKind::Unreachable, "connect", "the URL names no Sentinel");
             return Err(failure.unwrap_or_else(none));
         };
         if self.learn(&newest) {
@@ -232,7 +236,8 @@ impl Sentinels {
         }
         let Master { epoch, node: SentinelNode { host, port } } = newest;
         let words = format!(
-            "the Sentinels that answer name {host}:{port} as master {}, which has been replaced since (epoch {epoch})",
+            "the Sentinels that answered name {host}:{port} as master {} (epoch {epoch}), but the client \
+                knows a newer master: check the other Sentinels",
             self.name
         );
         let error = Error::new(ErrorKind::Busy, "connect", words);
@@ -295,7 +300,7 @@ impl Sentinels {
         let (node, details) = (self.reply(connection, deadline)?, self.reply(connection, deadline)?);
         let refused = |error: redis::ServerError| {
             if is_unknown_command(&error) {
-                let words = "it is a data server, not a Sentinel: give a URL that begins with redis://";
+                let words = "the server is no Sentinel, but keeps data: give a URL that begins with redis://";
                 return Error::new(ErrorKind::Unsupported, "connect", words);
             }
             refusal(&error, Expected::Nothing)
@@ -303,7 +308,7 @@ impl Sentinels {
         let node = match accepted(node).map_err(refused)? {
             Value::Array(node) => node,
             _ => {
-                let words = format!("it knows no master called {}", self.name);
+                let words = format!("this Sentinel knows no master called {}", self.name);
                 return Err(Error::new(ErrorKind::Refused, "connect", words));
             }
         };
@@ -314,7 +319,7 @@ impl Sentinels {
         };
         let epoch = field(&details, "config-epoch").and_then(text).and_then(|epoch| epoch.parse().ok());
         let (Some((host, port)), Some(epoch)) = (node, epoch) else {
-            return Err(Error::new(ErrorKind::Protocol, "connect", "its answer is not a Sentinel's"));
+            return Err(Error::new(ErrorKind::Protocol, "connect", "the answer is not a Sentinel's"));
         };
         Ok(Master { epoch, node: SentinelNode { host: host.to_owned(), port } })
     }
@@ -418,9 +423,10 @@ impl KnownMaster {
 fn of_sentinel(place: &ServerPlace, error: Error) -> Error {
     let words = match error.kind() {
         ErrorKind::Authentication => format!(
-            "the Sentinel at {place} refuses the user or the password of Sentinels, which is apart from that of the servers"
+            "the Sentinel at {place} refuses the Sentinels' own user or password: set sentinel_username() \
+                and sentinel_password()"
         ),
-        _ => format!("the Sentinel at {place} was asked: {}", error.detail()),
+        _ => format!("the Sentinel at {place} did not name the master: {}", error.detail()),
     };
     Error::new(error.kind(), "connect", words).with_source(error)
 }

@@ -9,7 +9,6 @@ use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Link;
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed, read_only_now};
-use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
 use crate::stores::sql::rows::try_one;
 use crate::stores::sql::statement::Args;
@@ -28,28 +27,6 @@ pub(super) fn server(database: &mut Mysql, link: &mut MysqlConnection) -> Answer
     database.least_wait = u64::from(!version.contains("MariaDB"));
     if is_read_only {
         return Err(Failure::Refused(read_only_now()));
-    }
-    Ok(())
-}
-
-/// A server that writes statements to its binary log refuses changes at READ COMMITTED. Since each statement
-/// is a transaction of its own and finds its row by the key, the next stricter isolation does as well,
-/// except that a name's first use locks a gap.
-pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Answer<()> {
-    let text = "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')";
-    let log: Vec<(String, String)> = match link.conn.query(text) {
-        Err(mysql::Error::MySqlError(_)) => return Ok(()),
-        read => read.map_err(failed)?,
-    };
-    let is_set = |name: &str, value: &str| {
-        log.iter().any(|(known, set)| known == name && set.eq_ignore_ascii_case(value))
-    };
-    if is_set("log_bin", "ON") && is_set("binlog_format", "STATEMENT") {
-        let limit = limit_in_seconds(database.command_timeout);
-        database.isolation = REPEATABLE_READ;
-        database.opts = database.opts.clone().init(settings(REPEATABLE_READ, limit));
-        let set = format!("SET SESSION TRANSACTION ISOLATION LEVEL {REPEATABLE_READ}");
-        link.command(set)?;
     }
     Ok(())
 }

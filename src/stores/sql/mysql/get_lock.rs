@@ -36,7 +36,7 @@ impl SessionDatabase for Mysql {
             Some(-1) => return Err(Failure::Refused(read_only_now())),
             Some(_) => return Ok(false),
             None => {
-                let words = "the server could not tell whether it gave the lock";
+                let words = "the server did not say whether it granted the lock";
                 return Err(Failure::Unknown(Error::new(ErrorKind::Refused, "lock", words)));
             }
         }

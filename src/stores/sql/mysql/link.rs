@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use mysql::prelude::{Protocol, Queryable};
-use mysql::{Conn, Params, Value};
+use mysql::prelude::Queryable;
+use mysql::{Conn, Text, Value};
 
 use crate::seam::Answer;
 use crate::stores::sql::database::Link;
-use crate::stores::sql::mysql::refusal::{ends_the_session, failed, took_too_long, was_not_prepared};
+use crate::stores::sql::mysql::refusal::{ends_the_session, failed, took_too_long};
 use crate::stores::sql::statement::{Args, Record, Statement, Value as Column};
 use crate::time::{Clock, Moment};
 
@@ -17,8 +17,6 @@ pub(super) struct MysqlConnection {
     pub(super) ended: bool,
     /// Whether an answer was late. It may still arrive, and the driver would take it for the next request's.
     pub(super) silent: bool,
-    /// Send statements as text: one round trip instead of two, for a statement used once.
-    pub(super) as_text: bool,
     /// Time-out for an answer, on a connection made for requests with little time.
     pub(super) answer: Duration,
     deadline: Moment,
@@ -29,23 +27,10 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// Sends the text where the server has no room for a prepared statement, so that other users of
-    /// `max_prepared_stmt_count` cost no hold.
+    /// Statements go as text: a prepared one costs each connection a round trip, and the server may have no
+    /// room for it.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
-        let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));
-        let params = match &*statement.names {
-            [] => Params::Empty, // the driver refuses names without parameters
-            names => Params::Named(names.iter().map(value).collect()),
-        };
-        let prepared = match self.as_text {
-            true => None,
-            false => match self.conn.exec_iter(&statement.text, params.clone()).and_then(records) {
-                Err(error) if was_not_prepared(&error) => None,
-                answered => Some(answered),
-            },
-        };
-        let answered = prepared
-            .unwrap_or_else(|| self.conn.query_iter(as_text(&statement.text, &params)).and_then(records));
+        let answered = self.conn.query_iter(as_text(&statement.text, args)).and_then(records);
         self.judge(answered)
     }
 }
@@ -53,7 +38,7 @@ impl Link for MysqlConnection {
 impl MysqlConnection {
     pub(super) fn new(conn: Conn, answer: Duration, deadline: Moment) -> MysqlConnection {
         let used = Clock::System.now();
-        MysqlConnection { conn, used, ended: false, silent: false, as_text: false, answer, deadline }
+        MysqlConnection { conn, used, ended: false, silent: false, answer, deadline }
     }
 
     pub(super) fn number(&mut self, statement: &Statement, args: &Args) -> Answer<Option<i64>> {
@@ -83,7 +68,7 @@ impl MysqlConnection {
     }
 }
 
-fn records<P: Protocol>(mut answer: mysql::QueryResult<'_, '_, '_, P>) -> mysql::Result<Vec<Record>> {
+fn records(mut answer: mysql::QueryResult<'_, '_, '_, Text>) -> mysql::Result<Vec<Record>> {
     let (changed, id) = (answer.affected_rows(), answer.last_insert_id().unwrap_or(0));
     if answer.columns().as_ref().is_empty() {
         let id = Column::Int(i64::try_from(id).unwrap_or(i64::MAX));
@@ -117,20 +102,19 @@ impl From<&Column> for Value {
     }
 }
 
-fn as_text(sql: &str, params: &Params) -> String {
-    let Params::Named(values) = params else { return sql.to_owned() };
-    let mut parts = sql.split(':');
+/// The statement without its head, and with a value in place of each `:name`.
+fn as_text(sql: &str, args: &Args) -> String {
+    let head: usize = sql.split_inclusive('\n').take_while(|line| line.starts_with("--")).map(str::len).sum();
+    let mut parts = sql.get(head..).unwrap_or_default().split(':');
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
         let (name, rest) = part.split_at(end);
-        match values.get(name.as_bytes()) {
+        if name.is_empty() {
+            text.push(':');
+        } else {
             // Escaped for the sql_mode that `settings` sets.
-            Some(value) => text.push_str(&value.as_sql(false)),
-            None => {
-                text.push(':');
-                text.push_str(name);
-            }
+            text.push_str(&Value::from(args.get(name)).as_sql(false));
         }
         text.push_str(rest);
     }

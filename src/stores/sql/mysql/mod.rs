@@ -18,7 +18,7 @@ use mysql::OptsBuilder;
 use self::link::MysqlConnection;
 use self::poller_lock::{PollerLockQueries, TurnstileHub};
 use self::refusal::read_only_now;
-use self::url::{READ_COMMITTED, limit_in_seconds, settings};
+use self::url::{limit_in_seconds, settings};
 use crate::config::{ServerOptions, TableOptions};
 use crate::error::{ErrorKind, Result};
 use crate::inspect::Location;
@@ -52,7 +52,6 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let mut database = Mysql {
         opts,
         dial,
-        isolation: READ_COMMITTED,
         command_timeout: options.command_timeout,
         least_wait: 1,
         queries,
@@ -63,15 +62,12 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
-    first.as_text = true;
     check::server(&mut database, &mut first)
-        .and_then(|()| check::isolation(&mut database, &mut first))
         .and_then(|()| match options.table.session_locks {
             true => Ok(()),
             false => check::tables(&mut database, options, &mut first),
         })
         .map_err(|failure| failure.into_error().during("connect"))?;
-    first.as_text = false;
     let pool = Pool::new(database, options.pool_size, first);
     if options.table.session_locks {
         Ok(Arc::new(SessionStore::new(pool)))
@@ -107,7 +103,6 @@ fn has_lasted_since(since: Moment, seconds: i64) -> bool {
 struct Mysql {
     opts: OptsBuilder,
     dial: Dial,
-    isolation: &'static str,
     command_timeout: Duration,
     /// Shortest wait for a locked row, in seconds: zero with MariaDB, one with MySQL.
     least_wait: u64,
@@ -144,7 +139,7 @@ impl Database for Mysql {
         // Less than half, so that a ping and a request fit into the time.
         let answer = left.mul_f32(0.375);
         let opts = self.opts.clone().read_timeout(Some(answer)).write_timeout(Some(answer));
-        let opts = opts.init(settings(self.isolation, 1));
+        let opts = opts.init(settings(1));
         let conn = self.dial.connect(&opts, answer, deadline)?;
         Ok(MysqlConnection::new(conn, answer, deadline))
     }

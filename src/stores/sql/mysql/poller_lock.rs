@@ -24,7 +24,7 @@ use crate::stores::sql::database::Link;
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::mysql::link::MysqlConnection;
 use crate::stores::sql::mysql::refusal::{failed, read_only_now};
-use crate::stores::sql::mysql::url::{READ_COMMITTED, settings};
+use crate::stores::sql::mysql::url::settings;
 use crate::stores::sql::statement::{Args, Record, Statement};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
@@ -34,7 +34,6 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
 /// Most names polled at a time; waiters for other names poll themselves only.
 const MOST_NAMES: usize = 64;
-/// The connection outlives the last waiter by this.
 const LINGER: Duration = Duration::from_secs(5);
 /// `look` returns this word beside the ids.
 const READ_ONLY: &str = "read-only";
@@ -48,9 +47,7 @@ pub(super) struct PollerLockQueries {
     /// Returns which ids of the list, in place of `IDS`, are held, and `READ_ONLY` if the server takes no
     /// writes.
     pub(super) look: String,
-    /// The text for each id, in place of `ID`, and the separator.
     pub(super) list: (&'static str, &'static str),
-    /// The table of the locks; empty for session locks.
     pub(super) realm: String,
 }
 
@@ -95,7 +92,7 @@ impl WakeupProtocol for PollerLocks {
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<TurnstileHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
     // The server's own limit is as short, since it would go on with a wait after the client hung up.
-    let opts = opts.init(settings(READ_COMMITTED, ANSWERS_WITHIN.as_secs()));
+    let opts = opts.init(settings(ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
 

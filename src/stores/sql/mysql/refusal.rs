@@ -10,7 +10,7 @@ use crate::seam::Failure;
 use crate::stores::sql::refused::{self, Words};
 
 pub(super) fn read_only_now() -> Error {
-    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: grants come from the primary")
+    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: connect to the primary")
 }
 
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
@@ -18,10 +18,6 @@ pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const TOO_MANY_CONNECTIONS: u16 = 1040;
 /// Galera: the node has lost the other nodes, or not found them yet.
 const NOT_READY: u16 = 1047;
-const TOO_MANY_STATEMENTS: u16 = 1461;
-/// The server, or the proxy's next one, does not know the statement, or its tables have changed.
-const UNKNOWN_STATEMENT: u16 = 1243;
-const NEEDS_PREPARING: u16 = 1615;
 const ENDED: &str = "the server ended the connection";
 
 /// The session idled too long; the request was not read.
@@ -53,12 +49,6 @@ fn is_end(error: &MySqlError) -> bool {
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
 }
 
-/// Whether the server ran nothing because the statement was not prepared.
-pub(super) fn was_not_prepared(error: &Driver) -> bool {
-    matches!(error, Driver::MySqlError(said)
-        if matches!(said.code, TOO_MANY_STATEMENTS | UNKNOWN_STATEMENT | NEEDS_PREPARING))
-}
-
 pub(super) fn refusal(error: Driver) -> Error {
     #[cfg(feature = "tls")]
     if let Some((kind, words)) = tls_refusal(&error) {
@@ -72,9 +62,10 @@ pub(super) fn refusal(error: Driver) -> Error {
             other => other,
         },
         error if took_too_long(error) => (ErrorKind::TimedOut, "the server did not answer in time"),
-        Driver::DriverError(DriverError::CouldNotConnect(_)) => {
-            (ErrorKind::Unreachable, "no connection to the server")
-        }
+        Driver::DriverError(DriverError::CouldNotConnect(_)) => (
+            ErrorKind::Unreachable,
+            "no connection to the server: check host and port in the URL, and the network",
+        ),
         Driver::DriverError(
             DriverError::UnknownAuthPlugin(_)
             | DriverError::OldMysqlPasswordDisabled
@@ -85,7 +76,7 @@ pub(super) fn refusal(error: Driver) -> Error {
         ),
         Driver::DriverError(DriverError::TlsNotSupported) => (
             ErrorKind::Unsupported,
-            "the server does not speak TLS; to do without it, say ssl-mode=DISABLED in the URL",
+            "the server does not speak TLS: to connect without TLS, write ssl-mode=DISABLED in the URL",
         ),
         Driver::IoError(_) | Driver::CodecError(_) => (ErrorKind::Unreachable, "the connection broke"),
         _ => (ErrorKind::Protocol, "the server's answer is not the one expected"),
@@ -139,14 +130,13 @@ const CODES: &[(&[u16], Words)] = &[
     (&[NO_SUCH_TABLE], refused::TABLE),
     (&[1036, 1290, 1792, 1836], (ErrorKind::ReadOnly, "the server is read-only")),
     (&[TOO_MANY_CONNECTIONS, 1203, 1226], refused::CONNECTION),
-    (
-        &[TOO_MANY_STATEMENTS, UNKNOWN_STATEMENT, NEEDS_PREPARING],
-        (ErrorKind::Busy, "the server could not prepare the statement, or has lost it"),
-    ),
     (&[3032], (ErrorKind::Unreachable, "the server is in offline mode")),
     (
         &[LOCK_WAIT_TIMEOUT, 3572],
-        (ErrorKind::TimedOut, "another transaction has locked the row, or somebody the table or the server"),
+        (
+            ErrorKind::TimedOut,
+            "another transaction has locked the row, or somebody has locked the table or the server",
+        ),
     ),
     (&[NOT_READY], (ErrorKind::ReadOnly, "this node of the cluster takes no requests now")),
     (&[1665], (ErrorKind::Unsupported, BY_STATEMENT)),
@@ -158,8 +148,7 @@ const CODES: &[(&[u16], Words)] = &[
     (&[1053, 1927, 3169, WAS_IDLE], (ErrorKind::Unreachable, ENDED)),
 ];
 
-const BY_STATEMENT: &str =
-    "the server's binlog_format has become STATEMENT: set it to ROW or MIXED, or build the client anew";
+const BY_STATEMENT: &str = "the server's binlog_format is STATEMENT: set it to ROW or MIXED";
 
 pub(super) fn classify(code: u16) -> Words {
     CODES.iter().find(|(codes, _)| codes.contains(&code)).map_or(refused::ANYTHING, |(_, words)| *words)

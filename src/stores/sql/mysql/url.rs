@@ -55,21 +55,18 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
         .write_timeout(Some(options.command_timeout))
         // Makes rows that a condition found count as changed, even if their values stay.
         .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
-        .init(settings(READ_COMMITTED, limit_in_seconds(options.command_timeout)));
+        .init(settings(limit_in_seconds(options.command_timeout)));
     if mode == TlsMode::Disable {
         return Ok((opts, dial));
     }
     Ok((secured(opts, mode, &options.tls)?, dial))
 }
 
-pub(super) const READ_COMMITTED: &str = "READ COMMITTED";
-pub(super) const REPEATABLE_READ: &str = "REPEATABLE READ";
-
 /// First statements on each connection, whatever the server's settings. Waits for rows, for tables locked by
 /// DDL and for a server locked for reading must end: the default limit is a day, for each session.
-pub(super) fn settings(isolation: &str, limit: u64) -> Vec<String> {
+pub(super) fn settings(limit: u64) -> Vec<String> {
     vec![
-        format!("SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"),
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
         format!(
             "SET NAMES utf8mb4, SESSION autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = {limit}, lock_wait_timeout = {limit}, \
              sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_auto_is_null = 0, sql_big_selects = 1, \
@@ -91,8 +88,8 @@ fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBui
     // The driver also trusts public authorities, which certify anybody, so without checking the name a
     // certificate says nothing.
     if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
-        let words = "MySQL's driver believes public authorities beside those that are given, so a certificate without the \
-                     host's name proves nothing: take ssl-mode=VERIFY_IDENTITY";
+        let words = "MySQL's driver also trusts public authorities, so only the host's name in a \
+            certificate proves something: use ssl-mode=VERIFY_IDENTITY";
         return Err(Error::invalid("connect", words));
     }
     // The driver uses the process's default TLS provider, and panics if there is none.

@@ -20,22 +20,23 @@ use crate::stores::sql::{beside, query};
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
+const QUEUE: &str = "_wait_queue";
+
 pub(super) struct Place {
     pub(super) quoted: String,
     pub(super) shown: TableInUse,
     comment: String,
+    has_queue: bool,
+    /// Whether this user may use the queue's table, or not take locks.
+    is_queue_usable: bool,
 }
 
 pub(super) struct Seen {
     pub(super) backend: String,
     pub(super) version: i32,
     pub(super) is_standby: bool,
-    /// `None`: no such table is visible.
     pub(super) place: Option<Place>,
     has_clients: bool,
-    has_queue: bool,
-    /// Whether the queue's table exists and this user may use it.
-    pub(super) is_queue_usable: bool,
     schemas: String,
 }
 
@@ -81,6 +82,7 @@ fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
     let mut next = || said.next().unwrap_or_default();
     let (backend, version, is_standby) = (next(), next().parse().unwrap_or(0), next() == "t");
     let (schema, name, others, comment) = (next(), next(), next(), next());
+    let (has_clients, has_queue, is_queue_usable) = (next() == "t", next() == "t", next() == "t");
     let place = (!name.is_empty()).then(|| Place {
         quoted: format!("{}.{}", identifier(&schema), identifier(&name)),
         shown: TableInUse {
@@ -88,9 +90,10 @@ fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
             others: others.lines().map(str::to_owned).collect(),
         },
         comment,
+        has_queue,
+        is_queue_usable,
     });
-    let (has_clients, has_queue, is_queue_usable) = (next() == "t", next() == "t", next() == "t");
-    Ok(Seen { backend, version, is_standby, place, has_clients, has_queue, is_queue_usable, schemas: next() })
+    Ok(Seen { backend, version, is_standby, place, has_clients, schemas: next() })
 }
 
 pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
@@ -98,7 +101,7 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
     if seen.is_standby {
-        return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
+        return refuse(ErrorKind::ReadOnly, "the server is a standby: connect to the primary");
     }
     if options.table.session_locks && seen.version < OLDEST_FOR_SESSIONS {
         return refuse(ErrorKind::TooOld, "session locks need PostgreSQL 14");
@@ -106,17 +109,13 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
     Ok(())
 }
 
-/// The table, and whether this user may use its queue. Creates what is missing if the options allow it.
-pub(super) fn find(
-    mut seen: Seen,
-    options: &ServerOptions,
-    link: &mut PostgresConnection,
-) -> Answer<(Place, bool)> {
+pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresConnection) -> Answer<Place> {
     let check = |place: &Place| {
         check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)
     };
     seen.place.as_ref().map_or(Ok(()), check)?;
-    if options.table.create && !(seen.has_clients && seen.has_queue) {
+    let has_queue = seen.place.as_ref().is_some_and(|place| place.has_queue);
+    if options.table.create && !(seen.has_clients && has_queue) {
         if seen.place.is_none() {
             let table = quoted(&options.table.name);
             let create = query(include_str!("../query/postgres/schema.sql"), &table);
@@ -126,13 +125,13 @@ pub(super) fn find(
         if let Some(place) = &seen.place {
             // Failure only costs the directory, so it does not fail the client.
             create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients")?;
-            create_beside(link, place, include_str!("../query/postgres/line.sql"), "_line")?;
+            create_beside(link, place, include_str!("../query/postgres/wait_queue.sql"), QUEUE)?;
             seen = look(&options.table.name, link)?;
         }
     }
     if let Some(place) = seen.place {
         check(&place)?;
-        return Ok((place, seen.is_queue_usable));
+        return Ok(place);
     }
     let words = format!(
         "there is no table {:?} in the schemas of the search path ({}): make it once by create_schema(), or with the \
@@ -149,6 +148,21 @@ fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suf
         Err(Failure::Refused(_)) => Ok(()),
         made => made,
     }
+}
+
+/// Refuses row locks without a wait queue: which client is next would depend on who releases.
+pub(super) fn queue(place: &Place) -> Answer<()> {
+    let (kind, what) = match (place.has_queue, place.is_queue_usable) {
+        (true, true) => return Ok(()),
+        (true, false) => (ErrorKind::NoPermission, "this user may not use the table"),
+        (false, _) => (ErrorKind::Unsupported, "there is no table"),
+    };
+    let words = format!(
+        "{what} {}, in which waiting clients stand: connect once with create_schema() as a user who may create it, or run \
+         the statements in docs/stores.md",
+        beside(&place.shown.name, QUEUE)
+    );
+    refuse(kind, words)
 }
 
 pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
@@ -170,7 +184,8 @@ fn identifier(name: &str) -> String {
 
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answer<()> {
     let all = &database.queries.all;
-    link.prepare(&[&all.renew.text, &all.take.text, &all.leave.text])?;
+    // A refusal is repeated when the statement is used.
+    drop(link.prepare([&all.renew, &all.take, &all.leave].into_iter().map(|statement| &*statement.text)));
     // Nothing is written by the first use, which looks for a transaction left open by a pooler. `try_one`
     // judges a refusal: a user who may only read is accepted.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
@@ -194,11 +209,11 @@ mod tests {
     #[test]
     fn tables_beside_one_are_named_after_it_in_its_schema() {
         let table = format!("{}.{}", identifier("Some \"schema\""), identifier("leasehold_locks"));
-        let text = "SELECT FROM leasehold_locks, leasehold_locks_line AS leasehold";
+        let text = "SELECT FROM leasehold_locks, leasehold_locks_wait_queue AS leasehold";
         let expected = "SELECT FROM \"Some \"\"schema\"\"\".\"leasehold_locks\", \
-            \"Some \"\"schema\"\"\".\"leasehold_locks_line\" AS leasehold";
+            \"Some \"\"schema\"\"\".\"leasehold_locks_wait_queue\" AS leasehold";
         assert_eq!(query(text, &table), expected);
-        assert_eq!(query(text, "shop.locks"), "SELECT FROM shop.locks, shop.locks_line AS leasehold");
+        assert_eq!(query(text, "shop.locks"), "SELECT FROM shop.locks, shop.locks_wait_queue AS leasehold");
         assert_eq!(quoted("Shop.Order"), "\"shop\".\"order\"");
     }
 }

@@ -161,7 +161,6 @@ pub(super) struct PostgresConnection {
     statements: HashMap<Box<str>, Statement>,
     /// Whether a statement was prepared since the last check for an open transaction.
     is_untried: bool,
-    /// The table of the locks, for error texts.
     pub(super) table: Option<Arc<str>>,
     /// Whether the server ended the session, whatever the socket says.
     pub(super) ended: bool,
@@ -282,10 +281,13 @@ impl PostgresConnection {
         requests: &[(&Text, &Args)],
         behind: Option<Duration>,
     ) -> Answer<Vec<Answer<Vec<Record>>>> {
+        self.prepare(requests.iter().map(|(text, _)| &*text.text))?;
         let mut sendable = Vec::with_capacity(requests.len());
         for (text, args) in requests {
             let param = |name: &&'static str| args.get(name) as &(dyn ToSql + Sync);
-            sendable.push((self.statement(&text.text)?, text.names.iter().map(param).collect::<Vec<_>>()));
+            let statement = self.statements.get(&*text.text).cloned();
+            let statement = statement.ok_or_else(|| Failure::Refused(timed_out("it was not prepared")))?;
+            sendable.push((statement, text.names.iter().map(param).collect::<Vec<_>>()));
         }
         let (client, deadline) = (Arc::clone(&self.client), self.deadline);
         // Before a statement's first use in this session: checks for an open transaction. Nothing here
@@ -330,44 +332,34 @@ impl PostgresConnection {
         Ok(read)
     }
 
-    /// Prepares a statement once a connection; a failure means that nothing was requested.
-    fn statement(&mut self, sql: &str) -> Answer<Statement> {
-        if let Some(statement) = self.statements.get(sql) {
-            return Ok(statement.clone());
+    /// Prepares those of the statements that this session has not, in one round trip; a failure means that
+    /// nothing was requested.
+    pub(super) fn prepare<'a>(&mut self, texts: impl Iterator<Item = &'a str>) -> Answer<()> {
+        let mut missing: Vec<_> = texts.filter(|text| !self.statements.contains_key(*text)).collect();
+        missing.dedup();
+        if missing.is_empty() {
+            return Ok(());
         }
         let asked = Clock::System.now();
-        let answer = self.ask(within(self.deadline, self.client.prepare(sql)))?;
-        let statement = self.judge(answer).map_err(Failure::of_reading)?;
-        self.round_trip = self.round_trip.min(Clock::System.now().since(asked));
-        self.statements.insert(sql.into(), statement.clone());
-        self.is_untried = true;
-        Ok(statement)
-    }
-
-    /// Prepares these statements in one round trip. A refusal is repeated when the statement is used.
-    pub(super) fn prepare(&mut self, texts: &[&str]) -> Answer<()> {
         let prepare = |text: &&str| {
             let (client, text) = (Arc::clone(&self.client), (*text).to_owned());
-            tokio::spawn(async move { (client.prepare(&text).await, text) })
+            async move { client.prepare(&text).await }
         };
-        let deadline = self.deadline;
-        let prepared = self.ask(async {
-            let sent: Vec<_> = texts.iter().map(prepare).collect();
+        let requests: Vec<_> = missing.iter().map(prepare).collect();
+        let prepared = self.ask(within(self.deadline, async {
+            let sent: Vec<_> = requests.into_iter().map(tokio::spawn).collect();
             let mut answers = Vec::with_capacity(sent.len());
             for request in sent {
-                answers.push(within(deadline, request).await.and_then(|joined| joined.ok()));
+                answers.push(request.await.ok());
             }
             answers
-        });
-        for answer in prepared? {
-            match answer {
-                Some((Ok(statement), text)) => {
-                    self.statements.insert(text.into(), statement);
-                    self.is_untried = true;
-                }
-                Some((Err(_), _)) => {}
-                None => return self.judge(None),
-            }
+        }))?;
+        self.round_trip = self.round_trip.min(Clock::System.now().since(asked));
+        let mut answers = prepared.into_iter().flatten();
+        for text in missing {
+            let statement = self.judge(answers.next().flatten()).map_err(Failure::of_reading)?;
+            self.statements.insert(text.into(), statement);
+            self.is_untried = true;
         }
         Ok(())
     }

@@ -65,7 +65,6 @@ impl NotificationListener {
         self.protocol.hashed(name.key().bytes())
     }
 
-    /// The channel that notifies a client that it is next in the lock's wait queue.
     pub(super) fn turn_channel(&self, name: &LockName, client: ClientId) -> String {
         self.protocol.hashed(name.key().bytes().chain([0]).chain(client.to_string().bytes()))
     }

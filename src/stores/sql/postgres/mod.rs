@@ -18,7 +18,7 @@ use tokio_postgres::CancelToken;
 
 use self::link::{Dial, PostgresConnection, STAYS};
 use self::listener::{NotificationListener, listener};
-use self::refusal::{is_of_table, or_done_unheard, read_only_now};
+use self::refusal::{or_done_unheard, read_only_now};
 use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
@@ -61,22 +61,22 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let seen = check::session((&dial, &setup), &mut first, &options.table.name).map_err(failed)?;
     check::server(options, &seen).map_err(failed)?;
     let session_locks = options.table.session_locks;
-    let found = if session_locks { None } else { Some(check::find(seen, options, &mut first)) };
-    let (place, is_queue_usable) = found.transpose().map_err(failed)?.unzip();
+    let find = || check::find(seen, options, &mut first);
+    let place = (!session_locks).then(find).transpose().map_err(failed)?;
     // A table's locks and advisory locks of one name differ, and have different channels. A table has one
     // set of channels, whatever schema it is named with.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
     let queries = Queries::new(table.unwrap_or_default());
-    let (line, notes, command_timeout) =
+    let (queue, notes, command_timeout) =
         (wait_queue::QueueUse::default(), Notes::default(), options.command_timeout);
     let database = Postgres {
         dial,
         setup,
         queries,
         listener,
-        line,
+        queue,
         notes,
         command_timeout,
         place,
@@ -84,10 +84,7 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     };
     if let Some(place) = &database.place {
         first.table = Some(place.shown.name.as_str().into());
-        if is_queue_usable == Some(false) {
-            database.line.note_refused();
-        }
-        check::trial(&database, &mut first).map_err(failed)?;
+        check::trial(&database, &mut first).and_then(|()| check::queue(place)).map_err(failed)?;
     }
     let pool = Pool::new(database, options.pool_size, first);
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
@@ -110,7 +107,7 @@ fn setup(options: &ServerOptions) -> String {
 }
 
 queries!(
-    "postgres": sweep, renew_free, take_cached, take_in_queue, free_unawaited, old_versions, tell, leave_wait_queue, is_line_full,
+    "postgres": sweep, renew_free, take_cached, take_in_queue, free_unawaited, old_versions, tell, leave_wait_queue, is_queue_full,
     tidy_queue, recall, mark, check_cached, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
 );
 
@@ -119,7 +116,7 @@ struct Postgres {
     setup: String,
     queries: Queries,
     listener: Arc<NotificationListener>,
-    line: wait_queue::QueueUse,
+    queue: wait_queue::QueueUse,
     notes: Notes,
     command_timeout: Duration,
     place: Option<check::Place>,
@@ -194,7 +191,7 @@ impl Rows for Postgres {
             if claim.queue_mode == QueueMode::Barges || !self.has_queue(claim.kind) {
                 return self.acquire_by_row(link, claim);
             }
-            self.acquire_in_line(link, claim)
+            self.take_or_join(link, claim)
         })
     }
 
@@ -208,19 +205,14 @@ impl Rows for Postgres {
     }
 
     fn free(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Change<Others>> {
-        let alone = |link: &mut _| Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody));
-        if !self.has_queue(claim.kind) {
-            return alone(link);
+        if self.has_queue(claim.kind) {
+            return self.free_in_queue(link, claim);
         }
-        self.or_without_queue(link, |link| self.free_in_queue(link, claim), alone)
-    }
-
-    fn is_queue_refused(&self) -> bool {
-        self.line.is_refused()
+        Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
     }
 
     fn leave_wait_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
-        if self.has_queue(claim.kind) { self.leave_the_line(link, claim) } else { Ok(()) }
+        if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
     /// Skips locked rows and renews them last, so that no hold waits for another's row. Each of them waits
@@ -254,35 +246,21 @@ impl Rows for Postgres {
 
     fn check_cached(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
         let unmarked = self.mark(link, claims);
-        if self.line.is_refused() {
-            // Nobody sees who wants it.
-            let unseen = |claim: &Claim| if claim.hears { CachedCheck::Stays } else { CachedCheck::Wanted };
-            let looks = claims.iter().zip(unmarked);
-            return looks
-                .map(|(claim, new)| Ok(if new { CachedCheck::Unmarked } else { unseen(claim) }))
-                .collect();
-        }
-        self.look_in_line(link, claims, &unmarked)
+        self.look_in_queue(link, claims, &unmarked)
     }
 
     fn force(&self, link: &mut PostgresConnection, name: &LockName, token: bool) -> Answer<Change<()>> {
-        let (force, args) = (&self.queries.all.force, || Args::one("name", name).and("token", token));
-        let alone = |link: &mut _| Ok(self.change_and_notify(link, force, name, args())?.map(drop));
-        if token || self.line.is_refused() {
-            return alone(link);
-        }
-        let tell = |link: &mut _| Ok(self.change_and_tell(link, force, name, args())?.map(drop));
-        self.or_without_queue(link, tell, alone)
+        let (force, args) = (&self.queries.all.force, Args::one("name", name).and("token", token));
+        Ok(if token {
+            self.change_and_notify(link, force, name, args)?.map(drop)
+        } else {
+            self.change_and_tell(link, force, name, args)?.map(drop)
+        })
     }
 
     fn sweep(&self, link: &mut PostgresConnection, age: Duration) -> Answer<u64> {
         let records = link.run(&self.queries.sweep, &Args::one("age_ms", age))?;
-        if !self.line.is_refused() {
-            match link.run(&self.queries.tidy_queue, &Args::none()) {
-                Err(Failure::Refused(error)) if is_of_table(&error) => self.line.note_refused(),
-                tidied => drop(tidied?),
-            }
-        }
+        link.run(&self.queries.tidy_queue, &Args::none())?;
         Ok(u64::try_from(records.len()).unwrap_or(0))
     }
 

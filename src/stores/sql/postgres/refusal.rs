@@ -49,18 +49,6 @@ fn code_of(error: &Error) -> Option<&SqlState> {
     error.source()?.downcast_ref::<tokio_postgres::Error>()?.code()
 }
 
-/// Whether the server objects to a table's columns, values or rights.
-pub(super) fn is_of_table(error: &Error) -> bool {
-    code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
-}
-
-/// Whether another transaction has locked a whole table; for a locked row the server names the relation.
-pub(super) fn is_of_locked_table(error: &Error) -> bool {
-    let said =
-        error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());
-    said.is_some_and(|said| *said.code() == SqlState::LOCK_NOT_AVAILABLE && said.where_().is_none())
-}
-
 /// Whether a pooler or the server ended the session over this request.
 pub(super) fn is_of_protocol(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
@@ -107,10 +95,13 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
     } else if text.contains("TLS") {
         (
             ErrorKind::Unsupported,
-            "the server does not speak TLS; to do without it, say sslmode=disable in the URL",
+            "the server does not speak TLS: to connect without TLS, write sslmode=disable in the URL",
         )
     } else {
-        (ErrorKind::Unreachable, "no connection to the server")
+        (
+            ErrorKind::Unreachable,
+            "no connection to the server: check host and port in the URL, and the network",
+        )
     };
     Error::new(kind, "connect", words).with_source(error)
 }
@@ -144,50 +135,42 @@ const READ_ONLY: &str = "the server is read-only, or a standby";
 
 const ENDED: &str = "the server is starting, stopping, or ended the connection";
 
-pub(super) const POOLED: &str = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
-    past it, or have it pool sessions";
+pub(super) const POOLED: &str = "a pooler gives each transaction another session, as PgBouncer does in \
+    transaction mode: connect to the server directly, or use session mode";
 
 pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
     mode, or the server; connect past it";
 
-pub(super) fn classify(code: &SqlState) -> Words {
-    match *code {
-        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => refused::LOGIN,
-        SqlState::INSUFFICIENT_PRIVILEGE => refused::RIGHT,
-        SqlState::READ_ONLY_SQL_TRANSACTION => (ErrorKind::ReadOnly, READ_ONLY),
-        SqlState::T_R_SERIALIZATION_FAILURE => {
-            (ErrorKind::Busy, "another transaction was in the way; it can be tried again")
-        }
-        SqlState::T_R_DEADLOCK_DETECTED => {
-            (ErrorKind::Deadlock, "the server broke a deadlock by ending this statement")
-        }
-        SqlState::TOO_MANY_CONNECTIONS | SqlState::CONFIGURATION_LIMIT_EXCEEDED => refused::CONNECTION,
-        SqlState::LOCK_NOT_AVAILABLE => (ErrorKind::TimedOut, "another transaction has locked the row"),
-        SqlState::QUERY_CANCELED => {
-            (ErrorKind::TimedOut, "the server ended the statement for taking too long")
-        }
-        SqlState::DISK_FULL => refused::DISK,
-        SqlState::OUT_OF_MEMORY => refused::MEMORY,
-        SqlState::UNDEFINED_TABLE => refused::TABLE,
-        SqlState::UNDEFINED_COLUMN
-        | SqlState::DATATYPE_MISMATCH
-        | SqlState::UNDEFINED_FUNCTION
-        | SqlState::INVALID_COLUMN_REFERENCE
-        | SqlState::NOT_NULL_VIOLATION => refused::COLUMNS,
-        SqlState::INVALID_SQL_STATEMENT_NAME => (ErrorKind::Unsupported, POOLED),
-        SqlState::DUPLICATE_TABLE => (
+/// By the server's codes, and by their classes for all others.
+const CODES: &[(&[&str], Words)] = &[
+    (&["28P01", "28000"], refused::LOGIN),
+    (&["42501"], refused::RIGHT),
+    (&["25006"], (ErrorKind::ReadOnly, READ_ONLY)),
+    (&["40001"], (ErrorKind::Busy, "another transaction was in the way: try again")),
+    (&["40P01"], (ErrorKind::Deadlock, "the server broke a deadlock by ending this statement")),
+    (&["53300", "53400"], refused::CONNECTION),
+    (&["55P03"], (ErrorKind::TimedOut, "another transaction has locked the row")),
+    (&["57014"], (ErrorKind::TimedOut, "the server ended the statement for taking too long")),
+    (&["53100"], refused::DISK),
+    (&["53200"], refused::MEMORY),
+    (&["42P01"], refused::TABLE),
+    (&["42703", "42804", "42883", "42P10", "23502"], refused::COLUMNS),
+    (&["26000"], (ErrorKind::Unsupported, POOLED)),
+    (
+        &["42P07"],
+        (
             ErrorKind::InvalidInput,
             "a table of this name is in a schema outside the search path: name the one that is meant, or the one to be made, \
              with its schema by table(\"schema.name\")",
         ),
-        SqlState::PROGRAM_LIMIT_EXCEEDED => {
-            (ErrorKind::Busy, "a limit of the server's is reached, such as that of its NOTIFY queue")
-        }
-        SqlState::INVALID_CATALOG_NAME => refused::DATABASE,
-        _ => match class(code) {
-            "08" | "57" => (ErrorKind::Unreachable, ENDED),
-            "53" => (ErrorKind::Busy, "the server is short of a resource"),
-            _ => refused::ANYTHING,
-        },
-    }
+    ),
+    (&["54000"], (ErrorKind::Busy, "a limit of the server's is reached, such as that of its NOTIFY queue")),
+    (&["3D000"], refused::DATABASE),
+    (&["08", "57"], (ErrorKind::Unreachable, ENDED)),
+    (&["53"], (ErrorKind::Busy, "the server is short of a resource")),
+];
+
+pub(super) fn classify(code: &SqlState) -> Words {
+    let of = |code: &str| CODES.iter().find(|(codes, _)| codes.contains(&code)).map(|(_, words)| *words);
+    of(code.code()).or_else(|| of(class(code))).unwrap_or(refused::ANYTHING)
 }

@@ -24,7 +24,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     if options.url.split(['?', '#']).next().is_some_and(|url| url.matches('@').count() > 1) {
         return Err(Error::invalid(
             "connect",
-            "the URL has more than one @: in a password it is written %40",
+            "the URL has more than one @: in a password write %40 instead",
         ));
     }
     let (url, [mode, ca, certificate, key]) =
@@ -53,7 +53,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if config.get_channel_binding() == ChannelBinding::Require {
-        let words = "channel_binding=require: TLS connections are not bound to passwords here";
+        let words = "channel_binding=require is not supported: leave it out of the URL";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if config.get_hosts().len() > 1 {
@@ -73,7 +73,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let identity = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((file(certificate)?, file(key)?)),
         (None, None) => None,
-        _ => return Err(Error::invalid("connect", "sslcert and sslkey belong together")),
+        _ => return Err(Error::invalid("connect", "sslcert and sslkey must be given together")),
     };
     let ca = ca.filter(|_| !is_system).map(file).transpose()?;
     let tls =
@@ -83,8 +83,8 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         return Err(Error::invalid("connect", "sslrootcert=system goes with sslmode=verify-full only"));
     }
     if mode == Some(TlsMode::VerifyCa) && tls.ca.is_none() {
-        let words = "sslmode=verify-ca needs authorities of your own, by sslrootcert or tls_ca: take verify-full, or \
-                     name them";
+        let words = "sslmode=verify-ca needs your own certificate authorities: name them by sslrootcert or \
+            tls_ca, or use verify-full";
         return Err(Error::invalid("connect", words));
     }
     let is_here = !is_system && is_all_here(&config);

@@ -3,8 +3,7 @@
 //! Without waiters, a release is one statement. Otherwise one statement frees the lock, and the next
 //! notifies the first in the wait queue. Since a client that joins also writes to the lock's row, one of a
 //! release and a join at the same time sees the other: the release uses two statements, or the client asks
-//! once more. The wait queue only delays and wakes; the lock's own row decides whether it is free. If the
-//! table is missing or has another shape, or this user may not use it, the client does without.
+//! once more. The wait queue only delays and wakes; the lock's own row decides whether it is free.
 //!
 //! Source: docs/decisions/0032.
 
@@ -12,14 +11,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::ident::{FencingToken, LockName};
-use crate::refused::Refused;
 use crate::seam::capabilities::CachedCheck;
 use crate::seam::{
-    AFTER_LEASE, AFTER_RESERVATION, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, QueueMode,
+    AFTER_LEASE, AFTER_RESERVATION, Answer, Attempt, Claim, Kind, ListensFor, Others, QueueMode,
 };
 use crate::stores::sql::database::Link;
 use crate::stores::sql::hex;
-use crate::stores::sql::postgres::refusal::{is_of_locked_table, is_of_table, or_unheard};
+use crate::stores::sql::postgres::refusal::or_unheard;
 use crate::stores::sql::postgres::{Postgres, PostgresConnection};
 use crate::stores::sql::rows::{Change, Row, Rows, change_of, granted, milliseconds, of_kind};
 use crate::stores::sql::statement::{Args, Record, Statement};
@@ -27,30 +25,17 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment, random_between};
 
-/// After an attempt that saw the lock free between two holders.
 const AT_ONCE: Duration = Duration::from_millis(1);
 const TIDY_EVERY: Duration = Duration::from_secs(60);
-/// Time without the queue after another transaction had locked its table.
-const LOCKED_LASTS: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct QueueUse {
-    /// The table is missing or has another shape, or this user lacks rights. Retried after a while.
-    pub(super) refused: Refused,
     /// Whether this client's last release found a waiting client; decides which statements are tried first.
     awaited: AtomicBool,
     tidied: Mutex<Option<Moment>>,
 }
 
 impl QueueUse {
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused.stands(|| Clock::System.now())
-    }
-
-    pub(super) fn note_refused(&self) {
-        self.refused.note(Clock::System.now());
-    }
-
     fn was_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
     }
@@ -65,15 +50,9 @@ impl QueueUse {
     }
 }
 
-/// Clients whose releases notify the queue have ids of UUID version 8; version 4 marks clients without a
-/// queue: older versions of this crate, or without rights.
-fn notifies_queue(owner: &str) -> bool {
-    owner.as_bytes().get(14) == Some(&b'8')
-}
-
 impl Postgres {
     pub(super) fn has_queue(&self, kind: Kind) -> bool {
-        self.place.is_some() && kind.has_queue() && !self.line.is_refused()
+        self.place.is_some() && kind.has_queue()
     }
 
     pub(super) fn channels(&self, claim: &Claim) -> Vec<String> {
@@ -88,45 +67,13 @@ impl Postgres {
         }
     }
 
-    /// Goes on without the wait queue if the server refuses it, or another transaction has locked its table.
-    pub(super) fn or_without_queue<T>(
-        &self,
-        link: &mut PostgresConnection,
-        attempt: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
-        without: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
-    ) -> Answer<T> {
-        match attempt(link) {
-            Err(Failure::Refused(error)) if is_of_table(&error) => {
-                let done = without(link)?;
-                self.line.note_refused();
-                Ok(done)
-            }
-            // Noted only once the locks' own table proves unlocked. Clients without the wait queue are woken
-            // by no release in it.
-            Err(Failure::Refused(error)) if is_of_locked_table(&error) => {
-                let done = without(link)?;
-                self.line.refused.note_for(Clock::System.now(), LOCKED_LASTS);
-                Ok(done)
-            }
-            outcome => outcome,
-        }
-    }
-
-    pub(super) fn acquire_in_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
-        self.or_without_queue(
-            link,
-            |link| self.take_or_join(link, claim),
-            |link| self.acquire_by_row(link, claim),
-        )
-    }
-
-    fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
+    pub(super) fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
         // Most locks are free, and this statement is the smaller one.
         let stands_for_election = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
             || stands_for_election
-            || claim.queue_mode == QueueMode::Waits && !self.line.was_awaited()
+            || claim.queue_mode == QueueMode::Waits && !self.queue.was_awaited()
         {
             let records = link.run(&self.queries.take_cached, &args)?;
             let taken = taken_of(&records)?;
@@ -141,9 +88,9 @@ impl Postgres {
                 return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&records)?).0) });
             }
             if stands_for_election {
-                let full = link.run(&self.queries.is_line_full, &Args::one("name", &*claim.name))?;
+                let full = link.run(&self.queries.is_queue_full, &Args::one("name", &*claim.name))?;
                 if full.first().map(|record| record.flag(0)).transpose()? == Some(true) {
-                    let (left, spread, _) = retry(seen.as_ref(), kept(&records)?);
+                    let (left, spread) = retry(seen.as_ref(), kept(&records)?);
                     let retry_after = Some(left + random_between(spread));
                     let listens_for = ListensFor::Nothing;
                     return Ok(Attempt::InWaitQueue { retry_after, listens_for, watches: false });
@@ -173,13 +120,18 @@ impl Postgres {
                 has_asked_again = true;
                 continue;
             }
-            if self.line.is_to_be_tidied(Clock::System.now()) {
+            if self.queue.is_to_be_tidied(Clock::System.now()) {
                 link.run(&self.queries.tidy_queue, &Args::none())?;
             }
-            let (left, spread, listens_for) = retry(seen.as_ref(), kept(&records)?);
+            let (left, spread) = retry(seen.as_ref(), kept(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
+            let retry_after = Some(retry_after);
             // A deleted row notifies nobody.
-            return Ok(Attempt::InWaitQueue { retry_after: Some(retry_after), listens_for, watches: false });
+            return Ok(Attempt::InWaitQueue {
+                retry_after,
+                listens_for: ListensFor::OwnTurn,
+                watches: false,
+            });
         }
     }
 
@@ -210,7 +162,7 @@ impl Postgres {
         claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
     }
 
-    pub(super) fn look_in_line(
+    pub(super) fn look_in_queue(
         &self,
         link: &mut PostgresConnection,
         claims: &[Claim],
@@ -256,7 +208,7 @@ impl Postgres {
         claim: &Claim,
     ) -> Answer<Change<Others>> {
         let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
-        if !self.line.was_awaited() {
+        if !self.queue.was_awaited() {
             let statement = &self.queries.free_unawaited;
             match self.change_and_notify(link, statement, &claim.name, Args::of(claim))? {
                 Change::Made(_) => return Ok(Change::Made(Others::Nobody)),
@@ -268,8 +220,6 @@ impl Postgres {
         self.change_and_tell(link, &self.queries.all.leave, &claim.name, args)
     }
 
-    /// Runs a statement that frees the lock, and notifies its wait queue; if the queue fails, at least those
-    /// who listen for releases.
     pub(super) fn change_and_tell(
         &self,
         link: &mut PostgresConnection,
@@ -277,8 +227,7 @@ impl Postgres {
         name: &LockName,
         args: Args,
     ) -> Answer<Change<Others>> {
-        let channel = self.listener.channel(name);
-        let args = args.and("channel", "").and("listeners", &*channel);
+        let args = args.and("channel", "").and("listeners", self.listener.channel(name));
         let (freed, told) = link.one_then((statement, &self.queries.tell), &args)?;
         let freed = taken_of(&freed)?;
         if matches!(freed, Change::None(_)) {
@@ -286,23 +235,16 @@ impl Postgres {
         }
         let others = match told {
             Ok(records) if records.first().is_some_and(|record| !record.is_null(0)) => Others::Next,
-            Ok(_) | Err(Failure::Unknown(_)) => Others::Nobody,
-            Err(Failure::Refused(error)) => {
-                if is_of_table(&error) {
-                    self.line.note_refused();
-                }
-                // The lock is free; waiters that miss this poll before long.
-                drop(link.execute(&format!("NOTIFY {channel}")));
-                Others::Nobody
-            }
+            // The lock is free; waiters that miss this poll before long.
+            Ok(_) | Err(_) => Others::Nobody,
         };
-        self.line.awaited.store(others == Others::Next, Ordering::Relaxed);
+        self.queue.awaited.store(others == Others::Next, Ordering::Relaxed);
         Ok(Change::Made(others))
     }
 
     /// Removes the claim's client from the wait queue. If it was notified as the next, the one behind it is
     /// notified instead.
-    pub(super) fn leave_the_line(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
+    pub(super) fn leave_the_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
         let gone = link.run(&self.queries.leave_wait_queue, &args)?;
         if gone.first().map(|record| record.flag(0)).transpose()? == Some(true) {
@@ -322,16 +264,13 @@ fn kept(records: &[Record]) -> Answer<Option<Duration>> {
     Ok(ms.map(milliseconds))
 }
 
-/// When a waiter asks again, the bounds of a random addition, and the messages that it listens for.
-fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), ListensFor) {
+/// When a waiter asks again, and the bounds of a random addition.
+fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration)) {
     match (seen, kept) {
-        (Some(row), _) if !notifies_queue(&row.owner) => {
-            (row.remaining(), AFTER_LEASE, ListensFor::OwnTurnAndReleases)
-        }
-        (Some(row), _) => (row.remaining(), AFTER_LEASE, ListensFor::OwnTurn),
-        (None, Some(kept)) => (kept, AFTER_RESERVATION, ListensFor::OwnTurn),
+        (Some(row), _) => (row.remaining(), AFTER_LEASE),
+        (None, Some(kept)) => (kept, AFTER_RESERVATION),
         // Another was quicker, and is gone from this statement's snapshot.
-        (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), ListensFor::OwnTurn),
+        (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE)),
     }
 }
 
@@ -340,9 +279,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_tidied_once_a_minute() {
-        let (line, begun) = (QueueUse::default(), Moment::from_nanos(0));
-        let at = |seconds| line.is_to_be_tidied(begun.plus(Duration::from_secs(seconds)));
+    fn a_queue_is_tidied_once_a_minute() {
+        let (queue, begun) = (QueueUse::default(), Moment::from_nanos(0));
+        let at = |seconds| queue.is_to_be_tidied(begun.plus(Duration::from_secs(seconds)));
         assert_eq!(
             [at(0), at(59), at(60), at(61), at(119), at(120)],
             [true, false, true, false, false, true]

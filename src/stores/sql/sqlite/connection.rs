@@ -209,11 +209,7 @@ pub(super) fn failed_to_open(error: rusqlite::Error) -> Error {
 }
 
 pub(super) fn replaced() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "request",
-        "the file, or what SQLite keeps beside it, was deleted or replaced",
-    )
+    Error::new(ErrorKind::Unreachable, "request", "the file, or its -wal or -shm, was deleted or replaced")
 }
 
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
@@ -244,7 +240,10 @@ fn refused(error: rusqlite::Error) -> Error {
         Some(ErrorCode::OutOfMemory) => (ErrorKind::OutOfMemory, "out of memory"),
         Some(ErrorCode::ReadOnly) => (ErrorKind::ReadOnly, "the file is read-only"),
         Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "permission denied for the file"),
-        Some(ErrorCode::CannotOpen) => (ErrorKind::Unreachable, "the file cannot be opened"),
+        Some(ErrorCode::CannotOpen) => (
+            ErrorKind::Unreachable,
+            "the SQLite file cannot be opened: check its path, and that the folder exists",
+        ),
         Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unreachable, "the file cannot be read or written"),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
             (ErrorKind::Protocol, "the file is not a SQLite database, or is damaged")

@@ -11,7 +11,6 @@ use crate::stores::sql::lease_ms;
 use crate::system::{self, FileId, file_id};
 use crate::time::Clock;
 
-/// `sqlite:///path`, with escapes such as `%20`.
 pub(super) fn path(url: &str) -> Result<PathBuf> {
     let unusable =
         || Error::invalid("connect", "the URL cannot be used; it has the form sqlite:///path/of/the/file");
@@ -88,36 +87,24 @@ pub(super) fn share(path: &Path) {
     }
 }
 
-fn refuses_writing(path: &Path) -> Option<ErrorKind> {
-    match system::writing_refused(path)? {
-        io::ErrorKind::ReadOnlyFilesystem => Some(ErrorKind::ReadOnly),
-        _ => Some(ErrorKind::NoPermission),
-    }
-}
-
 /// The visible reason why this user cannot write the database, in words.
 pub(super) fn hindrance(path: &Path) -> Option<Error> {
-    let said = |path: &Path, kind: ErrorKind, why: &str, then: &str| {
-        let is_mount = kind == ErrorKind::ReadOnly;
-        let why = if is_mount { "is on a file system that is mounted to be read only" } else { why };
-        let then = if is_mount { "" } else { then };
-        Error::new(kind, "connect", format!("{} {why}{then}", path.display()))
-    };
-    const NO_WRITING: &str = "may not be written by this user";
-    if let Some(kind) = refuses_writing(path) {
-        return Some(said(path, kind, NO_WRITING, ": keeping a lock, and waiting for one, changes the file"));
-    }
-    for beside in beside(path) {
-        if let Some(kind) = refuses_writing(&beside) {
-            let then = ": give it the owner, the group and the mode of the database that it is beside";
-            return Some(said(&beside, kind, NO_WRITING, then));
+    let refused = |path: &Path| Some((path.to_owned(), system::writing_refused(path)?));
+    let is_complete = || Files::at(path).is_some_and(|files| files.is_whole());
+    let (path, kind) = refused(path)
+        .or_else(|| beside(path).iter().find_map(|beside| refused(beside)))
+        .or_else(|| refused(itself(path).parent()?).filter(|_| !is_complete()))?;
+    let (kind, why) = match kind {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            (ErrorKind::ReadOnly, "is on a file system that is mounted to be read only")
         }
-    }
-    let itself = itself(path);
-    let folder = itself.parent()?;
-    let is_complete = Files::at(path).is_some_and(|files| files.is_whole());
-    let kind = refuses_writing(folder).filter(|_| !is_complete)?;
-    Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))
+        _ => (
+            ErrorKind::NoPermission,
+            "may not be written by this user: keeping a lock, and waiting for one, changes the file and those beside it, which \
+             need its owner, group and mode; SQLite makes them in its folder",
+        ),
+    };
+    Some(Error::new(kind, "connect", format!("{} {why}", path.display())))
 }
 
 /// Refuses a file that has, visibly, another path. SQLite keeps the log and its index beside the path, so

@@ -1,8 +1,8 @@
--- Frees a lock that the owner holds if no client stands in its line, and wakes those that listen to its
--- releases. Else it does nothing: the lock is then freed by leave.sql, and the line told by tell.sql behind
+-- Frees a lock that the owner holds if no client stands in its wait queue, and wakes those that listen to its
+-- releases. Else it does nothing: the lock is then freed by leave.sql, and the wait queue told by tell.sql behind
 -- it.
 --
--- The line is read as it was when this statement began. A client that joins it later writes to the lock's row
+-- The wait queue is read as it was when this statement began. A client that joins it later writes to the lock's row
 -- too: that row is another version then than was seen, and nothing is done either.
 --
 -- Nobody waits for the disk, as in leave.sql.
@@ -17,8 +17,8 @@ WITH seen AS MATERIALIZED (
     WHERE {held_by_owner}
         AND held.xmin = (SELECT version FROM seen)
         AND (
-            SELECT client FROM leasehold_locks_line
-            WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
+            SELECT client FROM leasehold_locks_wait_queue
+            WHERE id = sha256($1) AND NOT is_next AND seen > clock_timestamp() - interval '5 seconds'
             ORDER BY since, client LIMIT 1
         ) IS NULL
     RETURNING 0::bigint AS made

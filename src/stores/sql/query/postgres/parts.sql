@@ -19,9 +19,9 @@ seen.token, seen.owner, seen.holds::bigint,
 -- {kept}
 -- Not for long, if the clock was set back.
 kept AS MATERIALIZED (
-    SELECT max(kept_until) AS until FROM leasehold_locks_line
-    WHERE id = sha256($1) AND is_told AND client <> $10::text
-        AND kept_until > clock_timestamp() AND kept_until < clock_timestamp() + interval '700 milliseconds'
+    SELECT max(reserved_until) AS until FROM leasehold_locks_wait_queue
+    WHERE id = sha256($1) AND is_next AND client <> $10::text
+        AND reserved_until > clock_timestamp() AND reserved_until < clock_timestamp() + interval '700 milliseconds'
 )
 
 -- {kept_ms}

@@ -1,5 +1,5 @@
 -- Takes a lock that is free or the owner's already, as take.sql does, unless it is kept for another client of
--- its line.
+-- its wait queue.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
 -- $9 keeper: its client's channel, if that keeps it until others ask for it (NULL: it does not)  $10 client

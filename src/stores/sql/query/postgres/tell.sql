@@ -1,5 +1,5 @@
--- Tells the first client in the line of a lock that was freed that it is next, keeps the lock for it for as
--- long as it asked for when it joined, and wakes those that listen to the lock's releases. In a short line the one
+-- Tells the first client in the wait queue of a lock that was freed that it is next, keeps the lock for it for as
+-- long as it asked for when it joined, and wakes those that listen to the lock's releases. In a short wait queue the one
 -- behind it is told to ask soon, in case.
 --
 -- A client that has not asked for 5 s is passed over: it is dead or stands still. So is an entry that another
@@ -9,17 +9,17 @@
 --
 -- Returns one row: the client that was told (NULL: nobody), and what it woke by.
 WITH front AS MATERIALIZED (
-    SELECT client FROM leasehold_locks_line
-    WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
+    SELECT client FROM leasehold_locks_wait_queue
+    WHERE id = sha256($1) AND NOT is_next AND seen > clock_timestamp() - interval '5 seconds'
     ORDER BY since, client LIMIT 1 FOR UPDATE SKIP LOCKED
 ), told AS (
-    UPDATE leasehold_locks_line SET is_told = true, kept_until = clock_timestamp()
-        + least(coalesce(kept_until - timestamptz 'epoch', interval '10 milliseconds'), interval '640 milliseconds')
+    UPDATE leasehold_locks_wait_queue SET is_next = true, reserved_until = clock_timestamp()
+        + least(coalesce(reserved_until - timestamptz 'epoch', interval '10 milliseconds'), interval '640 milliseconds')
     WHERE id = sha256($1) AND client = (SELECT client FROM front)
     RETURNING client, channel
 ), behind AS MATERIALIZED (
-    SELECT channel FROM leasehold_locks_line
-    WHERE id = sha256($1) AND NOT is_told AND seen > clock_timestamp() - interval '5 seconds'
+    SELECT channel FROM leasehold_locks_wait_queue
+    WHERE id = sha256($1) AND NOT is_next AND seen > clock_timestamp() - interval '5 seconds'
         AND client <> (SELECT client FROM front)
     ORDER BY since, client LIMIT 9
 )
