@@ -2,14 +2,11 @@
 //! connections.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
-use leasehold::{AcquireOptions, ErrorKind, Interrupt, Wakeups};
+use leasehold::Wakeups;
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, leased, ms, now, quiet_panic, slack_since,
-};
+use crate::support::prelude::*;
 
 contracts!(
     options_that_wait_for_no_time_make_one_attempt,

@@ -2,16 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::time::Duration;
-
-use leasehold::{ErrorKind, HoldState, LockClient};
 
 use super::world::{CONNECT, KEPT, R, T, World, await_renewal, scenario, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::texts;
+use crate::support::prelude::*;
 use crate::support::proxy::{Then, Which};
 use crate::support::server::{Port, default_server};
-use crate::support::{LONG, alone, comes_within, eventually, now, spawn, start, within};
+use crate::support::spawn;
 
 #[derive(Clone)]
 struct Rights {

@@ -2,17 +2,15 @@
 
 use std::env;
 use std::thread;
-use std::time::Duration;
 
-use leasehold::LockClient;
 use redis::{Commands, Connection};
 
 use crate::agent::{Peer, Pending};
 use crate::fleet::Worker;
 use crate::java;
 use crate::scene::alone;
+use crate::support::prelude::*;
 use crate::support::server::RedisServer;
-use crate::support::{Call, call, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a place of ours lasts without being renewed.
@@ -37,7 +35,6 @@ fn queue(admin: &mut Connection) -> Vec<String> {
     admin.lrange(QUEUE, 0, -1).unwrap()
 }
 
-/// Starts a waiter; returns its id once it is in the queue.
 fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
     let before = queue(admin).pop();
     let comer = come();

@@ -8,16 +8,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use leasehold::{Event, Fault, LockClient, ManualClock, MemoryStore, Metrics, Observer};
+use leasehold::{Event, Fault, Metrics, Observer};
 use metrics::{Key, with_local_recorder};
 use yaml_rust2::{Yaml, YamlLoader};
 
+use crate::support::prelude::*;
 use crate::support::recorder::Kept;
-use crate::support::{LONG, eventually};
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
 /// Long enough for a hold with a lease of 30 s to be lost.
@@ -27,7 +24,6 @@ pub(crate) const BEGINS: u64 = 300;
 const PHASES: u64 = 8;
 const WHOLE: u64 = 900;
 
-/// A series as Prometheus writes it.
 fn series_of(key: &Key) -> String {
     let own = key.labels().map(|label| format!(", {}=\"{}\"", label.key(), label.value()));
     format!("{}{{job=\"shop\", instance=\"a\"{}}}", key.name(), own.collect::<String>())

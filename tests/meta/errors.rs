@@ -9,14 +9,10 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::Duration;
 
-use leasehold::{
-    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LockClient, MAX_NAME_LEN,
-    ManualClock, MemoryStore, Result, Ring, RingNode, fencing,
-};
+use leasehold::{Backoff, Error, Fault, MAX_NAME_LEN, Result, Ring, RingNode, fencing};
 
-use crate::support::{LONG, leased, start, test_command};
+use crate::support::prelude::*;
 
 struct List {
     text: String,

@@ -78,7 +78,7 @@ fn with_fault(text: &mut String, rules: &Rules, every: u64, fault: Option<&Case>
     let name = fault.map_or("no fault", |fault| fault.alert);
     writeln!(text, "  - name: {name} in the fleet, with scrapes each {every} s").unwrap();
     writeln!(text, "    interval: {every}s\n    input_series:").unwrap();
-    let changed = fault.map_or(&[][..], |fault| &fault.series);
+    let changed = fault.map_or(&[][..], |fault| &fault.series[..]);
     for (series, numbers) in fleet() {
         if changed.iter().all(|(other, _)| *other != series) {
             let numbers = numbers.replace('N', &(LASTS / every).to_string());

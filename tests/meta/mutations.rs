@@ -121,7 +121,6 @@ fn has(sources: &str, filter: &str) -> bool {
     filter.split("::").all(|name| name.is_empty() || sources.match_indices(name).any(is_begun))
 }
 
-/// All Rust code below a folder.
 fn sources(folder: &Path) -> String {
     let Ok(entries) = fs::read_dir(folder) else { return String::new() };
     let read = |path: PathBuf| match path.extension() {

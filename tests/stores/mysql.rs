@@ -1,12 +1,8 @@
 //! MySQL and MariaDB beyond the contracts: restarts, killed connections, plans, permissions, `GET_LOCK`, and
 //! locks on the caller's own transaction.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
+use leasehold::Result;
 use leasehold::mysql::{NameTable, TxLock};
-use leasehold::{ErrorKind, HoldState, LockClient, LossReason, OwnedGuard, Result};
 use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
 use parking_lot::Mutex;
@@ -16,10 +12,10 @@ use crate::databases::{
 };
 use crate::statement;
 use crate::support::mysql::MysqlServer;
+use crate::support::prelude::*;
 use crate::support::processes::LEASE;
 use crate::support::relay::{Act, Direction, Relay};
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, connected, eventually, fresh, ms, now};
 
 impl Database for MysqlServer {
     same_for_each_database!(MysqlServer, Conn);

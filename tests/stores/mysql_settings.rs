@@ -1,16 +1,14 @@
 //! MySQL and MariaDB: unusual settings, tables that others made or changed, and a server locked for reading.
 
 use std::thread;
-use std::time::Duration;
 
 use leasehold::mysql::NameTable;
-use leasehold::{ClientBuilder, ErrorKind, LockClient};
 use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Event, Seen};
+use crate::support::prelude::*;
 use crate::support::stalls::stalled_since;
-use crate::support::{LONG, connected, eventually, fresh, ms, now, throughout};
 
 const LITTLE: &str = "SELECT, INSERT, UPDATE, DELETE";
 

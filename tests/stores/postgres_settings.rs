@@ -3,20 +3,17 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
+use leasehold::Result;
 use leasehold::postgres::NameTable;
-use leasehold::{ClientBuilder, ErrorKind, LockClient, Result};
 use postgres::{Client, NoTls};
 
 use crate::databases::Database as _;
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
+use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
-use crate::support::{LONG, eventually, fresh, ms, now, start, throughout};
 
 fn shared() -> Option<&'static PostgresServer> {
     PostgresServer::shared()

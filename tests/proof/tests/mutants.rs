@@ -251,8 +251,7 @@ fn each_mutant_is_found() {
     let changes: Vec<Change> = Change::all(MUTANTS).collect();
     let (one, other) = changes.split_at(changes.len() / 2);
     let found: Vec<Result<String, String>> = std::thread::scope(|scope| {
-        let halves =
-            [one, other].map(|half| scope.spawn(move || half.iter().map(find).collect::<Vec<_>>()));
+        let halves = [one, other].map(|half| scope.spawn(move || half.iter().map(find).collect::<Vec<_>>()));
         halves.into_iter().flat_map(|half| half.join().expect("a model")).collect()
     });
     let lost: Vec<&String> = found.iter().filter_map(|one| one.as_ref().err()).collect();

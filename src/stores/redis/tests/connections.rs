@@ -301,7 +301,7 @@ fn an_unawaited_release_carries_an_unknown_script() {
 
 /// It ran nothing. The second connection logs in anew.
 #[test]
-fn a_request_after_the_end_of_its_login_is_sent_again() {
+fn a_request_after_a_lost_login_is_repeated() {
     let answers = Mutex::new(["-NOAUTH Authentication required.\r\n", "*1\r\n$7\r\ngranted\r\n"].into_iter());
     let server = Fake::start(move |_| answers.lock().next().map_or(Act::HangUp, Act::Say));
     let store = open(&server.options());
@@ -493,7 +493,7 @@ fn tcp_works_as_a_unix_socket_does() {
 
 /// A service may stand for a master and its replicas: each connection leads to another of them.
 #[test]
-fn a_connection_that_leads_to_a_replica_is_not_all_of_them() {
+fn one_connection_to_a_replica_condemns_no_other() {
     const REPLICA: Act = Act::Say(
         "*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$7\r\nreplica\r\n",
     );
@@ -511,7 +511,7 @@ fn a_connection_that_leads_to_a_replica_is_not_all_of_them() {
 }
 
 #[test]
-fn a_word_that_a_proxy_lacks_is_no_old_version() {
+fn an_unknown_command_of_a_proxy_means_no_old_version() {
     const LACKING: [&str; 4] = [
         "-ERR unknown command 'HELLO', with args beginning with: \r\n",
         "-ERR handle request, command 'HELLO' is not allowed\r\n",
