@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::thread;
 
 use super::harness::{Store, fresh};
 use crate::support::prelude::*;

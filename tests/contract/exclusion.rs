@@ -1,7 +1,5 @@
 //! Exclusion among threads, clients and handles, shown by exact sums.
 
-use std::thread;
-
 use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 use crate::support::processes::increments;

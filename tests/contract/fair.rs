@@ -3,7 +3,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
-use std::thread;
 
 use leasehold::ObjectKind;
 

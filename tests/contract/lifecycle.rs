@@ -1,7 +1,5 @@
 //! The end of a client frees its holds, notifies its waiters, and leaves nothing.
 
-use std::thread;
-
 use leasehold::Result;
 
 use super::harness::{Store, fresh};

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
-use std::thread;
 
 use leasehold::{Lock, MultiLock};
 

@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicI32;
-use std::thread;
 
 use leasehold::{Mode, ObjectKind, ReadWriteLock};
 

@@ -1,12 +1,9 @@
 //! Exclusion while connections are cut and scripts forgotten. The server keeps its data, so no hold may be
 //! lost.
 
-use std::thread;
-
 use leasehold::{Event, Observer};
 
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 #[derive(Default)]
 struct Losses {

@@ -8,7 +8,6 @@ use super::world::{ENTRIES, World, scenario};
 use crate::support::observer::told;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
-use crate::support::server::RedisServer;
 
 /// A search's question about a lock, which nothing else here sends: a script with one key, and the asking
 /// owner as the only argument.

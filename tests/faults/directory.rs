@@ -3,7 +3,6 @@
 use super::world::{ENTRIES, L, R, World, scenario};
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
-use crate::support::server::RedisServer;
 
 fn writes(command: &Command) -> bool {
     command.verb() == "SET" && command.contains(ENTRIES)

@@ -2,15 +2,12 @@
 //! them.
 #![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the calls")]
 
-use std::thread;
-
 use leasehold::Error;
 use leasehold::crossbeam_channel::TryRecvError;
 
 use super::world::{ENTRIES, L, R, scenario};
 use crate::support::prelude::*;
 use crate::support::proxy::Command;
-use crate::support::server::{RedisServer, default_server};
 use crate::support::test_name;
 
 const LEASE: Duration = Duration::from_secs(20);

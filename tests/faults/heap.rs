@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use leasehold::{Event, Observer};
-use parking_lot::Mutex;
 
 use super::world::scenario;
 use crate::support::heap::{Counting, allocated_by_this_thread, live_bytes};

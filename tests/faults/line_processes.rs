@@ -3,7 +3,6 @@
 
 use super::world::{World, scenario};
 use crate::support::prelude::*;
-use crate::support::stalls::stalled_since;
 use crate::support::{Process, reexecuted, test_name};
 
 /// No lease ends here: a served waiter was woken, or polled.

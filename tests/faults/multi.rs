@@ -3,7 +3,6 @@
 use super::world::{ENTRIES, L, T, World, about, releases, scenario};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then, Which};
-use crate::support::stalls::own_time_since;
 
 /// Neither ends nor is renewed within a test.
 const LEASE: Duration = Duration::from_secs(20);

@@ -4,7 +4,6 @@ use super::world::{KEPT, T, World, about, play, scenario};
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Then};
-use crate::support::server::{RedisServer, default_server};
 
 struct Outage {
     holds: usize,

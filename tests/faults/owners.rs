@@ -6,7 +6,6 @@ use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play_with_leases,
 use crate::support::netns::Netns;
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
-use crate::support::server::{RedisServer, default_server};
 use crate::support::{Process, reexecuted};
 
 const LEASE: Duration = Duration::from_secs(10);

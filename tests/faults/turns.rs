@@ -1,7 +1,5 @@
 //! Time slices: dropped guards cost no request while others queue.
 
-use std::thread;
-
 use leasehold::{Event, Observer};
 
 use super::world::{World, scenario};

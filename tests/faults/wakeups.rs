@@ -2,8 +2,6 @@
 
 use std::net::TcpListener;
 
-use parking_lot::Mutex;
-
 use super::world::{KEPT, L, P, T, World, scenario, scenario_on};
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;

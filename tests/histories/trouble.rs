@@ -10,7 +10,6 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Proxy, Which};
 use crate::support::random;
 use crate::support::sentinel::SentinelSet;
-use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
 
 pub(crate) enum World {

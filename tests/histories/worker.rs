@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use leasehold::{Error, Event, Observer};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::support::history::operations::{Doing, Model, Operation};

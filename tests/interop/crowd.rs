@@ -12,7 +12,6 @@ use crate::fleet::Worker;
 use crate::java;
 use crate::scene::{alone, monotonic, own_time_between, rust};
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 /// No lease ends here, however busy the machine.
 const LEASE: Duration = Duration::from_secs(60);

@@ -1,7 +1,6 @@
 //! The places of a fair lock's waiters, ours beside Redisson's, whatever time Redisson gives its own.
 
 use std::env;
-use std::thread;
 
 use redis::{Commands, Connection};
 
@@ -10,7 +9,6 @@ use crate::fleet::Worker;
 use crate::java;
 use crate::scene::alone;
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a place of ours lasts without being renewed.

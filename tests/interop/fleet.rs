@@ -9,7 +9,6 @@ use redis::Commands;
 use crate::java;
 use crate::scene::{alone, between, rust};
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;

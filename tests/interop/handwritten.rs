@@ -5,7 +5,6 @@ use redis::{Connection, Script};
 
 use crate::scene::{alone, calls, monotonic, own_time_between, rust};
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The safety poll comes within 1.2 s; the rest is slack.

@@ -9,7 +9,6 @@ use crate::java;
 use crate::scene::{alone, keys, rust, scripts_run, somebody_waits};
 use crate::support::caching::use_until_cached;
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// A third of the lease until the watchdog's renewal, one command time-out, and slack.

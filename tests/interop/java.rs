@@ -8,7 +8,6 @@ use parking_lot::MutexGuard;
 
 use crate::scene::{alone, build_once, source};
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;

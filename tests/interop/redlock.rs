@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use crate::java;
 use crate::scene::alone;
 use crate::support::prelude::*;
-use crate::support::server::{RedisServer, default_server};
 
 const LEASE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(10);

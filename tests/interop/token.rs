@@ -8,7 +8,6 @@ use redis::{Commands, Connection};
 use crate::agent::{Agent, Peer};
 use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, rust, source};
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(2);
 /// Nothing announces a token lock's release, so ours polls.

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::support::prelude::*;
 use crate::support::programs::example;
-use crate::support::server::RedisServer;
 
 const ROWS: [&str; 7] = [
     "none",

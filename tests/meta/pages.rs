@@ -9,7 +9,6 @@ use leasehold::{Event, ObjectKind, Result};
 use redis::Value;
 
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
 

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock};
-use std::thread;
 
 use leasehold::{Event, Fault, Observer, Result};
 

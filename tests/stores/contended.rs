@@ -7,7 +7,6 @@ use crate::support::etcd::{Etcd, say_missing};
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::processes::{LEASE, connect};
-use crate::support::server::RedisServer;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{reexecuted, test_name};
 

@@ -10,7 +10,6 @@ use crate::support::processes::{
     LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, connect, count_across_processes,
     none_was_delayed, other_names_are_not_delayed,
 };
-use crate::support::stalls::{own_time_since, stalled_since};
 
 /// A server, its connections and transactions, and its own ways.
 pub(crate) trait Database: Sized + Sync + 'static {

@@ -14,7 +14,6 @@ use crate::support::etcd::{Etcd, say_missing};
 use crate::support::observer::deadlocks;
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{Process, instant_of, mono, random, reexecuted, test_name};
 

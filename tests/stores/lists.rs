@@ -6,7 +6,6 @@ use leasehold::ObjectKind;
 use redis::Value;
 
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 
 fn run(server: &RedisServer, words: &[&str]) -> Value {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()

@@ -1,8 +1,6 @@
 //! The memory store on a clock that only a test moves: hours to the millisecond, in no time. Real time only
 //! bounds how long a test waits for a thread to react.
 
-use std::thread;
-
 use leasehold::Event;
 
 use crate::support::observer::told;

@@ -1,7 +1,5 @@
 //! The feature `metrics` sends each series that the page of `Metrics` names, from real events.
 
-use std::thread;
-
 use leasehold::{Event, Fault, Metrics, Observer};
 use metrics::{Key, with_local_recorder};
 

@@ -5,7 +5,6 @@ use leasehold::Result;
 use leasehold::mysql::{NameTable, TxLock};
 use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
-use parking_lot::Mutex;
 
 use crate::databases::{
     Database, Exhausted, connect_session, too_many_connections_are_busy, urls_are_refused,
@@ -15,7 +14,6 @@ use crate::support::mysql::MysqlServer;
 use crate::support::prelude::*;
 use crate::support::processes::LEASE;
 use crate::support::relay::{Act, Direction, Relay};
-use crate::support::stalls::own_time_since;
 
 impl Database for MysqlServer {
     same_for_each_database!(MysqlServer, Conn);

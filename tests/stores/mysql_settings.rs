@@ -1,14 +1,11 @@
 //! MySQL and MariaDB: unusual settings, tables that others made or changed, and a server locked for reading.
 
-use std::thread;
-
 use leasehold::mysql::NameTable;
 use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
-use crate::support::stalls::stalled_since;
 
 const LITTLE: &str = "SELECT, INSERT, UPDATE, DELETE";
 

@@ -2,7 +2,6 @@
 //! on the caller's own transaction.
 
 use std::sync::Barrier;
-use std::thread;
 
 use leasehold::Result;
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};
@@ -13,7 +12,6 @@ use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::prelude::*;
 use crate::support::processes::{LEASE, connect};
-use crate::support::stalls::own_time_since;
 
 impl Database for PostgresServer {
     same_for_each_database!(PostgresServer, Client);

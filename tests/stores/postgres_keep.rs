@@ -9,7 +9,6 @@ use crate::databases::Database;
 use crate::support::caching::{UNUSED, is_free_within, use_until_cached};
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
-use crate::support::stalls::stalled_since;
 
 /// The time from a grant to the first check.
 const FIRST_LOOK: Duration = ms(50);

@@ -3,7 +3,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::thread;
 
 use leasehold::Result;
 use leasehold::postgres::NameTable;

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use parking_lot::Mutex;
-
 use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;

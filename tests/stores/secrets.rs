@@ -3,11 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicU8;
-use std::thread;
 
 use leasehold::Credentials;
 use mysql::prelude::Queryable;
-use parking_lot::Mutex;
 
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
@@ -17,7 +15,6 @@ use crate::support::observer::{Seen, texts};
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::sentinel::SentinelSet;
-use crate::support::server::{RedisServer, default_server};
 
 /// `change` sets the user's password on the server, and ends the user's sessions.
 #[track_caller]

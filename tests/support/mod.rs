@@ -64,6 +64,7 @@ pub use timing::{
 pub mod prelude {
     pub use std::sync::Arc;
     pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub use std::thread;
     pub use std::time::{Duration, Instant};
 
     pub use leasehold::crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -71,7 +72,10 @@ pub mod prelude {
         AcquireOptions, ClientBuilder, ErrorKind, Guard, HoldState, Interrupt, LockClient, LossReason,
         ManualClock, MemoryStore, NotHeld, OwnedGuard, RedisLock,
     };
+    pub use parking_lot::Mutex;
 
+    pub use super::server::{RedisServer, default_server};
+    pub use super::stalls::own_time_since;
     pub use super::{
         Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, alone, alone_within, call, call_on,
         comes_true_within, comes_within, connected, elsewhere, eventually, fresh, leased, let_pass,

@@ -10,7 +10,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
-use crate::support::server::{RedisServer, default_server};
 
 /// The last grants of each thread are looked at; older ones are on the replicas.
 const LOOKED_AT: usize = 400;

@@ -4,13 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
-use std::thread;
 
 use leasehold::{Ring, RingNode};
 
 use crate::support::prelude::*;
 use crate::support::random;
-use crate::support::server::{RedisServer, default_server};
 
 const MARK: &str = "leasehold_ring_epoch";
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 
 use leasehold::Error;
-use parking_lot::Mutex;
 
 use crate::support::cluster::Cluster;
 use crate::support::epilogue::threads;

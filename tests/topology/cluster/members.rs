@@ -5,7 +5,6 @@ use leasehold::ClusterPubSub;
 use super::load::{assert_all_was_given_back, builder, on_cluster};
 use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
-use crate::support::server::RedisServer;
 #[cfg(feature = "tls")]
 use crate::support::server::default_server;
 

@@ -4,7 +4,6 @@ use super::failover::{T, assert_all_was_given_back, options, query};
 use crate::support::observer::{Event, Seen, texts};
 use crate::support::prelude::*;
 use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
-use crate::support::server::{RedisServer, default_server};
 
 /// A lease whose holder is notified well before its end.
 const L: Duration = ms(6000);

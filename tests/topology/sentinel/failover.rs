@@ -4,7 +4,6 @@ use crate::support::epilogue::{assert_every_hash_has_a_ttl, threads};
 use crate::support::load::{Load, Outcome};
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
-use crate::support::server::{RedisServer, default_server};
 
 /// Longer than any failover, so that holds outlast it.
 const LEASE: Duration = Duration::from_secs(60);
