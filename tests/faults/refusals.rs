@@ -58,25 +58,16 @@ fn a_missing_right_is_a_typed_error() {
     scenario_on(with_a_user, |world| {
         let all = Rights { commands: documented().commands, ..smaller() };
         // Needed for some answers only, for the wait queue, or for operations that this test leaves out.
-        let optional = [
-            "hkeys",
-            "publish",
-            "subscribe",
-            "unsubscribe",
-            "hget",
-            "hdel",
-            "zadd",
-            "zcard",
-            "zpopmin",
-            "zrange",
-            "zrem",
-        ];
+        let optional = "hkeys publish subscribe unsubscribe hget hdel zadd zcard zpopmin zrange zrem";
         for missing in &all.commands {
             let mut rights = all.clone();
             rights.commands.retain(|command| command != missing);
             grant(world, &rights);
             let refused = with_rights(world, missing);
-            assert!(refused > 0 || optional.contains(&&missing[1..]), "nothing needs {missing}");
+            assert!(
+                refused > 0 || optional.split(' ').any(|command| command == &missing[1..]),
+                "nothing needs {missing}"
+            );
         }
         for missing in &all.patterns {
             let mut rights = all.clone();

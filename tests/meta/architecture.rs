@@ -111,17 +111,9 @@ fn the_seam_has_at_most_sixteen_methods() {
 
 fn complaints(samples: &[(&str, &str)]) -> Vec<String> {
     let root = ("src/lib.rs", "mod client; mod engine; pub use client::LockClient; pub use error::Error;");
-    let known = [
-        "client/mod",
-        "client/open",
-        "engine/mod",
-        "engine/queue",
-        "error",
-        "stores/memory/mod",
-        "stores/redis/mod",
-    ];
+    let known = "client/mod client/open engine/mod engine/queue error stores/memory/mod stores/redis/mod";
     let mut files: Vec<Source> =
-        known.iter().map(|path| Source::new(&format!("src/{path}.rs"), "")).collect();
+        known.split(' ').map(|path| Source::new(&format!("src/{path}.rs"), "")).collect();
     for (path, text) in samples.iter().chain([&root]) {
         files.retain(|file| file.path != *path);
         files.push(Source::new(path, text));

@@ -182,53 +182,21 @@ fn faults(list: &mut List) {
 
 fn urls(list: &mut List) {
     list.section("URLs");
-    for url in [
-        "localhost",
-        "localhost:6379",
-        "[::1]:6379",
-        "cache.example:6379",
-        "localhost:26379",
-        "localhost:5432",
-        "localhost:2379",
-        "secret",
-        "user:secret@localhost:6379",
-        "http://localhost:6379",
-        "redis:///",
-        "redis://localhost:99999",
-        "redis://localhost:port",
-        "redis://localhost/first",
-        "redis://user:se/cret@localhost",
-        "rediss://localhost/#insecure",
-        "redis-sentinel://localhost",
-        "redis-cluster://localhost/1",
-        "redis-cluster://",
-        "postgres:///shop",
-        "postgres://user:p@ss@localhost/shop",
-        "postgres://localhost:port/shop",
-        "postgres://localhost/shop?sslmode=maybe",
-        "postgres://localhost/shop?sslmode=verify-ca",
-        "postgres://localhost/shop?sslcert=/no/such/file",
-        "postgres://localhost/shop?channel_binding=require",
-        "mysql://localhost",
-        "mysql://localhost:port/shop",
-        "mysql://localhost/shop?ssl-mode=maybe",
-        "sqlite://",
-        "etcd://",
-        "etcd://:secret@localhost",
-        "zk://",
-        "zk://localhost:port",
-        "redis://127.0.0.1:1",
-        "rediss://127.0.0.1:1",
-        "redis://host.invalid",
-        "redis+unix:///no/such/socket",
-        "redis-sentinel://127.0.0.1:1/mymaster",
-        "redis-cluster://127.0.0.1:1",
-        "postgres://user@127.0.0.1:1/shop",
-        "mysql://user@127.0.0.1:1/shop",
-        "sqlite:///no/such/folder/file",
-        "etcd://127.0.0.1:1",
-        "zk://127.0.0.1:1",
-    ] {
+    let urls = "\
+        localhost localhost:6379 [::1]:6379 cache.example:6379 localhost:26379 localhost:5432 \
+        localhost:2379 secret user:secret@localhost:6379 http://localhost:6379 redis:/// \
+        redis://localhost:99999 redis://localhost:port redis://localhost/first \
+        redis://user:se/cret@localhost rediss://localhost/#insecure redis-sentinel://localhost \
+        redis-cluster://localhost/1 redis-cluster:// postgres:///shop postgres://user:p@ss@localhost/shop \
+        postgres://localhost:port/shop postgres://localhost/shop?sslmode=maybe \
+        postgres://localhost/shop?sslmode=verify-ca postgres://localhost/shop?sslcert=/no/such/file \
+        postgres://localhost/shop?channel_binding=require mysql://localhost mysql://localhost:port/shop \
+        mysql://localhost/shop?ssl-mode=maybe sqlite:// etcd:// etcd://:secret@localhost zk:// \
+        zk://localhost:port redis://127.0.0.1:1 rediss://127.0.0.1:1 redis://host.invalid \
+        redis+unix:///no/such/socket redis-sentinel://127.0.0.1:1/mymaster redis-cluster://127.0.0.1:1 \
+        postgres://user@127.0.0.1:1/shop mysql://user@127.0.0.1:1/shop sqlite:///no/such/folder/file \
+        etcd://127.0.0.1:1 zk://127.0.0.1:1";
+    for url in urls.split(' ') {
         let result = options().url(url).build();
         list.add(&format!("url({url:?})"), result);
     }

@@ -62,18 +62,9 @@ fn pages_rules_and_dashboard_name_real_metrics() {
 fn the_dashboard_shows_what_serve_counts() {
     let (dashboard, counted) = (page("docs/operating/dashboard.json"), registered());
     let shown = metrics(&dashboard);
-    for name in [
-        "up",
-        "locks_held",
-        "waiters",
-        "locks_without_end",
-        "oldest_hold_seconds",
-        "deadlocks",
-        "job_runs",
-        "job_last_success_timestamp_seconds",
-        "job_last_exit_code",
-        "list_age_seconds",
-    ] {
+    let names = "up locks_held waiters locks_without_end oldest_hold_seconds deadlocks job_runs \
+        job_last_success_timestamp_seconds job_last_exit_code list_age_seconds";
+    for name in names.split(' ') {
         let name = format!("leasehold_store_{name}");
         assert!(counted.contains(&name) && shown.contains(&*name), "{name}");
     }

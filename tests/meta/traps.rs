@@ -116,20 +116,11 @@ fn the_methods_of_permits_are_on_permits_only() {
 #[test]
 fn an_unused_handle_is_warned_about() {
     let folder = tempfile::tempdir().unwrap();
-    let factories = [
-        "lock(\"a\")",
-        "fair_lock(\"a\")",
-        "fenced_lock(\"a\")",
-        "token_lock(\"a\")",
-        "spin_lock(\"a\")",
-        "multi_lock([lock])",
-        "read_write_lock(\"a\")",
-        "read_write_lock(\"a\").write()",
-        "semaphore(\"a\")",
-        "expirable_semaphore(\"a\")",
-        "count_down_latch(\"a\")",
-    ];
-    for factory in factories {
+    let factories = "\
+        lock(\"a\") fair_lock(\"a\") fenced_lock(\"a\") token_lock(\"a\") spin_lock(\"a\") \
+        multi_lock([lock]) read_write_lock(\"a\") read_write_lock(\"a\").write() semaphore(\"a\") \
+        expirable_semaphore(\"a\") count_down_latch(\"a\")";
+    for factory in factories.split(' ') {
         let text = said("rustc", &format!("client.get_{factory};"), None, &folder);
         assert!(text.contains(" nothing"), "{factory}: {text}");
     }

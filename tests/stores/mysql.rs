@@ -99,19 +99,8 @@ fn every_statement_finds_its_row_by_the_key() {
         // Values in place of the parameters, and an id as it is.
         text = text.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
         text = text.replace(":id", "UNHEX(SHA2('7', 256))").replace(":name", "'7'");
-        for parameter in [
-            ":token",
-            ":owner",
-            ":lease_ms",
-            ":age_ms",
-            ":rest_ms",
-            ":fenced",
-            ":host",
-            ":pid",
-            ":thread",
-            ":count",
-            ":left",
-        ] {
+        let parameters = ":token :owner :lease_ms :age_ms :rest_ms :fenced :host :pid :thread :count :left";
+        for parameter in parameters.split(' ') {
             text = text.replace(parameter, "1");
         }
         let plan: Vec<Row> = admin.query(format!("EXPLAIN {text}")).unwrap();

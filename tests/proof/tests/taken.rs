@@ -11,7 +11,7 @@ use std::collections::{HashSet, VecDeque};
 use changed::Change;
 use leasehold_proof::kinds::Kind;
 use leasehold_proof::lua::{self, Scripts};
-use leasehold_proof::server::{COMMANDS, Entry, Reply, Server, Value};
+use leasehold_proof::server::{Entry, Reply, Server, Value, commands};
 
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
 const LEASE: &str = "1000";
@@ -321,7 +321,7 @@ fn unowned_locks_can_be_taken_and_every_key_ends() {
     for scene in scenes() {
         for knows_acl in [true, false] {
             let scripts = Scripts::new(&texts, knows_acl);
-            for refused in [None, Some(MEMORY)].into_iter().chain(COMMANDS.into_iter().map(Some)) {
+            for refused in [None, Some(MEMORY)].into_iter().chain(commands().map(Some)) {
                 if let Err(fault) = scene.explore(&scripts, refused) {
                     panic!("without {refused:?}: {fault}");
                 }
