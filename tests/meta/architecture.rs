@@ -11,10 +11,10 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+
+use crate::docs::{files, read};
 
 /// The layers, and the layers that each may use. Modules of a layer may use each other, but in no circle;
 /// stores may not.
@@ -72,7 +72,7 @@ const LONG: usize = 400;
 
 #[test]
 fn the_source_keeps_to_its_rules() {
-    let files = files_under("src");
+    let files = all_sources();
     assert!(files.len() > 100, "only {} files were found", files.len());
     let found = violations(&files);
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -80,7 +80,7 @@ fn the_source_keeps_to_its_rules() {
 
 #[test]
 fn the_checker_sees_what_files_use() {
-    let files = files_under("src");
+    let files = all_sources();
     let modules = Modules::of(&files);
     let uses = |from: &str, to: &str| modules.uses[from].contains(to);
     assert!(uses("client", "engine"));
@@ -92,7 +92,7 @@ fn the_checker_sees_what_files_use() {
 /// An author of a store reads the whole seam; optional parts are values (`Capabilities`).
 #[test]
 fn the_seam_has_at_most_sixteen_methods() {
-    let files = files_under("src");
+    let files = all_sources();
     let seam = files.iter().find(|file| file.path == "src/seam/mod.rs").unwrap();
     let word = |word: &str| Token::Word(word.to_owned());
     let begin = seam.tokens.windows(2).position(|pair| pair == [word("trait"), word("Store")]).unwrap();
@@ -318,25 +318,9 @@ fn is_for_tests(attribute: &Group) -> bool {
     text.starts_with("cfg(test") || text.starts_with("cfg(all(test")
 }
 
-fn files_under(folder: &str) -> Vec<Source> {
-    fn walk(root: &Path, folder: &Path, files: &mut Vec<Source>) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(root, &path, files);
-            } else if path
-                .extension()
-                .is_some_and(|kind| ["rs", "lua", "sql"].iter().any(|known| kind == *known))
-            {
-                let name = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
-                files.push(Source::new(&name, &fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    walk(root, &root.join(folder), &mut files);
-    files
+fn all_sources() -> Vec<Source> {
+    let files = ["rs", "lua", "sql"].into_iter().flat_map(|ending| files("src", ending));
+    files.map(|file| Source::new(&file.to_str().unwrap().replace('\\', "/"), &read(&file))).collect()
 }
 
 struct Modules {
@@ -733,7 +717,7 @@ fn no_dependency_is_capped() {
         [target.'cfg(unix)'.dependencies]\ne = \"~1.2\"\nf = { git = \"g\" }\n";
     assert_eq!(ties(sample), ["b", "c", "e", "f"]);
     for manifest in ["Cargo.toml", "cli/Cargo.toml"] {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest)).unwrap();
+        let text = read(manifest);
         assert_eq!(ties(&text), [""; 0], "{manifest}");
         assert!(requirements(&text).len() > 8, "{manifest}: {:?}", requirements(&text));
     }

@@ -3,9 +3,7 @@
 //! `LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors` rewrites the list. Read its diff as a new
 //! user: does the text say what is wrong, and what to do?
 
-use std::collections::BTreeSet;
 use std::error::Error as _;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -482,20 +480,7 @@ fn every_user_error_is_listed() {
     arguments(&mut list);
     holding(&mut list);
     servers(&mut list);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors.txt");
-    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
-        fs::write(&path, &list.text).unwrap();
-    }
-    let listed = fs::read_to_string(&path).unwrap_or_default();
-    let (old, new): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), list.text.lines().collect());
-    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
-    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
-    assert!(
-        listed == list.text,
-        "the messages are not as docs/errors.txt lists them. If they should not be, LEASEHOLD_BLESS=1 cargo test \
-         --all-features --test meta errors writes it anew:\n{}",
-        [gone, come].concat().join("\n")
-    );
+    crate::docs::is_listed("docs/errors.txt", &list.text);
 }
 
 /// Bounds use the words of their option.

@@ -1,22 +1,12 @@
 //! The rules and the dashboard of `docs/operating.md` load, over existing metrics.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
-}
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { sources(&path, found) } else { found.push(path) }
-    }
-}
+use crate::docs::{files, read as page};
 
 /// All words in the form of a metric's name.
 fn metrics(text: &str) -> BTreeSet<&str> {
@@ -34,9 +24,7 @@ fn registered() -> BTreeSet<String> {
     let served = page("cli/src/serve/metrics.rs");
     let served = served.split('"').skip(1).step_by(2).filter(|text| !text.contains(' '));
     let served = served.map(|name| format!("leasehold_store_{name}"));
-    let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
-    let texts: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let texts: Vec<String> = files("src", "rs").iter().map(page).collect();
     let literals = texts.iter().flat_map(|text| text.split('"').skip(1).step_by(2));
     literals
         .filter(|text| text.starts_with("leasehold_") && metrics(text).contains(text))
@@ -113,10 +101,7 @@ fn each_alert_leads_to_its_paragraph() {
 /// Whoever controls an action's repository can move its tags.
 #[test]
 fn each_action_of_the_workflows_is_named_by_its_commit() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
-    let mut files = Vec::new();
-    sources(&folder, &mut files);
-    let texts = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect::<String>();
+    let texts: String = files(".github/workflows", "yml").iter().map(page).collect();
     let used: Vec<&str> = texts.lines().filter_map(|line| line.trim().strip_prefix("- uses: ")).collect();
     assert!(used.len() > 10, "{used:?}");
     for action in used {
