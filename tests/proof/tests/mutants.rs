@@ -158,7 +158,6 @@ rw_release.lua | ReadWrite | the server has
 
 rw_release.lua | ReadWrite | nobody wakes
 -       notify_next(lock, true)
-+       stand_by(tag)
 
 rw_renew.lua | ReadWrite | the server has
 -   redis.call('set', marker, '1', 'PX', math.max(redis.call('pttl', marker), lease_ms))
