@@ -669,7 +669,7 @@ fn the_end_of_a_client_leaves_nothing() {
 /// A moment that is given to the watchdog counts, whatever it is doing: it looks by then. Others come and go,
 /// so that it is looking already and what it looked for is gone.
 #[test]
-fn the_watchdog_looks_by_the_moment_it_was_told() {
+fn the_watchdog_checks_by_the_given_moment() {
     check(|| {
         let world = World::new();
         let client = world.client();

@@ -416,7 +416,7 @@ fn a_failed_hand_off_blocks_the_droppers_reacquisition() {
 }
 
 #[test]
-fn nor_can_it_by_the_fair_lock_of_the_name() {
+fn a_failed_hand_off_blocks_fair_reacquisition_too() {
     while_a_hand_off_fails(|failing| {
         let FailingHandoff { store, engine, name, go_on } = failing;
         let attempts = store.attempts.load(Ordering::SeqCst);

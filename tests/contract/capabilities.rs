@@ -1,15 +1,9 @@
 //! Each kind of lock has the capabilities that its store states, and no others.
 
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::bounded;
-use leasehold::{ErrorKind, Lock};
+use leasehold::Lock;
 
 use super::harness::{Sessions, Store, fresh};
-use crate::support::{
-    LONG, SLACK, Waiter, comes_true_within, elsewhere, median, ms, now, receive, slack_since, stalled_since,
-    throughout, turn,
-};
+use crate::support::prelude::*;
 
 contracts!(
     a_kind_is_reentrant_exactly_if_it_says_so,

@@ -1,18 +1,10 @@
 //! Waiting on a condition: the wait releases the lock, and a notification ends the wait.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::{bounded, unbounded};
-use leasehold::{ErrorKind, Guard, Interrupt, RedisLock};
+use std::sync::Mutex;
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(needs Counting:
     a_wait_releases_and_reacquires_the_lock,
@@ -30,7 +22,7 @@ contracts!(needs Counting:
     a_guard_that_has_waited_is_a_guard_as_before,
     conditions_of_one_lock_are_apart,
     a_waiter_whose_client_ends_is_passed_over_at_once,
-    a_value_that_is_not_reentrant_has_all_levels_again,
+    a_non_reentrant_handle_restores_all_levels_after_waiting,
     nothing_is_lost_between_producers_and_consumers,
 );
 
@@ -366,7 +358,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
 }
 
-fn a_value_that_is_not_reentrant_has_all_levels_again(store: &Store) {
+fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
     let client = store.client();
     let name = fresh("cond");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));

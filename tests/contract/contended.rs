@@ -1,30 +1,28 @@
 //! Holds that hear of others who want their lock: `guard.on_contended` and `guard.is_contended`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicU32;
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::{LeaderEvent, LockClient, OwnedGuard, RedisLock};
+use leasehold::LeaderEvent;
 
 use super::harness::{Need, Store, fresh};
-use crate::support::{LONG, Waiter, elsewhere, eventually, let_pass, median, ms, now, stalled_since};
+use crate::support::prelude::*;
 
 contracts!(needs Hearing:
     a_hold_hears_of_another_client_that_waits,
     a_hold_hears_of_a_thread_of_its_own_client,
-    a_hold_that_is_asked_says_whether_others_wait,
-    a_waiter_is_heard_of_before_the_next_check,
-    the_owner_of_a_hold_that_heard_of_others_is_not_used_again,
-    a_waiter_that_came_first_counts,
+    is_contended_says_whether_others_wait,
+    a_waiter_is_reported_before_the_next_check,
+    the_owner_of_a_contended_hold_is_not_reused,
+    a_waiter_before_the_callback_is_reported,
     a_waiter_that_gives_up_counts_no_more,
-    calls_are_a_second_apart_while_others_wait,
+    callbacks_are_a_second_apart_while_others_wait,
     a_callback_ends_with_its_hold,
     a_callback_follows_the_guard_through_a_conditions_wait,
-    nothing_is_left_of_a_hold_that_heard_of_others,
-    a_reader_hears_of_writers_alone,
+    a_contended_hold_leaves_nothing_behind,
+    a_reader_is_notified_of_writers_only,
     a_writer_hears_of_readers,
-    a_leader_that_reports_hears_of_its_rival,
+    a_reporting_leader_is_notified_of_its_rival,
 );
 
 /// The kinds of lock of which holders hear of others.
@@ -71,7 +69,7 @@ fn a_hold_hears_of_a_thread_of_its_own_client(store: &Store) {
     }
 }
 
-fn a_hold_that_is_asked_says_whether_others_wait(store: &Store) {
+fn is_contended_says_whether_others_wait(store: &Store) {
     let (client, other, name) = (store.client(), store.client(), fresh("asked"));
     let guard = client.get_lock(&name).acquire().unwrap();
     let waiter = waits_for(other.get_lock(&name));
@@ -81,7 +79,7 @@ fn a_hold_that_is_asked_says_whether_others_wait(store: &Store) {
 }
 
 /// By a message. The first check is over by then, and the next comes a second after it.
-fn a_waiter_is_heard_of_before_the_next_check(store: &Store) {
+fn a_waiter_is_reported_before_the_next_check(store: &Store) {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {
         let name = fresh("soon");
@@ -101,7 +99,7 @@ fn a_waiter_is_heard_of_before_the_next_check(store: &Store) {
 }
 
 /// A mark that comes late is for nobody.
-fn the_owner_of_a_hold_that_heard_of_others_is_not_used_again(store: &Store) {
+fn the_owner_of_a_contended_hold_is_not_reused(store: &Store) {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
     assert_eq!(first, second);
@@ -111,7 +109,7 @@ fn the_owner_of_a_hold_that_heard_of_others_is_not_used_again(store: &Store) {
     assert_ne!(lock.acquire().unwrap().owner(), first);
 }
 
-fn a_waiter_that_came_first_counts(store: &Store) {
+fn a_waiter_before_the_callback_is_reported(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for make in hearing(store) {
         let name = fresh("late");
@@ -135,7 +133,7 @@ fn a_waiter_that_gives_up_counts_no_more(store: &Store) {
     assert!(eventually(LONG, || !guard.is_contended().unwrap()));
 }
 
-fn calls_are_a_second_apart_while_others_wait(store: &Store) {
+fn callbacks_are_a_second_apart_while_others_wait(store: &Store) {
     let (client, other, name) = (store.client(), store.client(), fresh("often"));
     let guard = client.get_lock(&name).acquire_owned().unwrap();
     let called = calls(&guard);
@@ -185,7 +183,7 @@ fn a_callback_follows_the_guard_through_a_conditions_wait(store: &Store) {
     waiter.returns_within(LONG);
 }
 
-fn nothing_is_left_of_a_hold_that_heard_of_others(store: &Store) {
+fn a_contended_hold_leaves_nothing_behind(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for make in hearing(store) {
         let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));
@@ -205,7 +203,7 @@ fn nothing_is_left_of_a_hold_that_heard_of_others(store: &Store) {
     }
 }
 
-fn a_reader_hears_of_writers_alone(store: &Store) {
+fn a_reader_is_notified_of_writers_only(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }
@@ -236,7 +234,7 @@ fn a_writer_hears_of_readers(store: &Store) {
     }
 }
 
-fn a_leader_that_reports_hears_of_its_rival(store: &Store) {
+fn a_reporting_leader_is_notified_of_its_rival(store: &Store) {
     let (client, other, name) = (store.client(), store.client(), fresh("leader"));
     let leader = client.leader(&name).unwrap();
     let LeaderEvent::Elected { term } = leader.events().recv_timeout(LONG).unwrap() else {

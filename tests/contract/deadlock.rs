@@ -1,17 +1,13 @@
 //! Deadlocks of threads in several clients and in one: found, reported, and broken on request.
 
-use leasehold::crossbeam_channel::Receiver;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use leasehold::{
-    AcquireOptions, Deadlock, ErrorKind, Interrupt, LockClient, ReadWriteLock, RedisLock, Result,
-};
+use leasehold::{Deadlock, ReadWriteLock, Result};
 
 use super::harness::{Kind, Need, Store, fresh};
 use crate::support::observer::deadlocks;
-use crate::support::{LONG, elsewhere, eventually, let_pass, now, slack_since, throughout};
+use crate::support::prelude::*;
 
 contracts!(needs Directory:
     a_deadlock_and_its_end_are_reported_within_three_seconds,

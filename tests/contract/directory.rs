@@ -1,11 +1,9 @@
 //! The directory of clients: holders and waiters by host, process and thread, and lists of locks and clients.
 
-use std::time::Duration;
-
-use leasehold::{ErrorKind, Inspection, LockClient, Result};
+use leasehold::{Inspection, Result};
 
 use super::harness::{Need, Store, fresh};
-use crate::support::{Holding, LONG, eventually};
+use crate::support::prelude::*;
 
 contracts!(needs Directory:
     the_directory_shows_host_process_thread_and_time,

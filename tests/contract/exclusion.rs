@@ -1,13 +1,8 @@
 //! Exclusion among threads, clients and handles, shown by exact sums.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread;
-
-use leasehold::RedisLock;
-
 use super::harness::{Store, fresh};
+use crate::support::prelude::*;
 use crate::support::processes::increments;
-use crate::support::{Holding, ms};
 
 contracts!(
     two_clients_are_two_owners_even_on_one_thread,

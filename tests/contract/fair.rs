@@ -2,16 +2,12 @@
 //! nobody.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::sync::atomic::AtomicU32;
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{AcquireOptions, Interrupt, LockClient, ObjectKind};
+use leasehold::ObjectKind;
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, stalled_since, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(needs Fair:
     clients_are_served_in_order_of_arrival,

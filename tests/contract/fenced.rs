@@ -1,10 +1,10 @@
 //! Fencing tokens: each grant's is larger than all before.
 
 use std::sync::Mutex;
-use std::thread;
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG, Waiter, elsewhere, leased, ms};
+
+use crate::support::prelude::*;
 
 contracts!(
     tokens_strictly_increase_across_threads_and_clients,

@@ -3,12 +3,8 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use leasehold::{ErrorKind, Guard, HoldState, NotHeld};
-
 use super::harness::{Store, fresh};
-use crate::support::{
-    Holding, RENEWED, SLACK, comes_true_within, elsewhere, leased, ms, quiet_panic, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(
     dropping_a_guard_releases,

@@ -1,11 +1,10 @@
 //! A store provides this to run the contracts.
 
-use std::time::Duration;
+use leasehold::Result;
 
-use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock, Result};
+use crate::support::prelude::*;
 
 pub(crate) use crate::support::fresh;
-use crate::support::watch_for_stalls;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traits {

@@ -1,11 +1,9 @@
 //! Unusable input is refused before anything happens.
 
-use std::time::Duration;
-
-use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, MAX_NAME_LEN, RedisLock, Result};
+use leasehold::{Error, MAX_NAME_LEN, Result};
 
 use super::harness::{Store, fresh};
-use crate::support::{leased, ms, now, slack_since};
+use crate::support::prelude::*;
 
 contracts!(
     leases_that_cannot_be_kept_are_refused_and_leave_nothing,

@@ -1,9 +1,7 @@
 //! An interrupt ends a wait at once, and leaves nothing behind.
 
-use leasehold::{AcquireOptions, ErrorKind, Interrupt};
-
 use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG, SLACK, Waiter, ms, now, slack_since, throughout, turn};
+use crate::support::prelude::*;
 
 contracts!(
     an_interrupt_ends_a_wait,

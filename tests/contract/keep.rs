@@ -1,17 +1,11 @@
 //! Cached locks: `lock_builder(name).cached()`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
-
-use leasehold::{ErrorKind, LockClient, RedisLock};
+use std::sync::atomic::AtomicU32;
 
 use super::harness::{Store, fresh};
 use crate::support::caching::{UNUSED, assert_cached_after, cycle, is_free_within, use_until_cached};
 use crate::support::observer::attempts;
-use crate::support::{
-    LONG, Waiter, call, elsewhere, eventually, let_pass, median, ms, now, shout, stalled_since, start,
-};
+use crate::support::prelude::*;
 
 contracts!(needs Keeping:
     a_thread_reuses_its_cached_lock_without_a_request,
@@ -19,11 +13,11 @@ contracts!(needs Keeping:
     a_waiter_gets_a_cached_lock_after_its_use,
     others_see_a_cached_lock_as_held,
     a_cached_lock_unused_for_half_a_second_is_free,
-    what_a_thread_kept_that_has_ended_is_free_soon,
+    an_ended_threads_cached_lock_is_freed_soon,
     a_long_use_leaves_the_lock_cached,
     a_cached_lock_keeps_its_token,
     clients_that_recall_each_other_alternate,
-    no_load_ends_a_use_of_a_kept_lock,
+    no_load_loses_a_cached_lock_in_use,
 );
 
 #[track_caller]
@@ -139,7 +133,7 @@ fn a_cached_lock_unused_for_half_a_second_is_free(store: &Store) {
     assert_is_kept_after(|| cycle(&lock), &other.get_lock(lock.name()));
 }
 
-fn what_a_thread_kept_that_has_ended_is_free_soon(store: &Store) {
+fn an_ended_threads_cached_lock_is_freed_soon(store: &Store) {
     let other = store.client();
     let lock = store.client().lock_builder(fresh("ended")).cached().build();
     let (mine, theirs) = (lock.clone(), other.clone());
@@ -199,7 +193,7 @@ fn clients_that_recall_each_other_alternate(store: &Store) {
 
 /// Each of 64 threads uses 31 locks. The soak runs this longer, beside busy processes, and may stop the
 /// server for half a lease.
-fn no_load_ends_a_use_of_a_kept_lock(store: &Store) {
+fn no_load_loses_a_cached_lock_in_use(store: &Store) {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let (time, client, begun) = (Duration::from_secs(seconds.unwrap_or(1)), store.client(), now());
     let uses = |_| {

@@ -1,12 +1,10 @@
 //! One leader among many candidates, growing terms, and no gap when a leader leaves.
 
 use leasehold::crossbeam_channel::RecvTimeoutError;
-use leasehold::{Leader, LeaderEvent, LossReason};
+use leasehold::{Leader, LeaderEvent};
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, stalled_since, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(
     one_of_many_leads_and_terms_go_up,

@@ -1,14 +1,7 @@
 //! Leases that end, and leases that the watchdog renews.
 
-use std::time::Duration;
-
-use leasehold::NotHeld;
-
 use super::harness::{Store, fresh};
-use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, let_pass, ms, now, slack_since,
-    throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(
     the_next_owner_gets_in_when_a_lease_ends,

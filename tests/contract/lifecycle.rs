@@ -1,16 +1,10 @@
 //! The end of a client frees its holds, notifies its waiters, and leaves nothing.
 
-use std::thread;
-
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{AcquireOptions, ErrorKind, HoldState, Interrupt, LossReason, RedisLock, Result};
+use leasehold::Result;
 
 use super::harness::{Store, fresh};
 use super::input::every_call;
-use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, alone, comes_true_within, elsewhere, leased, ms, now, receive,
-    slack_since, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(
     shutdown_releases_all_that_is_held,

@@ -1,17 +1,9 @@
 //! A lost hold is known at once, reported once, and stays lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select, unbounded};
-use leasehold::{HoldState, LossReason};
+use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select};
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    Holding, LONG, RENEWED, SLACK, comes_true_within, elsewhere, leased, let_pass, ms, now, receive,
-    throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(
     check_fails_at_once_when_the_window_ends,
@@ -25,7 +17,6 @@ contracts!(
     a_no_from_the_server_marks_the_hold_lost,
     a_hold_count_of_zero_marks_the_hold_lost,
     locking_after_a_loss_is_a_new_hold,
-    locking_after_a_loss_counts_from_one,
     a_reentry_notices_a_silent_takeover,
 );
 
@@ -234,17 +225,6 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
             assert!(!lock.is_locked().unwrap());
         }
     }
-}
-
-fn locking_after_a_loss_counts_from_one(store: &Store) {
-    let [lock, operator] = store.two("recount", |client, name| client.get_lock(name));
-    (0..3).for_each(|_| lock.lock().unwrap());
-    assert!(operator.force_unlock().unwrap());
-    lock.lock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    lock.unlock().unwrap();
-    assert!(!lock.is_locked().unwrap());
-    assert!(lock.unlock().unwrap_err().is_not_held());
 }
 
 fn a_reentry_notices_a_silent_takeover(store: &Store) {

@@ -17,9 +17,34 @@
     allow(dead_code, reason = "the stores that are made of servers of Redis")
 )]
 
-/// Runs every contract of a file on every store.
-macro_rules! contracts {
-    (on $store:ident needs $need:ident: $($name:ident),+) => {
+macro_rules! on_each_store {
+    ($do:ident $arguments:tt) => {
+        $do!(memory $arguments);
+        #[cfg(feature = "redis")]
+        $do!(redis $arguments);
+        #[cfg(feature = "redis")]
+        $do!(cluster $arguments);
+        #[cfg(feature = "redis")]
+        $do!(sentinel $arguments);
+        #[cfg(feature = "redis")]
+        $do!(redlock $arguments);
+        #[cfg(feature = "redis")]
+        $do!(ring $arguments);
+        #[cfg(feature = "etcd")]
+        $do!(etcd $arguments);
+        #[cfg(feature = "postgres")]
+        $do!(postgres $arguments);
+        #[cfg(feature = "mysql")]
+        $do!(mysql $arguments);
+        #[cfg(feature = "sqlite")]
+        $do!(sqlite $arguments);
+        #[cfg(feature = "zookeeper")]
+        $do!(zookeeper $arguments);
+    };
+}
+
+macro_rules! contracts_on {
+    ($store:ident ($need:ident: $($name:ident),+)) => {
         mod $store {
             // Compiled thousands of times, so the rest is in the harness.
             $(#[test] fn $name() {
@@ -27,57 +52,17 @@ macro_rules! contracts {
             })+
         }
     };
-    (needs $need:ident: $($name:ident),+ $(,)?) => {
-        contracts!(on memory needs $need: $($name),+);
-        #[cfg(feature = "redis")]
-        contracts!(on redis needs $need: $($name),+);
-        #[cfg(feature = "redis")]
-        contracts!(on cluster needs $need: $($name),+);
-        #[cfg(feature = "redis")]
-        contracts!(on sentinel needs $need: $($name),+);
-        #[cfg(feature = "redis")]
-        contracts!(on redlock needs $need: $($name),+);
-        #[cfg(feature = "redis")]
-        contracts!(on ring needs $need: $($name),+);
-        #[cfg(feature = "etcd")]
-        contracts!(on etcd needs $need: $($name),+);
-        #[cfg(feature = "postgres")]
-        contracts!(on postgres needs $need: $($name),+);
-        #[cfg(feature = "mysql")]
-        contracts!(on mysql needs $need: $($name),+);
-        #[cfg(feature = "sqlite")]
-        contracts!(on sqlite needs $need: $($name),+);
-        #[cfg(feature = "zookeeper")]
-        contracts!(on zookeeper needs $need: $($name),+);
-    };
-    ($($name:ident),+ $(,)?) => {
-        contracts!(needs Nothing: $($name),+);
-    };
 }
 
-const STORES: &[&str] = &[
-    "memory",
-    #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "redis")]
-    "cluster",
-    #[cfg(feature = "redis")]
-    "sentinel",
-    #[cfg(feature = "redis")]
-    "redlock",
-    #[cfg(feature = "redis")]
-    "ring",
-    #[cfg(feature = "etcd")]
-    "etcd",
-    #[cfg(feature = "postgres")]
-    "postgres",
-    #[cfg(feature = "mysql")]
-    "mysql",
-    #[cfg(feature = "sqlite")]
-    "sqlite",
-    #[cfg(feature = "zookeeper")]
-    "zookeeper",
-];
+/// Runs every contract of a file on every store.
+macro_rules! contracts {
+    (needs $need:ident: $($name:ident),+ $(,)?) => {
+        on_each_store!(contracts_on ($need: $($name),+));
+    };
+    ($($name:ident),+ $(,)?) => {
+        on_each_store!(contracts_on (Nothing: $($name),+));
+    };
+}
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -143,12 +128,19 @@ fn listed(extra: &[&str]) -> String {
 
 #[test]
 fn every_store_runs_every_contract() {
+    let mut stores = Vec::new();
+    macro_rules! listed_store {
+        ($store:ident ()) => {
+            stores.push(stringify!($store))
+        };
+    }
+    on_each_store!(listed_store());
     let (written, listed) = (written(), listed(&[]));
     assert!(written.len() > 50, "only {} contracts were found in the source", written.len());
     let mut skipped = Vec::new();
     for contract in written {
         let (file, name) = contract.split_once("::").unwrap();
-        for store in STORES {
+        for store in &stores {
             let test = format!("{file}::{store}::{name}: test");
             if !listed.lines().any(|line| line == test) {
                 skipped.push(test);

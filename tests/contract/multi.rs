@@ -1,22 +1,13 @@
 //! Several locks as one: all or none, in one order, until one deadline.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::AtomicU32;
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{
-    AcquireOptions, ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, RedisLock,
-};
+use leasehold::{Lock, MultiLock};
 
 use super::harness::{Need, Store, fresh};
 use super::observer::{Seen, Teller};
-use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, let_pass, ms, now,
-    quiet_panic, receive, slack_since, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(
     all_are_taken_and_given_back_together,

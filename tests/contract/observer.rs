@@ -1,21 +1,10 @@
 //! Events that a client reports about its locks.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{
-    AcquireOptions, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason, MemoryStore, Observer,
-    Owner,
-};
+use leasehold::{Event, GaveUpReason, Loss, Observer, Owner};
 
 use super::harness::{Store, fresh};
 use crate::support::observer::told;
-use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, elsewhere, eventually, leased, ms, now, quiet_panic, receive,
-    slack_since, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(
     grants_and_releases_are_observed_and_reentries_are_not,

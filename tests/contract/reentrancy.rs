@@ -1,10 +1,9 @@
 //! Levels of a hold: their count, and which call ends which.
 
-use leasehold::AcquireOptions;
 use leasehold::crossbeam_channel::RecvTimeoutError;
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, SLACK, elsewhere, leased, ms, receive};
+use crate::support::prelude::*;
 
 contracts!(
     the_count_is_visible_as_0_1_2_1_0,

@@ -1,14 +1,10 @@
 //! A job that one of many processes runs, at most once within a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use leasehold::ErrorKind;
+use std::sync::atomic::AtomicU32;
 
 use super::harness::{Store, fresh};
-use crate::support::{SLACK, comes_true_within, ms, now, quiet_panic};
+use crate::support::prelude::*;
 
 contracts!(needs RunOnce:
     of_many_timers_one_runs_the_job,

@@ -1,16 +1,12 @@
 //! Read-write locks: many readers or one writer.
 
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicI32;
 
-use leasehold::{ErrorKind, HoldState, Interrupt, Mode, ObjectKind, ReadWriteLock};
+use leasehold::{Mode, ObjectKind, ReadWriteLock};
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, ms, now, slack_since, throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(needs ReadWrite:
     readers_read_together_and_keep_writers_out,

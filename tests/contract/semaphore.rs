@@ -1,17 +1,12 @@
 //! Semaphores: never more permits out than set up, and no waiter asleep that could go on.
 
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicI32;
 
-use leasehold::{AcquireOptions, ErrorKind, HoldState, Interrupt, LossReason, ObjectKind};
+use leasehold::ObjectKind;
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, leased, ms, now, receive, slack_since, stalled_since,
-    throughout,
-};
+use crate::support::prelude::*;
 
 contracts!(needs Counting:
     permits_are_set_up_once,
@@ -24,7 +19,7 @@ contracts!(needs Counting:
     a_waiter_is_woken_by_permits_that_are_added,
     waits_for_permits_end_as_asked,
     kept_permits_are_released_by_hand,
-    none_are_not_asked_for,
+    zero_permits_are_refused,
     a_permit_with_a_lease_comes_back_by_itself,
     a_permit_without_a_lease_is_renewed,
     a_permit_is_given_back_by_its_id,
@@ -183,7 +178,7 @@ fn kept_permits_are_released_by_hand(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 1);
 }
 
-fn none_are_not_asked_for(store: &Store) {
+fn zero_permits_are_refused(store: &Store) {
     let client = store.client();
     assert_eq!(client.get_semaphore("none").acquire(0).unwrap_err().kind(), ErrorKind::InvalidInput);
     let semaphore = client.get_expirable_semaphore("none");

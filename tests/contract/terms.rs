@@ -1,11 +1,9 @@
 //! Options of a lock handle: no re-entry, an end to every hold, waits without messages.
 
-use std::time::Duration;
-
-use leasehold::{Backoff, ErrorKind, LossReason};
+use leasehold::Backoff;
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, leased, ms, now, receive, slack_since, turn};
+use crate::support::prelude::*;
 
 contracts!(
     a_non_reentrant_lock_refuses_its_own_thread,

@@ -7,7 +7,6 @@ use crate::support::{Holding, SLACK, Waiter, elsewhere, leased, ms, now, slack_s
 
 contracts!(needs Token:
     waiting_for_ones_own_token_lock_would_be_a_deadlock,
-    a_token_locks_hold_count_is_one_or_nothing,
     every_token_hold_has_an_owner_of_its_own,
     a_token_lock_refuses_a_reentrant_locks_key,
     a_reentrant_lock_refuses_a_token_locks_key,
@@ -37,21 +36,6 @@ fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
     lock.unlock().unwrap();
     lock.lock().unwrap();
     lock.unlock().unwrap();
-}
-
-fn a_token_locks_hold_count_is_one_or_nothing(store: &Store) {
-    let lock = store.client().get_token_lock(fresh("count"));
-    assert_eq!(lock.hold_count().unwrap(), 0);
-    lock.lock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    assert!(lock.is_held_by_current_thread().unwrap());
-    elsewhere(|| {
-        assert_eq!(lock.hold_count().unwrap(), 0);
-        assert!(!lock.is_held_by_current_thread().unwrap());
-        assert!(lock.is_locked().unwrap());
-    });
-    lock.unlock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 0);
 }
 
 /// The store compares tokens and counts nothing: if a token were used twice, a late release could free the

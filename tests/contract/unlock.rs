@@ -1,12 +1,9 @@
 //! Releases of locks that are not held, and forced releases.
 
-use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{ErrorKind, NotHeld, RedisLock, Result};
+use leasehold::Result;
 
 use super::harness::{Store, fresh};
-use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, ms, now, receive, slack_since,
-};
+use crate::support::prelude::*;
 
 contracts!(
     an_unlock_of_a_free_lock_says_free,

@@ -1,15 +1,8 @@
 //! Waits: for the given time, in order, and woken in time.
 
-use std::time::Duration;
-
-use leasehold::AcquireOptions;
-use leasehold::crossbeam_channel::unbounded;
-
 use super::harness::{Need, Store, fresh};
+use crate::support::prelude::*;
 use crate::support::processes::increments;
-use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, median, ms, now, slack_since, stalled_since, turn,
-};
 
 contracts!(
     a_timed_try_keeps_to_its_time,

@@ -1,16 +1,9 @@
 //! Requests whose connection ends, or whose reply is lost: before, in the middle and after. Holds have
 //! leases, so that no renewal comes between, unless the test is about renewals.
 
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::bounded;
-use leasehold::{ErrorKind, HoldState};
-
 use super::world::{KEPT, L, PATIENCE, R, T, about, no_releases, releases, scenario};
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
-use crate::support::{
-    LONG, SLACK, call_on, comes_within, elsewhere, leased, let_pass, ms, now, throughout, within,
-};
 
 const LEASE: Duration = Duration::from_secs(10);
 

@@ -1,14 +1,11 @@
 //! Costs of each kind on a free lock, counted at the proxy; and a thousand cycles of each leave nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-use leasehold::{AcquireOptions, LockClient, RedisLock};
 
 use super::world::{ENTRIES, T, World, scenario};
 use crate::support::epilogue::not_given_back;
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, verb};
-use crate::support::{LONG, call, eventually, ms, now, stalled_since, within};
 
 /// A kind's label, the number of scripts that a use sends, and the use.
 type Use = (&'static str, usize, Act);

@@ -1,12 +1,10 @@
 //! Counts and notifications whose answers are lost, or whose receivers die.
 
-use std::time::Duration;
-
-use leasehold::{HoldState, LockClient, Result};
+use leasehold::Result;
 
 use super::world::{L, P, T, World, about, releases, scenario};
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
-use crate::support::{LONG, call, comes_within, eventually, leased, ms, now, within};
 
 const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 

@@ -1,16 +1,11 @@
 //! Networks that swallow, delay and garble.
 
-use leasehold::crossbeam_channel::bounded;
-use leasehold::{ErrorKind, HoldState};
-
 use super::world::{KEPT, L, P, PATIENCE, R, T, about, await_renewal, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
 use crate::support::observer::Event;
+use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Do, Which};
-use crate::support::{
-    LONG, SLACK, call, call_on, comes_within, eventually, leased, ms, now, stalled_since, throughout, within,
-};
 
 #[test]
 fn every_call_ends_in_a_black_hole() {

@@ -1,15 +1,9 @@
 //! Exclusion while connections are cut and scripts forgotten. The server keeps its data, so no hold may be
 //! lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
+use leasehold::{Event, Observer};
 
-use leasehold::{Event, LockClient, Observer};
-
-use crate::support::server::RedisServer;
-use crate::support::{LONG, Raise, eventually, now, shout};
+use crate::support::prelude::*;
 
 #[derive(Default)]
 struct Losses {

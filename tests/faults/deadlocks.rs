@@ -1,17 +1,13 @@
 //! The cost of the deadlock search, and the search without permissions or after a holder's death.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::sync::Barrier;
 
-use leasehold::crossbeam_channel::Receiver;
-use leasehold::{Backoff, ErrorKind, Event, Interrupt, LockClient, MemoryStore, Observer};
+use leasehold::{Backoff, Event, Observer};
 
 use super::world::{ENTRIES, World, scenario};
 use crate::support::observer::told;
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
-use crate::support::server::RedisServer;
-use crate::support::{LONG, call, eventually, let_pass, ms, now, start};
 
 /// A search's question about a lock, which nothing else here sends: a script with one key, and the asking
 /// owner as the only argument.

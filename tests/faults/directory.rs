@@ -1,13 +1,8 @@
 //! The clients' directory entries: how often they are written, and that nothing depends on them.
 
-use std::time::Duration;
-
-use leasehold::LockClient;
-
 use super::world::{ENTRIES, L, R, World, scenario};
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
-use crate::support::server::RedisServer;
-use crate::support::{LONG, RENEWED, call, eventually, now, throughout};
 
 fn writes(command: &Command) -> bool {
     command.verb() == "SET" && command.contains(ENTRIES)

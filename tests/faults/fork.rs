@@ -2,18 +2,13 @@
 //! them.
 #![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the calls")]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
-
+use leasehold::Error;
 use leasehold::crossbeam_channel::TryRecvError;
-use leasehold::{Error, ErrorKind, HoldState, LockClient, LossReason, MemoryStore};
 
 use super::world::{ENTRIES, L, R, scenario};
+use crate::support::prelude::*;
 use crate::support::proxy::Command;
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone, eventually, leased, test_command, test_name, throughout};
+use crate::support::test_name;
 
 const LEASE: Duration = Duration::from_secs(20);
 

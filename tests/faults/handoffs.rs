@@ -1,12 +1,8 @@
 //! A hand-off within a client while its request is lost, late, or unanswered.
 
-use std::time::Duration;
-
-use leasehold::{Guard, LockClient, RedisLock};
-
 use super::world::{L, PATIENCE, T, World, about, scenario};
+use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
-use crate::support::{Call, LONG, call, eventually, leased, let_pass, ms, now, throughout, within};
 
 const LEASE: Duration = Duration::from_secs(10);
 

@@ -2,15 +2,12 @@
 //! includes what the allocator keeps.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
-use leasehold::{Event, LockClient, ManualClock, MemoryStore, Observer, OwnedGuard};
-use parking_lot::Mutex;
+use leasehold::{Event, Observer};
 
 use super::world::scenario;
 use crate::support::heap::{Counting, allocated_by_this_thread, live_bytes};
-use crate::support::{LONG, alone, eventually, let_pass, ms, shout};
+use crate::support::prelude::*;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

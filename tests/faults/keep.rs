@@ -148,7 +148,7 @@ fn a_check_makes_up_for_a_lost_recall() {
 }
 
 #[test]
-fn nothing_is_kept_while_recalls_are_not_heard() {
+fn nothing_is_cached_while_recalls_are_not_heard() {
     scenario(|world| {
         let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
         let lock = kept(world, &keeper, "stock");
@@ -241,7 +241,7 @@ fn an_unlocked_guard_stays_lost_after_reuse() {
 }
 
 #[test]
-fn a_condition_frees_a_kept_lock_for_those_who_try() {
+fn a_conditions_wait_frees_a_cached_lock() {
     scenario(|world| {
         let client = client(world);
         let (waits, tries) = (kept(world, &client, "stock"), world.client().get_lock("stock"));
@@ -270,7 +270,7 @@ fn a_condition_frees_a_kept_lock_for_those_who_try() {
 }
 
 #[test]
-fn a_waiter_that_spins_gets_a_kept_lock() {
+fn a_spinning_waiter_gets_a_cached_lock() {
     scenario(|world| {
         let (keeper, other) = (client(world), client(world));
         let lock = kept(world, &keeper, "stock");
@@ -296,7 +296,7 @@ fn a_waiter_that_spins_gets_a_kept_lock() {
 }
 
 #[test]
-fn a_kept_lock_that_was_deleted_is_asked_for_again() {
+fn a_deleted_cached_lock_is_requested_again() {
     scenario(|world| {
         let client = client(world);
         let lock = kept(world, &client, "stock");

@@ -3,19 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
-use std::time::Duration;
 
-use leasehold::LockClient;
-use leasehold::crossbeam_channel::bounded;
 use redis::Commands;
 
 use super::world::{P, T, World, scenario, scenario_on};
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
-use crate::support::{
-    LONG, SLACK, call, call_on, eventually, listening_clients, median, ms, now, shout, stalled_since, turn,
-    within,
-};
 
 /// No lease ends here: a served waiter was woken, or polled.
 const LEASE: Duration = Duration::from_secs(60);
@@ -43,7 +37,7 @@ fn await_line(world: &World, name: &str, count: usize) {
 }
 
 #[test]
-fn a_place_in_line_says_how_far_its_client_is() {
+fn a_queue_entry_records_its_clients_round_trip() {
     scenario(|world| {
         let holder = client(world);
         let proxy = Proxy::before(&world.server);

@@ -1,15 +1,9 @@
 //! The first in the queue is a process that is stopped or killed at the release: the second is served within
 //! a safety poll, for each of a hundred locks.
 
-use std::time::{Duration, Instant};
-
-use leasehold::{LockClient, OwnedGuard};
-
 use super::world::{World, scenario};
-use crate::support::stalls::stalled_since;
-use crate::support::{
-    LONG, Process, call, eventually, listening_clients, median, ms, now, reexecuted, shout, test_name, turn,
-};
+use crate::support::prelude::*;
+use crate::support::{Process, reexecuted, test_name};
 
 /// No lease ends here: a served waiter was woken, or polled.
 const LEASE: Duration = Duration::from_secs(60);

@@ -1,13 +1,8 @@
 //! Groups of locks: their requests, and their remains when the server does not answer.
 
-use std::time::Duration;
-
-use leasehold::{ErrorKind, LockClient, RedisLock};
-
 use super::world::{ENTRIES, L, T, World, about, releases, scenario};
+use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then, Which};
-use crate::support::stalls::own_time_since;
-use crate::support::{LONG, call, call_on, eventually, leased, ms, now, within};
 
 /// Neither ends nor is renewed within a test.
 const LEASE: Duration = Duration::from_secs(20);

@@ -1,12 +1,8 @@
 //! An operator changes a lock's key behind its holder's back.
 
-use std::time::Duration;
-
-use leasehold::{ErrorKind, NotHeld};
-
 use super::world::{L, P, R, T, scenario};
 use crate::support::observer::Event;
-use crate::support::{LONG, call, comes_within, eventually, leased, ms, now, throughout, within};
+use crate::support::prelude::*;
 
 #[test]
 fn an_operators_deletion_is_reported_as_a_loss() {

@@ -1,16 +1,9 @@
 //! Many holds through an outage: which are kept, what is reported, and what it costs.
 
-use std::time::{Duration, Instant};
-
-use leasehold::{Interrupt, LockClient, LossReason, OwnedGuard};
-
 use super::world::{KEPT, T, World, about, play, scenario};
 use crate::support::observer::{Event, Seen};
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Then};
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{
-    LONG, alone_within, call, comes_true_within, eventually, leased, let_pass, ms, now, stalled_since, within,
-};
 
 struct Outage {
     holds: usize,

@@ -1,17 +1,12 @@
 //! Owner numbers: nothing late touches a later hold, no lost hold counts, and a stopped holder knows at once.
 
-use std::time::Duration;
-
-use leasehold::{Error, HoldState, NotHeld};
+use leasehold::Error;
 
 use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play_with_leases, releases, scenario};
 use crate::support::netns::Netns;
+use crate::support::prelude::*;
 use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{
-    LONG, Process, alone, comes_within, elsewhere, eventually, leased, let_pass, ms, now, reexecuted, shout,
-    start, throughout, turn, within,
-};
+use crate::support::{Process, reexecuted};
 
 const LEASE: Duration = Duration::from_secs(10);
 

@@ -1,13 +1,7 @@
 //! Faults of Redisson's side, made by hand on the same keys, must not break our locks.
 
-use std::time::Duration;
-
-use leasehold::LossReason;
-
 use super::world::{L, P, R, T, World, about, scenario};
-use crate::support::{
-    LONG, SLACK, call, call_on, comes_within, elsewhere, eventually, leased, let_pass, ms, now, throughout,
-};
+use crate::support::prelude::*;
 
 const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
 

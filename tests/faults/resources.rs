@@ -1,18 +1,12 @@
 //! Panics, leaked guards, small pools, hung connections, shutdown, and many cycles.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use leasehold::{ErrorKind, HoldState, LossReason};
 
 use super::world::{KEPT, L, R, T, about, scenario};
 use crate::support::epilogue::threads;
 use crate::support::observer::{Event, Seen};
+use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
-use crate::support::{
-    LONG, call, call_on, comes_within, elsewhere, eventually, leased, let_pass, ms, now, quiet_panic,
-    throughout, within,
-};
 
 #[test]
 fn a_panic_in_the_critical_section_gives_the_lock_back() {

@@ -1,15 +1,9 @@
 //! Servers that stop, stall, lose data and come back.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
-
-use leasehold::{ClientBuilder, ErrorKind, HoldState, LockClient, NotHeld};
-
 use super::world::{KEPT, L, OWN, P, R, T, World, about, await_renewal, scenario, scenario_on};
 use crate::support::observer::{Event, Seen};
+use crate::support::prelude::*;
 use crate::support::proxy::Which;
-use crate::support::{LONG, call, comes_within, eventually, let_pass, ms, now, start, throughout, within};
 
 #[test]
 fn a_short_server_stop_costs_no_hold() {

@@ -2,14 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::time::Duration;
-
-use leasehold::{ErrorKind, LockClient};
 
 use super::world::{L, R, T, about, scenario_on};
 use crate::support::observer::{Event, Seen, texts};
+use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then, Which, verb};
-use crate::support::{LONG, alone, eventually, start, throughout};
 
 const PASSWORD: &str = "S3CR3T-hunter2";
 

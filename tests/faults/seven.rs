@@ -1,14 +1,10 @@
 //! Seven faults that Redisson 4.7 did not pass when measured.
 
-use std::time::Duration;
-
-use leasehold::{ErrorKind, LossReason};
-
 use super::world::{KEPT, L, R, T, about, await_renewal, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::{Event, Seen};
+use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
-use crate::support::{LONG, comes_within, elsewhere, leased, ms, now, start, throughout, within};
 
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {

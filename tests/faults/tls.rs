@@ -1,15 +1,13 @@
 //! Failed TLS is refused, and nothing is sent in the clear.
 
 use std::net::TcpListener;
-use std::time::Duration;
-
-use leasehold::ErrorKind;
 
 use super::world::{CONNECT, L, T, World, await_renewal, play};
+use crate::support::missing;
 use crate::support::observer::texts;
+use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::server::{RedisServer, matrix};
-use crate::support::{LONG, alone, call, missing, ms, now, start, within};
 
 /// Runs `body` with a TLS-only server, also at an address that its certificate does not name.
 #[track_caller]

@@ -1,14 +1,11 @@
 //! Time slices: dropped guards cost no request while others queue.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-
-use leasehold::{Event, LockClient, Observer, RedisLock};
+use leasehold::{Event, Observer};
 
 use super::world::{World, scenario};
 use crate::support::caching::cached;
-use crate::support::{LONG, Raise, eventually, ms, now, reexecuted, slack_since, start, test_name};
+use crate::support::prelude::*;
+use crate::support::{reexecuted, test_name};
 
 /// Counts grants, grants without a request, and releases.
 #[derive(Clone, Default)]

@@ -1,18 +1,12 @@
 //! Wake-ups that are missing, too many, or in vain.
 
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::time::Duration;
-
-use leasehold::LockClient;
-use leasehold::crossbeam_channel::unbounded;
-use parking_lot::Mutex;
 
 use super::world::{KEPT, L, P, T, World, scenario, scenario_on};
 use crate::support::observer::{Event, Seen};
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Which, verb};
 use crate::support::stalls::stalled_between;
-use crate::support::{LONG, SLACK, call, leased, let_pass, ms, now, start, within};
 
 #[test]
 fn killed_subscriptions_keep_no_waiter_out() {

@@ -1,18 +1,16 @@
 //! The place of each test: one process, one server, one proxy, and the check that nothing is left behind.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use leasehold::{ClientBuilder, Guard, LockClient, Owner};
+use leasehold::Owner;
 use redis::FromRedisValue;
 
+use crate::support::channel;
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use crate::support::observer::Seen;
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
-use crate::support::{
-    LONG, SLACK, alone, channel, eventually, leased, listening_clients, ms, now, watch_for_stalls, within,
-};
 
 /// Lease, time between renewals, command time-out, safety poll.
 pub(crate) const L: Duration = ms(1500);

@@ -8,252 +8,122 @@ use crate::support::history::checker::check;
 use crate::support::history::operations::{Doing, Model, Operation, write};
 use crate::support::random;
 
-struct Made(Vec<Operation>, Model, &'static str);
-
-type Time = (u64, u64);
-
-impl Made {
-    fn push(&mut self, f: Doing, hold: u64, time: (u64, Option<u64>)) -> &mut Operation {
-        self.0.push(Operation::new(self.2, self.1, f, hold, time));
-        self.0.last_mut().unwrap()
-    }
-
-    fn acquires(mut self, hold: u64, time: Time) -> Made {
-        self.push(Doing::Acquire, hold, (time.0, Some(time.1))).owner = hold.to_string();
-        self
-    }
-
-    fn with_token(mut self, hold: u64, token: u64, time: Time) -> Made {
-        self.push(Doing::Acquire, hold, (time.0, Some(time.1))).fence = Some(token);
-        self
-    }
-
-    fn reenters(mut self, hold: u64, time: Time) -> Made {
-        self.push(Doing::Reenter, hold, (time.0, Some(time.1)));
-        self
-    }
-
-    fn ends(mut self, hold: u64, time: Time) -> Made {
-        let mode = self.mode_of(hold);
-        self.push(Doing::End, hold, (time.0, Some(time.1))).mode = mode;
-        self
-    }
-
-    /// The hold was promised until then, and its holder noted no end.
-    fn lapses(mut self, hold: u64, from: u64) -> Made {
-        let mode = self.mode_of(hold);
-        self.push(Doing::End, hold, (from, None)).mode = mode;
-        self
-    }
-
-    fn free(mut self, time: Time) -> Made {
-        self.push(Doing::Free, 0, (time.0, Some(time.1)));
-        self
-    }
-
-    fn reads(self, hold: u64, time: Time) -> Made {
-        self.in_mode("read", &hold.to_string(), hold, time)
-    }
-
-    fn writes(self, hold: u64, time: Time) -> Made {
-        self.in_mode("write", &hold.to_string(), hold, time)
-    }
-
-    fn in_mode(mut self, mode: &str, owner: &str, hold: u64, time: Time) -> Made {
-        let made = self.push(Doing::Acquire, hold, (time.0, Some(time.1)));
-        (made.mode, made.owner) = (mode.to_owned(), owner.to_owned());
-        self
-    }
-
-    fn mode_of(&self, hold: u64) -> String {
-        let of = |operation: &&Operation| operation.hold == hold && operation.f == Doing::Acquire;
-        self.0.iter().find(of).map(|operation| operation.mode.clone()).unwrap_or_default()
-    }
-
-    fn takes(mut self, hold: u64, units: i64, time: Time) -> Made {
-        self.push(Doing::Acquire, hold, (time.0, Some(time.1))).units = units;
-        self
-    }
-
-    fn available(mut self, value: i64, time: Time) -> Made {
-        self.push(Doing::Available, 0, (time.0, Some(time.1))).value = Some(value);
-        self
-    }
-
-    fn counts_down(mut self, value: i64, time: Time) -> Made {
-        self.push(Doing::CountDown, 0, (time.0, Some(time.1))).value = Some(value);
-        self
-    }
-
-    fn may_count_down(mut self, call: u64) -> Made {
-        self.push(Doing::CountDown, 0, (call, None));
-        self
-    }
-
-    fn counts(mut self, value: i64, time: Time) -> Made {
-        self.push(Doing::Count, 0, (time.0, Some(time.1))).value = Some(value);
-        self
-    }
-
-    fn done(mut self) -> Vec<Operation> {
-        let of_holds = |operation: &&mut Operation| operation.f == Doing::End;
-        let units: Vec<(u64, i64)> =
-            self.0.iter().map(|operation| (operation.hold, operation.units)).collect();
-        for end in self.0.iter_mut().filter(of_holds) {
-            end.units = units.iter().find(|(hold, _)| *hold == end.hold).map_or(0, |(_, units)| *units);
-        }
-        self.0.iter_mut().for_each(|operation| operation.limit = LIMIT);
-        self.0
-    }
-}
-
 /// The limit of semaphores, and the first count of latches.
 const LIMIT: i64 = 3;
 
-fn mutex(name: &'static str) -> Made {
-    Made(Vec::new(), Model::Mutex, name)
+/// A history a line: its lock, and what happened. A step has a verb, mostly the number of a hold, and the moments
+/// of the call and of its return; a hold that `end`s without a return was promised until then. Behind the hold of
+/// a `token` stands the token, of a `take` the units, of a `read` or `write` the owner if it has several holds.
+const BAD: &str = "
+mutex two owners at once: acquire 1 1-2; end 1 9-10; acquire 2 3-4; end 2 5-6
+mutex a second owner a moment before the first ends: acquire 1 1-2; end 1 9-10; acquire 2 3-8
+mutex one that never ends, and another: acquire 1 1-2; acquire 2 3-4
+mutex granted before a lost lease is over: acquire 1 1-2; end 1 30; acquire 2 5-29
+mutex granted while a dead holder's lease runs: acquire 1 1-2; end 1 30; acquire 2 25-26; end 2 27-28
+mutex three, of whom two at once: acquire 1 1-2; end 1 3-4; acquire 2 5-6; end 2 20-21; acquire 3 7-8
+mutex one acquire, two ends: acquire 1 1-2; end 1 3-4; end 1 5-6
+mutex an end without a hold: acquire 1 1-2; end 1 3-4; end 2 5-6
+mutex ended before it began: end 1 1-2; acquire 1 3-4
+mutex seen free while held: acquire 1 1-2; free 3-4; end 1 5-6
+mutex seen free between two who leave no gap: acquire 1 1-2; end 1 10-12; free 4-9; acquire 2 9-12
+mutex entered again after its end: acquire 1 1-2; end 1 3-4; reenter 1 5-6
+mutex entered again under another owner: acquire 1 1-2; end 1 5; acquire 2 6-7; reenter 1 8-9; end 2 20-21
+mutex entered again, and another before that: acquire 1 1-2; end 1 5; acquire 2 6-7; end 2 8-9; reenter 1 12-13
+mutex the same token twice: token 1 7 1-2; end 1 3-4; token 2 7 5-6
+mutex a token that falls: token 1 7 1-2; end 1 3-4; token 2 8 5-6; end 2 7-8; token 3 6 9-10
+mutex no token above zero: token 1 0 1-2; end 1 3-4
+read-write two writers: write 1 1-2; end 1 9-10; write 2 3-4
+read-write a reader under a writer: write 1 1-2; end 1 9-10; read 2 3-4; end 2 5-6
+read-write a writer over a reader: read 1 1-2; end 1 9-10; write 2 3-4
+read-write a writer over one of two readers: read 1 1-2; read 2 1-2; end 1 3-4; write 3 5-6; end 2 9-10
+read-write a reader who goes on when a writer's lease does: write 1 1-2; end 1 30; read 2 10-12
+read-write a reader becomes a writer: read 1 me 1-2; write 2 me 3-4; end 2 5-6; end 1 7-8
+read-write the writer seen gone: write 1 1-2; free 3-4; end 1 5-6
+semaphore a unit too many: take 1 2 1-2; take 2 1 1-2; take 3 1 3-4; end 1 5-6
+semaphore more than there are: take 1 4 1-2
+semaphore a unit twice: take 1 3 1-2; end 1 20; take 2 1 5-19
+semaphore given back twice: take 1 1 1-2; end 1 3-4; end 1 5-6
+semaphore seen available while taken: take 1 2 1-2; available 2 3-4; end 1 5-6
+latch counted down to the same twice: count-down 2 1-2; count-down 2 3-4
+latch counted down by two: count-down 2 1-2; count-down 0 3-4
+latch more left than before: count-down 2 1-2; count 3 3-4
+latch less left than was counted: count 2 1-2; count-down 2 3-4
+latch an answer that was lost counts before it was asked: count 2 1-2; count-down 3
+latch more left than it began with: count 4 1-2";
+
+const GOOD: &str = "
+mutex one after the other: acquire 1 1-2; end 1 3-4; acquire 2 3-5; end 2 6-7
+mutex at the same moment: acquire 1 1-2; end 1 5-9; acquire 2 3-5
+mutex after a lease that ran out: acquire 1 1-2; end 1 30; acquire 2 5-31; end 2 40-41
+mutex free for a moment: acquire 1 1-2; end 1 5-9; free 3-6; acquire 2 4-9
+mutex entered again late: acquire 1 1-2; end 1 5; reenter 1 4-9; acquire 2 6-12
+mutex tokens: token 1 7 1-2; end 1 3-4; token 2 9 3-6
+read-write readers, then a writer: read 1 1-2; read 2 1-3; end 1 4-5; end 2 6-7; write 3 3-8
+read-write a writer reads: write 1 me 1-2; read 2 me 3-4; end 1 5-6; read 3 7-8
+semaphore all units: take 1 2 1-2; take 2 1 1-2; end 1 3-4; take 3 2 1-6
+semaphore some are left: take 1 2 1-2; available 1 3-4; end 1 5-6; available 3 5-7
+latch down: count 3 1-2; count-down 2 1-4; count-down 3; count-down 0 5-6; count 0 6-7
+latch without an answer, and not done: count-down 2 1-2; count-down 3; count 2 8-9";
+
+fn operations(line: &str) -> Vec<Operation> {
+    let (lock, steps) = line.split_once(": ").unwrap();
+    let (model, lock) = lock.split_once(' ').unwrap();
+    let model = match model {
+        "mutex" => Model::Mutex,
+        "read-write" => Model::ReadWrite,
+        "semaphore" => Model::Semaphore,
+        "latch" => Model::Latch,
+        other => panic!("no model: {other}"),
+    };
+    let mut made = Vec::new();
+    for step in steps.split("; ") {
+        made.push(operation(lock, model, step, &made));
+    }
+    made
 }
 
-fn read_write(name: &'static str) -> Made {
-    Made(Vec::new(), Model::ReadWrite, name)
+fn operation(lock: &str, model: Model, step: &str, earlier: &[Operation]) -> Operation {
+    let words: Vec<&str> = step.split(' ').collect();
+    let [verb, .., time] = words[..] else { panic!("{step}") };
+    let number = |at: usize| words[at].parse::<u64>().unwrap();
+    let signed = |at: usize| words[at].parse::<i64>().unwrap();
+    let time = match time.split_once('-') {
+        Some((call, ret)) => (call.parse().unwrap(), Some(ret.parse().unwrap())),
+        None => (time.parse().unwrap(), None),
+    };
+    let (f, hold) = match verb {
+        "acquire" | "token" | "read" | "write" | "take" => (Doing::Acquire, number(1)),
+        "reenter" => (Doing::Reenter, number(1)),
+        "end" => (Doing::End, number(1)),
+        "free" => (Doing::Free, 0),
+        "available" => (Doing::Available, 0),
+        "count-down" => (Doing::CountDown, 0),
+        "count" => (Doing::Count, 0),
+        other => panic!("no verb: {other}"),
+    };
+    let mut made = Operation::new(lock, model, f, hold, time);
+    made.limit = LIMIT;
+    match verb {
+        "acquire" => made.owner = hold.to_string(),
+        "token" => made.fence = Some(number(2)),
+        "read" | "write" => {
+            made.mode = verb.to_owned();
+            made.owner = words[if words.len() > 3 { 2 } else { 1 }].to_owned();
+        }
+        "take" => made.units = signed(2),
+        "end" => {
+            if let Some(begun) = earlier.iter().find(|one| one.hold == hold && one.f == Doing::Acquire) {
+                (made.mode, made.units) = (begun.mode.clone(), begun.units);
+            }
+        }
+        "available" | "count" | "count-down" if words.len() > 2 => made.value = Some(signed(1)),
+        _ => {}
+    }
+    made
 }
 
-fn semaphore(name: &'static str) -> Made {
-    Made(Vec::new(), Model::Semaphore, name)
-}
-
-fn latch(name: &'static str) -> Made {
-    Made(Vec::new(), Model::Latch, name)
-}
-
-fn bad() -> Vec<Made> {
-    vec![
-        mutex("two owners at once").acquires(1, (1, 2)).ends(1, (9, 10)).acquires(2, (3, 4)).ends(2, (5, 6)),
-        mutex("a second owner a moment before the first ends")
-            .acquires(1, (1, 2))
-            .ends(1, (9, 10))
-            .acquires(2, (3, 8)),
-        mutex("one that never ends, and another").acquires(1, (1, 2)).acquires(2, (3, 4)),
-        mutex("granted before a lost lease is over").acquires(1, (1, 2)).lapses(1, 30).acquires(2, (5, 29)),
-        mutex("granted while a dead holder's lease runs")
-            .acquires(1, (1, 2))
-            .lapses(1, 30)
-            .acquires(2, (25, 26))
-            .ends(2, (27, 28)),
-        mutex("three, of whom two at once")
-            .acquires(1, (1, 2))
-            .ends(1, (3, 4))
-            .acquires(2, (5, 6))
-            .ends(2, (20, 21))
-            .acquires(3, (7, 8)),
-        mutex("one acquire, two ends").acquires(1, (1, 2)).ends(1, (3, 4)).ends(1, (5, 6)),
-        mutex("an end without a hold").acquires(1, (1, 2)).ends(1, (3, 4)).ends(2, (5, 6)),
-        mutex("ended before it began").ends(1, (1, 2)).acquires(1, (3, 4)),
-        mutex("seen free while held").acquires(1, (1, 2)).free((3, 4)).ends(1, (5, 6)),
-        mutex("seen free between two who leave no gap")
-            .acquires(1, (1, 2))
-            .ends(1, (10, 12))
-            .free((4, 9))
-            .acquires(2, (9, 12)),
-        mutex("entered again after its end").acquires(1, (1, 2)).ends(1, (3, 4)).reenters(1, (5, 6)),
-        mutex("entered again under another owner")
-            .acquires(1, (1, 2))
-            .lapses(1, 5)
-            .acquires(2, (6, 7))
-            .reenters(1, (8, 9))
-            .ends(2, (20, 21)),
-        mutex("entered again, and another before that")
-            .acquires(1, (1, 2))
-            .lapses(1, 5)
-            .acquires(2, (6, 7))
-            .ends(2, (8, 9))
-            .reenters(1, (12, 13)),
-        mutex("the same token twice").with_token(1, 7, (1, 2)).ends(1, (3, 4)).with_token(2, 7, (5, 6)),
-        mutex("a token that falls")
-            .with_token(1, 7, (1, 2))
-            .ends(1, (3, 4))
-            .with_token(2, 8, (5, 6))
-            .ends(2, (7, 8))
-            .with_token(3, 6, (9, 10)),
-        mutex("no token above zero").with_token(1, 0, (1, 2)).ends(1, (3, 4)),
-        read_write("two writers").writes(1, (1, 2)).ends(1, (9, 10)).writes(2, (3, 4)),
-        read_write("a reader under a writer")
-            .writes(1, (1, 2))
-            .ends(1, (9, 10))
-            .reads(2, (3, 4))
-            .ends(2, (5, 6)),
-        read_write("a writer over a reader").reads(1, (1, 2)).ends(1, (9, 10)).writes(2, (3, 4)),
-        read_write("a writer over one of two readers")
-            .reads(1, (1, 2))
-            .reads(2, (1, 2))
-            .ends(1, (3, 4))
-            .writes(3, (5, 6))
-            .ends(2, (9, 10)),
-        read_write("a reader who goes on when a writer's lease does")
-            .writes(1, (1, 2))
-            .lapses(1, 30)
-            .reads(2, (10, 12)),
-        read_write("a reader becomes a writer")
-            .in_mode("read", "me", 1, (1, 2))
-            .in_mode("write", "me", 2, (3, 4))
-            .ends(2, (5, 6))
-            .ends(1, (7, 8)),
-        read_write("the writer seen gone").writes(1, (1, 2)).free((3, 4)).ends(1, (5, 6)),
-        semaphore("a unit too many")
-            .takes(1, 2, (1, 2))
-            .takes(2, 1, (1, 2))
-            .takes(3, 1, (3, 4))
-            .ends(1, (5, 6)),
-        semaphore("more than there are").takes(1, 4, (1, 2)),
-        semaphore("a unit twice").takes(1, 3, (1, 2)).lapses(1, 20).takes(2, 1, (5, 19)),
-        semaphore("given back twice").takes(1, 1, (1, 2)).ends(1, (3, 4)).ends(1, (5, 6)),
-        semaphore("seen available while taken").takes(1, 2, (1, 2)).available(2, (3, 4)).ends(1, (5, 6)),
-        latch("counted down to the same twice").counts_down(2, (1, 2)).counts_down(2, (3, 4)),
-        latch("counted down by two").counts_down(2, (1, 2)).counts_down(0, (3, 4)),
-        latch("more left than before").counts_down(2, (1, 2)).counts(3, (3, 4)),
-        latch("less left than was counted").counts(2, (1, 2)).counts_down(2, (3, 4)),
-        latch("an answer that was lost counts before it was asked").counts(2, (1, 2)).may_count_down(3),
-        latch("more left than it began with").counts(4, (1, 2)),
-    ]
-}
-
-fn good() -> Vec<Made> {
-    vec![
-        mutex("one after the other").acquires(1, (1, 2)).ends(1, (3, 4)).acquires(2, (3, 5)).ends(2, (6, 7)),
-        mutex("at the same moment").acquires(1, (1, 2)).ends(1, (5, 9)).acquires(2, (3, 5)),
-        mutex("after a lease that ran out")
-            .acquires(1, (1, 2))
-            .lapses(1, 30)
-            .acquires(2, (5, 31))
-            .ends(2, (40, 41)),
-        mutex("free for a moment").acquires(1, (1, 2)).ends(1, (5, 9)).free((3, 6)).acquires(2, (4, 9)),
-        mutex("entered again late").acquires(1, (1, 2)).lapses(1, 5).reenters(1, (4, 9)).acquires(2, (6, 12)),
-        mutex("tokens").with_token(1, 7, (1, 2)).ends(1, (3, 4)).with_token(2, 9, (3, 6)),
-        read_write("readers, then a writer")
-            .reads(1, (1, 2))
-            .reads(2, (1, 3))
-            .ends(1, (4, 5))
-            .ends(2, (6, 7))
-            .writes(3, (3, 8)),
-        read_write("a writer reads")
-            .in_mode("write", "me", 1, (1, 2))
-            .in_mode("read", "me", 2, (3, 4))
-            .ends(1, (5, 6))
-            .reads(3, (7, 8)),
-        semaphore("all units").takes(1, 2, (1, 2)).takes(2, 1, (1, 2)).ends(1, (3, 4)).takes(3, 2, (1, 6)),
-        semaphore("some are left")
-            .takes(1, 2, (1, 2))
-            .available(1, (3, 4))
-            .ends(1, (5, 6))
-            .available(3, (5, 7)),
-        latch("down")
-            .counts(3, (1, 2))
-            .counts_down(2, (1, 4))
-            .may_count_down(3)
-            .counts_down(0, (5, 6))
-            .counts(0, (6, 7)),
-        latch("without an answer, and not done").counts_down(2, (1, 2)).may_count_down(3).counts(2, (8, 9)),
-    ]
+fn histories(text: &str) -> impl Iterator<Item = Vec<Operation>> {
+    text.trim().lines().map(operations)
 }
 
 /// The histories that Porcupine and our checker refuse.
@@ -272,11 +142,9 @@ fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<Strin
 
 #[test]
 fn both_checkers_judge_histories_alike() {
-    let (bad, good) = (bad(), good());
-    assert!(bad.len() >= 25);
-    let names: BTreeSet<String> = bad.iter().map(|made| made.2.to_owned()).collect();
-    assert_eq!(names.len(), bad.len());
-    let all: Vec<Operation> = bad.into_iter().chain(good).flat_map(Made::done).collect();
+    let names: BTreeSet<String> = histories(BAD).map(|history| history[0].lock.clone()).collect();
+    assert_eq!(names.len(), BAD.trim().lines().count());
+    let all: Vec<Operation> = histories(BAD).chain(histories(GOOD)).flatten().collect();
     let (ours, theirs) = refused(&all);
     for refused in [Some(ours), theirs].into_iter().flatten() {
         let wrong: Vec<&String> = refused.symmetric_difference(&names).collect();

@@ -5,16 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
-
-use leasehold::{ErrorKind, LockClient};
 
 use crate::judge::{judge, program};
 use crate::support::history::checker::check;
 use crate::support::history::operations::{Doing, Operation, write};
-use crate::support::{
-    LONG, Process, alone_within, eventually, let_pass, ms, now, random, reexecuted, shout, test_name,
-};
+use crate::support::prelude::*;
+use crate::support::{Process, random, reexecuted, test_name};
 use crate::trouble::World;
 use crate::worker::{
     GO, Kind, LATCH, LOCKS, Line, Orders, WAITING, connect, mono, nanos, wait_as_a_crowd, work,

@@ -3,18 +3,14 @@
 //! Trouble that loses acknowledged data lets two owners hold a lock: the kill of a server without a file, an
 //! unplanned failover of Redis. `tests/topology` has such trouble.
 
-use std::time::{Duration, Instant};
-
-use leasehold::{LockClient, OwnedGuard};
-
 use crate::support::cluster::Cluster;
 use crate::support::etcd::Etcd;
 use crate::support::postgres::PostgresServer;
+use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Proxy, Which};
+use crate::support::random;
 use crate::support::sentinel::SentinelSet;
-use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
-use crate::support::{LONG, eventually, let_pass, ms, now, random, stalled_since, watch_for_stalls};
 
 pub(crate) enum World {
     /// With a file that is written before each answer, and a slow link.

@@ -3,19 +3,15 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::OnceLock;
 
-use leasehold::{
-    AcquireOptions, Error, ErrorKind, Event, Guard, HoldState, LockClient, Observer, OwnedGuard, RedisLock,
-};
-use parking_lot::Mutex;
+use leasehold::{Error, Event, Observer};
 use serde::{Deserialize, Serialize};
 
 use crate::support::history::operations::{Doing, Model, Operation};
 use crate::support::observer::texts;
-use crate::support::{LONG, eventually, leased, let_pass, ms, random, shout};
+use crate::support::prelude::*;
+use crate::support::random;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {

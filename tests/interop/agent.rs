@@ -11,13 +11,11 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 
 use crate::scene::missing;
+use crate::support::prelude::*;
 
 /// No request takes longer, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);

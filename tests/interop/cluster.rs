@@ -1,14 +1,12 @@
 //! The same locks on a cluster, with Redisson's two ways of notifying.
 
-use std::time::Duration;
-
-use leasehold::{ClusterPubSub, LockClient};
+use leasehold::ClusterPubSub;
 
 use crate::agent::{Peer, Pending};
 use crate::java;
 use crate::scene::{alone, between, monotonic, own_time_between};
 use crate::support::cluster::Cluster;
-use crate::support::{Call, call, call_on, wait_until};
+use crate::support::prelude::*;
 use crate::waking::{kept_the_promise, rounds};
 
 /// A waiter that is not woken finds the lock a second after its last attempt in Rust, and after this lease in

@@ -4,17 +4,14 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
 
-use leasehold::{LockClient, RedisLock};
 use redis::{Commands, Connection};
 
 use crate::agent::Peer;
 use crate::fleet::Worker;
 use crate::java;
 use crate::scene::{alone, monotonic, own_time_between, rust};
-use crate::support::server::RedisServer;
-use crate::support::{let_pass, ms, wait_until};
+use crate::support::prelude::*;
 
 /// No lease ends here, however busy the machine.
 const LEASE: Duration = Duration::from_secs(60);
@@ -123,7 +120,7 @@ impl Work<'_> {
             self.threads.iter().map(|(kind, count)| format!("{kind}={count}")).collect();
         let told = ["work", url, self.name, &self.lasts.as_millis().to_string()].join("\t");
         let told = [told, self.pause.as_millis().to_string(), threads.join("\t")].join("\t");
-        Worker::start("crowd::one_rust_process_is_a_crowd_too", WORKER, &told)
+        Worker::start("crowd::one_rust_process_of_the_crowd", WORKER, &told)
     }
 }
 
@@ -310,7 +307,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
 
 /// By itself a small crowd; with [`WORKER`] in its environment, one process of a larger one.
 #[test]
-fn one_rust_process_is_a_crowd_too() {
+fn one_rust_process_of_the_crowd() {
     if let Ok(told) = env::var(WORKER) {
         return worker(&told);
     }
@@ -346,7 +343,7 @@ impl Queuer {
     pub(crate) fn start(url: &str, number: usize) -> Queuer {
         let list = format!("orders:{number}");
         let told = ["turns", url, &list].join("\t");
-        Queuer { worker: Worker::start("crowd::one_rust_process_is_a_crowd_too", WORKER, &told), list }
+        Queuer { worker: Worker::start("crowd::one_rust_process_of_the_crowd", WORKER, &told), list }
     }
 
     /// Has it wait for the lock; when it has it, it appends `turn` to the list called `served`.

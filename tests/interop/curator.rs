@@ -3,15 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
-
-use leasehold::{LockClient, NotHeld, RedisLock};
 
 use crate::agent::{Agent, Peer};
 use crate::scene::{alone, between, build_once, monotonic, source};
+use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{call, call_on, let_pass, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
@@ -196,7 +192,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
 
 /// Curator's waiter only queues, and the client that caches the lock watches the queue.
 #[test]
-fn curator_gets_a_lock_that_rust_keeps_before_rust_looks() {
+fn curator_gets_a_cached_lock_before_the_next_check() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };

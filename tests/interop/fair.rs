@@ -1,18 +1,14 @@
 //! The places of a fair lock's waiters, ours beside Redisson's, whatever time Redisson gives its own.
 
 use std::env;
-use std::thread;
-use std::time::Duration;
 
-use leasehold::LockClient;
 use redis::{Commands, Connection};
 
 use crate::agent::{Peer, Pending};
 use crate::fleet::Worker;
 use crate::java;
 use crate::scene::alone;
-use crate::support::server::RedisServer;
-use crate::support::{Call, call, now, stalled_since, wait_until};
+use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a place of ours lasts without being renewed.
@@ -37,7 +33,6 @@ fn queue(admin: &mut Connection) -> Vec<String> {
     admin.lrange(QUEUE, 0, -1).unwrap()
 }
 
-/// Starts a waiter; returns its id once it is in the queue.
 fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
     let before = queue(admin).pop();
     let comer = come();

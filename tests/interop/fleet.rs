@@ -3,15 +3,12 @@
 
 use std::env;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use redis::Commands;
 
 use crate::java;
 use crate::scene::{alone, between, rust};
-use crate::support::server::RedisServer;
-use crate::support::{Raise, now, test_command};
+use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;

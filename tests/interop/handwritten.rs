@@ -1,19 +1,15 @@
 //! A reentrant lock as many articles have it: a hash, HINCRBY, EXPIRE in whole seconds, and a silent release.
 //! Ours shares its key.
 
-use std::time::Duration;
-
 use redis::{Connection, Script};
 
 use crate::scene::{alone, calls, monotonic, own_time_between, rust};
-use crate::support::server::RedisServer;
-use crate::support::{LONG, call, wait_until};
+use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The safety poll comes within 1.2 s; the rest is slack.
 const UNTOLD_BUT_FOUND: Duration = Duration::from_millis(1_450);
 
-/// The peer's whole library.
 struct Handwritten {
     redis: Connection,
     owner: &'static str,

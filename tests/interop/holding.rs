@@ -2,24 +2,19 @@
 //! sends no recall. Of tokens Java takes the counter's next value, Rust the larger of that and the server's
 //! time in microseconds.
 
-use std::time::Duration;
-
-use leasehold::{LockClient, NotHeld, RedisLock};
 use redis::Commands;
 
 use crate::agent::Peer;
 use crate::java;
 use crate::scene::{alone, keys, rust, scripts_run, somebody_waits};
 use crate::support::caching::use_until_cached;
-use crate::support::server::RedisServer;
-use crate::support::{LONG, receive, wait_until};
+use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// A third of the lease until the watchdog's renewal, one command time-out, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 /// More than two leases.
 const HELD: Duration = Duration::from_millis(6_500);
-/// The cached lock's lease.
 const LONG_LEASE: Duration = Duration::from_secs(60);
 
 #[test]

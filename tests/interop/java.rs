@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
 
 use crate::agent::{Agent, Peer};
 use parking_lot::MutexGuard;
 
 use crate::scene::{alone, build_once, source};
-use crate::support::server::RedisServer;
+use crate::support::prelude::*;
 
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;

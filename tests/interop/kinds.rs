@@ -1,14 +1,12 @@
 //! Fair and read-write locks, semaphores and latches that Redisson and we share.
 
-use std::time::Duration;
-
 use leasehold::{Mode, ObjectKind};
 use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
 use crate::scene::{between, calls, keys, monotonic, own_time_between, rust, scripts_run};
-use crate::support::{Call, call, call_on, leased, median, now, stalled_since, wait_until};
+use crate::support::prelude::*;
 use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);

@@ -1,14 +1,10 @@
 //! Groups of locks shared with Redisson's multi-lock, and that lock's effects on ours.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use crate::java;
 use crate::scene::{between, keys, monotonic, own_time_between, rust, scripts_run};
-use crate::support::{call, call_on, leased, now, stalled_since, wait_until};
+use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(10);

@@ -2,14 +2,10 @@
 //! excludes the other. Java gets waits and leases, since without a lease it renews each member separately.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
-
-use leasehold::LockClient;
 
 use crate::java;
 use crate::scene::alone;
-use crate::support::server::{RedisServer, default_server};
-use crate::support::wait_until;
+use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(10);

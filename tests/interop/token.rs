@@ -2,15 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Commands, Connection};
 
 use crate::agent::{Agent, Peer};
 use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, rust, source};
-use crate::support::server::RedisServer;
-use crate::support::{LONG, call, wait_until};
+use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(2);
 /// Nothing announces a token lock's release, so ours polls.

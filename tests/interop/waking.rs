@@ -1,14 +1,10 @@
 //! A release on one side wakes a waiter on the other, within 50 ms of the begin of the unlock. One round in
 //! ten may miss that (two cores run two runtimes and a server), but none by as much as the safety poll takes.
 
-use std::time::Duration;
-
-use leasehold::LockClient;
-
 use crate::java;
 use crate::scene::{between, monotonic, rust, scripts_run, somebody_waits};
+use crate::support::prelude::*;
 use crate::support::stalls::{stalled_since, watch};
-use crate::support::{Call, LONG, call, now};
 
 const ROUNDS: usize = 20;
 const PROMISED: Duration = Duration::from_millis(50);

@@ -4,15 +4,13 @@
 //! replaced: an owner by `OWNER`, a token by `TOKEN`, a lifetime by its lease, of which at most two seconds
 //! are gone.
 
-use std::time::Duration;
-
-use leasehold::{FencedLock, LockClient, RedisLock};
+use leasehold::FencedLock;
 use redis::{Commands, Connection, Msg};
 
 use crate::agent::Peer;
 use crate::java;
 use crate::scene::rust;
-use crate::support::server::RedisServer;
+use crate::support::prelude::*;
 
 const WATCHDOG: Duration = Duration::from_secs(30);
 

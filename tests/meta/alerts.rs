@@ -8,16 +8,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use leasehold::{Event, Fault, LockClient, ManualClock, MemoryStore, Metrics, Observer};
+use leasehold::{Event, Fault, Metrics, Observer};
 use metrics::{Key, with_local_recorder};
 use yaml_rust2::{Yaml, YamlLoader};
 
+use crate::support::prelude::*;
 use crate::support::recorder::Kept;
-use crate::support::{LONG, eventually};
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
 /// Long enough for a hold with a lease of 30 s to be lost.
@@ -27,7 +24,6 @@ pub(crate) const BEGINS: u64 = 300;
 const PHASES: u64 = 8;
 const WHOLE: u64 = 900;
 
-/// A series as Prometheus writes it.
 fn series_of(key: &Key) -> String {
     let own = key.labels().map(|label| format!(", {}=\"{}\"", label.key(), label.value()));
     format!("{}{{job=\"shop\", instance=\"a\"{}}}", key.name(), own.collect::<String>())
@@ -157,13 +153,36 @@ impl Rules {
 
 const SHOP: &str = "job: shop, instance: a";
 
-/// A rule, a series of the fault from minute 5 on, by numbers for each scrape, and its labels.
+/// A rule, the series of its fault from minute 5 on, and the alert's labels.
 pub(crate) struct Case {
     pub(crate) alert: &'static str,
-    pub(crate) series: &'static [(&'static str, Shape)],
+    pub(crate) series: Vec<(&'static str, Shape)>,
     pub(crate) labels: &'static str,
     /// The latest time of the alert after the fault's begin, with scrapes each minute.
     pub(crate) within: u64,
+}
+
+impl Case {
+    /// Reads cases of the form of [`CASES`].
+    pub(crate) fn read(text: &'static str) -> Vec<Case> {
+        let case = |text: &'static str| {
+            let (head, series) = text.trim().split_once('\n').unwrap();
+            let mut words = head.splitn(3, ' ');
+            Case {
+                alert: words.next().unwrap(),
+                within: words.next().unwrap().parse().unwrap(),
+                labels: words.next().unwrap_or_default(),
+                series: series.lines().map(parted).map(|(name, shape)| (name, Shape::read(shape))).collect(),
+            }
+        };
+        text.split("\n\n").map(case).collect()
+    }
+}
+
+/// A series and what stands behind it.
+pub(crate) fn parted(line: &'static str) -> (&'static str, &'static str) {
+    let (series, rest) = line.split_at(line.find("} ").unwrap() + 1);
+    (series.trim(), rest.trim())
 }
 
 #[derive(Clone, Copy)]
@@ -171,11 +190,22 @@ pub(crate) enum Shape {
     /// From the first value to the second at the begin.
     Step(i32, i32),
     /// Grows by the second value with each scrape from the begin on.
-    Grows(u32, u32),
-    Ends(u32),
+    Grows(i32, i32),
+    Ends(i32),
 }
 
 impl Shape {
+    fn read(text: &str) -> Shape {
+        let words: Vec<&str> = text.split(' ').collect();
+        let number = |at: usize| words[at].parse().unwrap();
+        match words[0] {
+            "step" => Shape::Step(number(1), number(2)),
+            "grows" => Shape::Grows(number(1), number(2)),
+            "ends" => Shape::Ends(number(1)),
+            other => panic!("no shape: {other}"),
+        }
+    }
+
     fn values(self, every: u64, from: u64) -> Vec<f64> {
         let mut sum = 0.0;
         let scrapes = (0..=3600 / every).map(|scrape| scrape * every);
@@ -192,115 +222,50 @@ impl Shape {
     }
 }
 
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        alert: "LeaseholdRenewalsFail",
-        series: &[
-            ("leasehold_renewals_total{job=\"shop\", instance=\"a\", result=\"ok\"}", Shape::Grows(5, 5)),
-            ("leasehold_renewals_total{job=\"shop\", instance=\"a\", result=\"error\"}", Shape::Grows(0, 1)),
-        ],
-        labels: SHOP,
-        within: 420,
-    },
-    Case {
-        alert: "LeaseholdWaitsEndWithoutLock",
-        series: &[
-            (
-                "leasehold_acquire_wait_seconds_count{job=\"shop\", instance=\"a\", kind=\"lock\", outcome=\"granted\"}",
-                Shape::Grows(90, 60),
-            ),
-            (
-                "leasehold_acquire_wait_seconds_count{job=\"shop\", instance=\"a\", kind=\"lock\", outcome=\"timeout\"}",
-                Shape::Grows(1, 30),
-            ),
-        ],
-        labels: "job: shop, kind: lock",
-        within: 960,
-    },
-    Case {
-        alert: "LeaseholdWaitsWithoutMessages",
-        series: &[("leasehold_subscription_up{job=\"shop\", instance=\"a\"}", Shape::Step(1, 0))],
-        labels: SHOP,
-        within: 240,
-    },
-    Case {
-        alert: "LeaseholdThreadsEndWithoutRelease",
-        series: &[("leasehold_abandoned_total{job=\"shop\", instance=\"a\"}", Shape::Step(0, 1))],
-        labels: SHOP,
-        within: 60,
-    },
-    Case {
-        alert: "LeaseholdDeadlock",
-        series: &[("leasehold_deadlocks_total{job=\"shop\", instance=\"a\"}", Shape::Step(0, 1))],
-        labels: "job: shop",
-        within: 60,
-    },
-    Case {
-        alert: "LeaseholdReleasesFail",
-        series: &[("leasehold_release_failures_total{job=\"shop\", instance=\"a\"}", Shape::Grows(0, 1))],
-        labels: SHOP,
-        within: 780,
-    },
-    Case {
-        alert: "LeaseholdStoreIsAway",
-        series: &[("leasehold_store_up{job=\"locks\", instance=\"s\"}", Shape::Step(1, 0))],
-        labels: "job: locks, instance: s",
-        within: 180,
-    },
-    Case {
-        alert: "LeaseholdStoreIsNotWatched",
-        series: &[("leasehold_store_up{job=\"locks\", instance=\"s\"}", Shape::Ends(1))],
-        labels: "",
-        // Prometheus drops a series after five minutes.
-        within: 720,
-    },
-    Case {
-        alert: "LeaseholdLockWithoutEnd",
-        series: &[(
-            "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}",
-            Shape::Step(0, 1),
-        )],
-        labels: "job: locks, instance: s, group: orders",
-        within: 720,
-    },
-    Case {
-        alert: "LeaseholdHoldIsLong",
-        series: &[(
-            "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}",
-            Shape::Step(40, 3700),
-        )],
-        labels: "job: locks, instance: s, group: orders",
-        within: 240,
-    },
-    Case {
-        alert: "LeaseholdManyWait",
-        series: &[(
-            "leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}",
-            Shape::Step(3, 140),
-        )],
-        labels: "job: locks, instance: s, group: orders",
-        within: 720,
-    },
-    Case {
-        alert: "LeaseholdThreadsWaitForEachOther",
-        series: &[(
-            "leasehold_store_deadlocks{job=\"locks\", instance=\"s\", certain=\"true\"}",
-            Shape::Step(0, 1),
-        )],
-        labels: "job: locks, instance: s",
-        within: 180,
-    },
-    // `promtool`'s time begins at 0: this run ended more than a day before.
-    Case {
-        alert: "LeaseholdJobIsLate",
-        series: &[(
-            "leasehold_store_job_last_success_timestamp_seconds{job=\"locks\", instance=\"s\", name=\"nightly\"}",
-            Shape::Step(0, -100_000),
-        )],
-        labels: "job: locks, name: nightly",
-        within: 420,
-    },
-];
+/// The latest seconds until the alert and its labels stand behind its name; Prometheus drops a series that ends
+/// after five minutes. `promtool`'s time begins at 0: the job's last success was more than a day before.
+pub(crate) const CASES: &str = r#"
+LeaseholdRenewalsFail 420 job: shop, instance: a
+leasehold_renewals_total{job="shop", instance="a", result="ok"} grows 5 5
+leasehold_renewals_total{job="shop", instance="a", result="error"} grows 0 1
+
+LeaseholdWaitsEndWithoutLock 960 job: shop, kind: lock
+leasehold_acquire_wait_seconds_count{job="shop", instance="a", kind="lock", outcome="granted"} grows 90 60
+leasehold_acquire_wait_seconds_count{job="shop", instance="a", kind="lock", outcome="timeout"} grows 1 30
+
+LeaseholdWaitsWithoutMessages 240 job: shop, instance: a
+leasehold_subscription_up{job="shop", instance="a"} step 1 0
+
+LeaseholdThreadsEndWithoutRelease 60 job: shop, instance: a
+leasehold_abandoned_total{job="shop", instance="a"} step 0 1
+
+LeaseholdDeadlock 60 job: shop
+leasehold_deadlocks_total{job="shop", instance="a"} step 0 1
+
+LeaseholdReleasesFail 780 job: shop, instance: a
+leasehold_release_failures_total{job="shop", instance="a"} grows 0 1
+
+LeaseholdStoreIsAway 180 job: locks, instance: s
+leasehold_store_up{job="locks", instance="s"} step 1 0
+
+LeaseholdStoreIsNotWatched 720
+leasehold_store_up{job="locks", instance="s"} ends 1
+
+LeaseholdLockWithoutEnd 720 job: locks, instance: s, group: orders
+leasehold_store_locks_without_end{job="locks", instance="s", group="orders", kind="lock"} step 0 1
+
+LeaseholdHoldIsLong 240 job: locks, instance: s, group: orders
+leasehold_store_oldest_hold_seconds{job="locks", instance="s", group="orders", kind="lock"} step 40 3700
+
+LeaseholdManyWait 720 job: locks, instance: s, group: orders
+leasehold_store_waiters{job="locks", instance="s", group="orders", kind="lock"} step 3 140
+
+LeaseholdThreadsWaitForEachOther 180 job: locks, instance: s
+leasehold_store_deadlocks{job="locks", instance="s", certain="true"} step 0 1
+
+LeaseholdJobIsLate 420 job: locks, name: nightly
+leasehold_store_job_last_success_timestamp_seconds{job="locks", instance="s", name="nightly"} step 0 -100000
+"#;
 
 fn simulated(rules: &Rules) -> String {
     let mut text =
@@ -330,13 +295,13 @@ fn simulated(rules: &Rules) -> String {
             }
             text += &rules.expects("LeaseholdHoldAtRisk", WHOLE, None);
         }
-        for Case { alert, series, labels, within } in CASES {
+        for Case { alert, series, labels, within } in Case::read(CASES) {
             writeln!(
                 text,
                 "  - name: {alert} with scrapes each {every} s\n    interval: {every}s\n    input_series:"
             )
             .unwrap();
-            for (series, shape) in *series {
+            for (series, shape) in series {
                 let values = values(&shape.values(every, BEGINS));
                 writeln!(text, "      - series: '{series}'\n        values: '{values}'").unwrap();
             }
@@ -351,19 +316,12 @@ fn simulated(rules: &Rules) -> String {
 #[test]
 fn each_alert_fires_in_its_simulated_outage() {
     let rules = Rules::read();
-    let tried = CASES.iter().map(|case| case.alert).chain(["LeaseholdLockLost", "LeaseholdHoldAtRisk"]);
-    let tried: std::collections::BTreeSet<&str> = tried.collect();
+    let cases = Case::read(CASES).into_iter().map(|case| case.alert);
+    let tried: std::collections::BTreeSet<&str> =
+        cases.chain(["LeaseholdLockLost", "LeaseholdHoldAtRisk"]).collect();
     assert_eq!(tried, rules.0.keys().map(String::as_str).collect(), "each rule is tried");
     let text = simulated(&rules);
-    let path = Path::new(FOLDER).join("alerts_test.yml");
-    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
-        std::fs::write(&path, &text).unwrap();
-    }
-    assert!(
-        std::fs::read_to_string(&path).unwrap() == text,
-        "{}: LEASEHOLD_BLESS=1 writes it",
-        path.display()
-    );
+    crate::docs::is_listed("docs/operating/alerts_test.yml", &text);
     let Some(promtool) = promtool() else { return };
     let output =
         Command::new(promtool).args(["test", "rules", "alerts_test.yml"]).current_dir(FOLDER).output();

@@ -7,14 +7,13 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
-    AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
-    Event, ExpirableSemaphore, FencedLock, FencingToken, Guard, HoldState, Holder, Inspection, Interrupt,
-    Leader, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
-    ObjectKind, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock, RedlockNode, Result,
-    Ring, RingNode, Semaphore,
+    ClientId, ClusterPubSub, Condition, CountDownLatch, Error, Event, ExpirableSemaphore, FencedLock,
+    FencingToken, Holder, Inspection, Leader, Loss, Mode, MultiGuard, MultiLock, ObjectKind, OwnedMultiGuard,
+    Owner, Permit, ReadWriteLock, RedlockNode, Result, Ring, RingNode, Semaphore,
 };
+
+use crate::support::prelude::*;
 
 fn is<T: ?Sized>() -> Probe<T> {
     Probe(PhantomData)

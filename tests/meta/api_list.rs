@@ -4,29 +4,18 @@
 //! features, read as text in `cargo fmt`'s shape, where items begin at the left margin.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::docs::{files, is_listed, read, root};
 
 /// For each item its definition, methods and traits.
 type List = BTreeMap<String, Vec<String>>;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        if path.is_dir() && name != "tests" {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|end| end == "rs")
-            && !["tests", "model", "lib"].contains(&name)
-        {
-            found.push(path);
-        }
-    }
-    found.sort();
+fn sources() -> impl Iterator<Item = PathBuf> {
+    let is_hidden = |part: &std::ffi::OsStr| part == "tests" || part == "tests.rs" || part == "model.rs";
+    files("src", "rs")
+        .into_iter()
+        .filter(move |file| !file.iter().any(is_hidden) && !file.ends_with("src/lib.rs"))
 }
 
 /// The root's re-exports: items, and modules by their files.
@@ -36,17 +25,16 @@ struct Exports {
 }
 
 fn exports() -> Exports {
-    let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let text = read("src/lib.rs");
     // The hidden module stands last, and is not public.
     let text = text.split("#[doc(hidden)]").next().unwrap();
     let mut exports = Exports { items: BTreeSet::new(), modules: BTreeMap::new() };
     for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {
         let path = line.split_whitespace().collect::<Vec<_>>().join(" ");
         let (path, alias) = path.split_once(" as ").unwrap_or((&path, ""));
-        let folder = root().join("src").join(path.replace("::", "/"));
-        let file =
-            Some(folder.join("mod.rs")).filter(|file| file.exists()).unwrap_or(folder.with_extension("rs"));
-        if file.exists() {
+        let folder = Path::new("src").join(path.replace("::", "/"));
+        let files = [folder.join("mod.rs"), folder.with_extension("rs")];
+        if let Some(file) = files.into_iter().find(|file| root().join(file).exists()) {
             let name = if alias.is_empty() { path.rsplit("::").next().unwrap() } else { alias };
             exports.modules.insert(file, name.to_owned());
             continue;
@@ -212,11 +200,9 @@ fn inside(body: &[&str], header: &str) -> Vec<String> {
 
 fn public_api() -> String {
     let exports = exports();
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
     let mut api = List::new();
-    for file in &files {
-        list(file, &fs::read_to_string(file).unwrap(), &exports, &mut api);
+    for file in sources() {
+        list(&file, &read(&file), &exports, &mut api);
     }
     let unknown: Vec<_> = exports.items.iter().filter(|item| !api.contains_key(*item)).collect();
     let foreign = ["crossbeam_channel"];
@@ -239,21 +225,7 @@ fn public_api() -> String {
 
 #[test]
 fn the_list_of_the_public_api_is_up_to_date() {
-    let path = root().join("docs/api.txt");
-    let now = public_api();
-    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
-        fs::write(&path, &now).unwrap();
-    }
-    let listed = fs::read_to_string(&path).unwrap_or_default();
-    let (old, new): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), now.lines().collect());
-    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
-    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
-    assert!(
-        listed == now,
-        "the public API is not as docs/api.txt lists it. If it should not be, LEASEHOLD_BLESS=1 cargo test --test meta api_list \
-         writes it anew, and CHANGELOG.md says why:\n{}",
-        [gone, come].concat().join("\n")
-    );
+    is_listed("docs/api.txt", &public_api());
 }
 
 /// Known parts of the API must be in the list, so that the list misses nothing unseen.
@@ -286,9 +258,7 @@ fn the_list_sees_every_shape_of_item() {
         assert!(!text.contains(hidden), "{hidden}");
     }
     // Public functions are also counted in another way.
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
-    let source: String = files.iter().map(|file| expanded(&fs::read_to_string(file).unwrap())).collect();
+    let source: String = sources().map(|file| expanded(&read(file))).collect();
     let written = source.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
     let listed = text.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
     assert_eq!(listed, written, "public functions that are not listed");

@@ -1,7 +1,7 @@
 //! The shape of the source: layers, circles, drivers, and headers of scripts and statements.
 //!
 //! The checker must also report samples that break each rule. `proc-macro2` reads Rust as tokens, without
-//! test code. clippy finds panics, clock readings and sleeps (see `Cargo.toml` and `clippy.toml`).
+//! test code. clippy finds panics, `Instant::now` and sleeps (see `Cargo.toml` and `clippy.toml`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,10 +11,10 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+
+use crate::docs::{files, read};
 
 /// The layers, and the layers that each may use. Modules of a layer may use each other, but in no circle;
 /// stores may not.
@@ -28,33 +28,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ground", &[]),
 ];
 
-const GROUND: &[&str] = &[
-    "config",
-    "copies",
-    "deadlock",
-    "directory",
-    "error",
-    "fork",
-    "health",
-    "hosts",
-    "inquiry",
-    "credentials",
-    "ident",
-    "fuzz",
-    "inspect",
-    "interrupt",
-    "observe",
-    "park",
-    "refused",
-    "shrink",
-    "secrets",
-    "sync",
-    "system",
-    "task",
-    "time",
-    "tls",
-    "wire",
-];
+const GROUND: &str = "config copies deadlock directory error fork health hosts inquiry credentials ident fuzz \
+    inspect interrupt observe park refused shrink secrets sync system task time tls wire";
 
 /// Crates that only some places may use.
 const DRIVERS: &[(&str, &[&str])] = &[
@@ -97,7 +72,7 @@ const LONG: usize = 400;
 
 #[test]
 fn the_source_keeps_to_its_rules() {
-    let files = files_under("src");
+    let files = all_sources();
     assert!(files.len() > 100, "only {} files were found", files.len());
     let found = violations(&files);
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -105,7 +80,7 @@ fn the_source_keeps_to_its_rules() {
 
 #[test]
 fn the_checker_sees_what_files_use() {
-    let files = files_under("src");
+    let files = all_sources();
     let modules = Modules::of(&files);
     let uses = |from: &str, to: &str| modules.uses[from].contains(to);
     assert!(uses("client", "engine"));
@@ -117,7 +92,7 @@ fn the_checker_sees_what_files_use() {
 /// An author of a store reads the whole seam; optional parts are values (`Capabilities`).
 #[test]
 fn the_seam_has_at_most_sixteen_methods() {
-    let files = files_under("src");
+    let files = all_sources();
     let seam = files.iter().find(|file| file.path == "src/seam/mod.rs").unwrap();
     let word = |word: &str| Token::Word(word.to_owned());
     let begin = seam.tokens.windows(2).position(|pair| pair == [word("trait"), word("Store")]).unwrap();
@@ -136,17 +111,9 @@ fn the_seam_has_at_most_sixteen_methods() {
 
 fn complaints(samples: &[(&str, &str)]) -> Vec<String> {
     let root = ("src/lib.rs", "mod client; mod engine; pub use client::LockClient; pub use error::Error;");
-    let known = [
-        "client/mod",
-        "client/open",
-        "engine/mod",
-        "engine/queue",
-        "error",
-        "stores/memory/mod",
-        "stores/redis/mod",
-    ];
+    let known = "client/mod client/open engine/mod engine/queue error stores/memory/mod stores/redis/mod";
     let mut files: Vec<Source> =
-        known.iter().map(|path| Source::new(&format!("src/{path}.rs"), "")).collect();
+        known.split(' ').map(|path| Source::new(&format!("src/{path}.rs"), "")).collect();
     for (path, text) in samples.iter().chain([&root]) {
         files.retain(|file| file.path != *path);
         files.push(Source::new(path, text));
@@ -173,6 +140,7 @@ fn keeps(path: &str, text: &str) {
 fn only_samples_that_break_a_rule_are_reported() {
     let (queue, memory, redis) =
         ("src/engine/queue.rs", "src/stores/memory/mod.rs", "src/stores/redis/mod.rs");
+    let (lua, sql) = ("src/stores/redis/lua/a.lua", "src/stores/sql/query/sqlite/a.sql");
     for (path, text, expected) in [
         (queue, "use crate::client::LockClient;", "engine may not use client"),
         (queue, "use crate::{error::Error, stores::memory::{self, MemoryStore}};", "may not use stores"),
@@ -190,6 +158,25 @@ fn only_samples_that_break_a_rule_are_reported() {
         (redis, "const A: &str = \"redisson_fair:\";", "derives a name"),
         (redis, "const A: &str = \"return redis.call('GET', KEYS[1])\";", "text of a script"),
         (redis, "fn f() { Script::new(&text); }", "include_str!"),
+        (redis, "fn f() { Command::new(\"EVAL\"); arg(format!(\"{a}\")); }", "puts text together"),
+        (redis, "fn f() { Command::new(\"EVAL\"); arg(&format!(\"{a}\")); }", "puts text together"),
+        (redis, "fn f() { Command::new(\"EVAL\"); text.push_str(a); }", "puts text together"),
+        (redis, "fn f() { Command::new(\"EVAL\"); write!(text, \"{a}\"); }", "puts text together"),
+        (queue, "#[cfg(unix)]\nfn f() {}", "asks for which system"),
+        (queue, "#[cfg(not(windows))]\nfn f() {}", "asks for which system"),
+        (queue, "#[cfg(any(target_os = \"linux\", windows))]\nfn f() {}", "asks for which system"),
+        (queue, "fn f() { rustix::event::poll(sockets, None); }", "knows rustix"),
+        (queue, "#[expect(clippy::expect_used)]\nfn f() { x.expect(\"y\"); }", "silences"),
+        (queue, "#[allow(clippy::panic)]\nfn f() {}", "silences"),
+        (queue, "#[expect(clippy::disallowed_methods)]\nfn f() { Instant::now(); }", "silences"),
+        ("src/client/open.rs", "#![allow(clippy::unwrap_used)]\nfn f() {}", "silences"),
+        (queue, "fn f() { at.elapsed(); }", "reads a clock"),
+        (queue, "fn f() { SystemTime::UNIX_EPOCH; }", "reads a clock"),
+        (queue, "fn f() { clock_gettime(id); }", "reads a clock"),
+        (lua, "-- Looks.\n-- KEYS[1] the lock\nreturn KEYS[1]", "Returns"),
+        (sql, "-- Looks.\n-- Returns x\nSELECT a FROM b WHERE c = ?1", "?1"),
+        (sql, "-- Looks.\n-- $1 name\n-- Returns x\nSELECT a::text FROM b WHERE c = $1 AND d = $2", "$2"),
+        (sql, "-- Looks.\n-- :name\nSELECT a FROM b WHERE c = :name", "Returns"),
     ] {
         breaks(path, text, expected);
     }
@@ -205,6 +192,17 @@ fn only_samples_that_break_a_rule_are_reported() {
         ("src/client/open.rs", "fn f() { crate::stores::redis::open(); sql::postgres::open(); }"),
         (redis, "#[cfg(test)] const A: &str = \"redisson_fair:\";"),
         (redis, "fn f() { Script::new(include_str!(\"a.lua\")); redis::Script::new(text); }"),
+        (redis, "fn f() { Command::new(\"EVAL\").arg(BODY); }"),
+        ("src/system/unix.rs", "#[cfg(unix)]\nfn f() {}"),
+        (queue, "#[cfg(all(test, unix))]\nmod tests {}"),
+        (queue, "#[cfg(unix)]\n#[cfg(test)]\nmod tests {}"),
+        (queue, "#[cfg(test)]\nmod tests { #[cfg(unix)] fn f() {} }"),
+        (MAY_PANIC, "#[expect(clippy::expect_used, reason = \"documented\")]\nfn f() { x.expect(\"y\"); }"),
+        (queue, "#[cfg(test)]\n#[allow(clippy::panic)]\nmod tests { fn f() {} }"),
+        (READS_TIME, "fn f() { at.elapsed(); SystemTime::UNIX_EPOCH; clock_gettime(id); }"),
+        (lua, "-- Looks.\n-- KEYS[1] the lock\n-- Returns x\nreturn KEYS[1]"),
+        (sql, "-- Looks.\n-- :name\n-- Returns x\nSELECT a::text FROM b WHERE c = :name"),
+        (sql, "CREATE TABLE a (b text)"),
     ] {
         keeps(path, text);
     }
@@ -232,31 +230,6 @@ fn a_circle_of_files_is_reported() {
 }
 
 #[test]
-fn a_difference_between_systems_outside_of_its_place_is_reported() {
-    for asks in ["#[cfg(unix)]", "#[cfg(not(windows))]", "#[cfg(any(target_os = \"linux\", windows))]"] {
-        breaks("src/engine/queue.rs", &format!("{asks}\nfn f() {{}}"), "asks for which system");
-        keeps("src/system/unix.rs", &format!("{asks}\nfn f() {{}}"));
-    }
-    breaks("src/engine/queue.rs", "fn f() { rustix::event::poll(sockets, None); }", "knows rustix");
-    keeps("src/engine/queue.rs", "#[cfg(all(test, unix))]\nmod tests {}");
-    keeps("src/engine/queue.rs", "#[cfg(unix)]\n#[cfg(test)]\nmod tests {}");
-    keeps("src/engine/queue.rs", "#[cfg(test)]\nmod tests { #[cfg(unix)] fn f() {} }");
-}
-
-#[test]
-fn undocumented_parameters_are_reported() {
-    let lua = "src/stores/redis/lua/a.lua";
-    breaks(lua, "-- Looks.\n-- KEYS[1] the lock\nreturn KEYS[1]", "Returns");
-    keeps(lua, "-- Looks.\n-- KEYS[1] the lock\n-- Returns x\nreturn KEYS[1]");
-    let sql = "src/stores/sql/query/sqlite/a.sql";
-    breaks(sql, "-- Looks.\n-- Returns x\nSELECT a FROM b WHERE c = ?1", "?1");
-    breaks(sql, "-- Looks.\n-- $1 name\n-- Returns x\nSELECT a::text FROM b WHERE c = $1 AND d = $2", "$2");
-    breaks(sql, "-- Looks.\n-- :name\nSELECT a FROM b WHERE c = :name", "Returns");
-    keeps(sql, "-- Looks.\n-- :name\n-- Returns x\nSELECT a::text FROM b WHERE c = :name");
-    keeps(sql, "CREATE TABLE a (b text)");
-}
-
-#[test]
 fn logic_in_the_root_and_long_files_are_reported() {
     let root = Source::new("src/lib.rs", "mod error;\nfn helper() {}");
     assert!(violations(&[root]).iter().any(|line| line.contains("holds logic")));
@@ -265,34 +238,6 @@ fn logic_in_the_root_and_long_files_are_reported() {
     breaks("src/engine/queue.rs", &code(LONG + 1), "no reason");
     keeps("src/engine/queue.rs", &format!("//! Long because it is one thought.\n{}", code(LONG + 1)));
     keeps("src/engine/queue.rs", &format!("{}// a comment\n", code(LONG)));
-}
-
-#[test]
-fn silenced_lints_and_clock_reads_are_reported() {
-    breaks("src/engine/queue.rs", "#[expect(clippy::expect_used)]\nfn f() { x.expect(\"y\"); }", "silences");
-    breaks("src/engine/queue.rs", "#[allow(clippy::panic)]\nfn f() {}", "silences");
-    breaks("src/client/open.rs", "#![allow(clippy::unwrap_used)]\nfn f() {}", "silences");
-    keeps(MAY_PANIC, "#[expect(clippy::expect_used, reason = \"documented\")]\nfn f() { x.expect(\"y\"); }");
-    keeps("src/engine/queue.rs", "#[cfg(test)]\n#[allow(clippy::panic)]\nmod tests { fn f() {} }");
-    for reads in ["at.elapsed()", "SystemTime::UNIX_EPOCH", "clock_gettime(id)", "Instant::now()"] {
-        breaks("src/engine/queue.rs", &format!("fn f() {{ {reads}; }}"), "reads a clock");
-        keeps(READS_TIME, &format!("fn f() {{ {reads}; }}"));
-    }
-    breaks("src/engine/queue.rs", "fn f() { std::thread::sleep(pause); }", "sleeps");
-}
-
-#[test]
-fn a_script_that_is_put_together_is_reported() {
-    for made in
-        ["arg(format!(\"{a}\"))", "arg(&format!(\"{a}\"))", "text.push_str(a)", "write!(text, \"{a}\")"]
-    {
-        breaks(
-            "src/stores/redis/mod.rs",
-            &format!("fn f() {{ Command::new(\"EVAL\"); {made}; }}"),
-            "puts text together",
-        );
-    }
-    keeps("src/stores/redis/mod.rs", "fn f() { Command::new(\"EVAL\").arg(BODY); }");
 }
 
 struct Source {
@@ -373,25 +318,9 @@ fn is_for_tests(attribute: &Group) -> bool {
     text.starts_with("cfg(test") || text.starts_with("cfg(all(test")
 }
 
-fn files_under(folder: &str) -> Vec<Source> {
-    fn walk(root: &Path, folder: &Path, files: &mut Vec<Source>) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(root, &path, files);
-            } else if path
-                .extension()
-                .is_some_and(|kind| ["rs", "lua", "sql"].iter().any(|known| kind == *known))
-            {
-                let name = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
-                files.push(Source::new(&name, &fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    walk(root, &root.join(folder), &mut files);
-    files
+fn all_sources() -> Vec<Source> {
+    let files = ["rs", "lua", "sql"].into_iter().flat_map(|ending| files("src", ending));
+    files.map(|file| Source::new(&file.to_str().unwrap().replace('\\', "/"), &read(&file))).collect()
 }
 
 struct Modules {
@@ -559,7 +488,7 @@ fn tree(tokens: &[Token], mut at: usize, prefix: &mut Vec<String>, paths: &mut V
 
 fn layer_of(module: &str) -> Option<&'static str> {
     let first = module.split("::").next().unwrap_or_default();
-    if GROUND.contains(&first) {
+    if GROUND.split(' ').any(|module| module == first) {
         return Some("ground");
     }
     LAYERS.iter().map(|(layer, _)| *layer).find(|layer| *layer == first)
@@ -645,13 +574,18 @@ fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     // An attribute directly above belongs to the tests.
     let code = code.trim_end().strip_suffix("#[cfg(unix)]").unwrap_or(code);
     let code = code.trim_end().strip_suffix("#[cfg(all(unix, not(leasehold_shuttle)))]").unwrap_or(code);
-    let panics = ["unwrap_used", "expect_used", "panic", "unreachable", "todo", "unimplemented"];
+    let lints =
+        ["unwrap_used", "expect_used", "panic", "unreachable", "todo", "unimplemented", "disallowed_methods"];
     for line in code.lines().filter(|line| line.trim_start().starts_with('#')) {
         let silences = |lint: &&&str| line.contains(&format!("clippy::{lint}"));
-        if let Some(lint) = panics.iter().find(silences)
-            && file.path != MAY_PANIC
-        {
-            reported.insert(format!("silences the lint {lint}"));
+        if let Some(lint) = lints.iter().find(silences) {
+            let may = match *lint {
+                "disallowed_methods" => file.path == READS_TIME || file.path.starts_with(HAS_CLOCKS),
+                _ => file.path == MAY_PANIC,
+            };
+            if !may {
+                reported.insert(format!("silences the lint {lint}"));
+            }
         }
         let names_a_system = ["unix", "windows", "target_os"].iter().any(|system| line.contains(system));
         if names_a_system
@@ -696,14 +630,9 @@ fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<Stri
         reported.insert(format!("knows {word}"));
     }
     let reads = ["UNIX_EPOCH", "SystemTime", "clock_gettime"].contains(&word)
-        || word == "elapsed" && before == Some(&Token::Sign('.'))
-        || word == "Instant" && after.get(2) == Some(&Token::Word("now".to_owned()));
+        || word == "elapsed" && before == Some(&Token::Sign('.'));
     if reads && file.path != READS_TIME && !file.path.starts_with(HAS_CLOCKS) {
         reported.insert(format!("reads a clock ({word}); {READS_TIME} does"));
-    }
-    let is_sleep = word == "thread" && is_path && after.get(2) == Some(&Token::Word("sleep".to_owned()));
-    if is_sleep && file.path != READS_TIME {
-        reported.insert("sleeps; wait on a Parker".to_owned());
     }
     // `redis::Script` only hashes its text.
     let is_script =
@@ -788,7 +717,7 @@ fn no_dependency_is_capped() {
         [target.'cfg(unix)'.dependencies]\ne = \"~1.2\"\nf = { git = \"g\" }\n";
     assert_eq!(ties(sample), ["b", "c", "e", "f"]);
     for manifest in ["Cargo.toml", "cli/Cargo.toml"] {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest)).unwrap();
+        let text = read(manifest);
         assert_eq!(ties(&text), [""; 0], "{manifest}");
         assert!(requirements(&text).len() > 8, "{manifest}: {:?}", requirements(&text));
     }

@@ -5,14 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 
-use crate::support::eventually;
+use crate::support::prelude::*;
 use crate::support::programs::example;
-use crate::support::server::RedisServer;
 
 const ROWS: [&str; 7] = [
     "none",
@@ -270,7 +268,6 @@ impl Stage {
         stage
     }
 
-    /// The first folder of PATH.
     fn programs(&self) -> PathBuf {
         self.folder.path().join("bin")
     }
@@ -319,7 +316,6 @@ impl Demo {
         (out, status.success())
     }
 
-    /// Standard output, standard error, status.
     fn end(mut self) -> (String, String, ExitStatus) {
         let (mut out, mut said) = (String::new(), String::new());
         let mut errors = self.child.stderr.take().unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -14,7 +14,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Files below `folder` that end in `.ending`, relative to the root, in order.
+/// Files below `folder` that end in `.ending`, relative to the root, in order; without build output.
 pub(crate) fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -22,7 +22,9 @@ pub(crate) fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
         for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                if !["target", "node_modules"].iter().any(|built| path.ends_with(built)) {
+                    folders.push(path);
+                }
             } else if path.extension().is_some_and(|extension| extension == ending) {
                 found.push(path.strip_prefix(root()).unwrap().to_owned());
             }
@@ -30,6 +32,24 @@ pub(crate) fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// Panics unless the file has this text, and shows the lines that differ. `LEASEHOLD_BLESS` writes it.
+#[track_caller]
+pub(crate) fn is_listed(path: &str, now: &str) {
+    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
+        fs::write(root().join(path), now).unwrap();
+    }
+    let listed = fs::read_to_string(root().join(path)).unwrap_or_default();
+    let (old, new): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), now.lines().collect());
+    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
+    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
+    assert!(
+        listed == now,
+        "{path} lists something else. If the change is wanted, LEASEHOLD_BLESS=1 writes it anew, and CHANGELOG.md says \
+         why:\n{}",
+        [gone, come].concat().join("\n")
+    );
 }
 
 pub(crate) fn documents() -> Vec<PathBuf> {
@@ -87,7 +107,6 @@ fn column<'a>(text: &'a str, name: &str) -> Vec<(usize, &'a str, Vec<&'a str>)> 
     rows
 }
 
-/// GitHub's anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase().replace(' ', "-");
     kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()

@@ -3,20 +3,14 @@
 //! `LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors` rewrites the list. Read its diff as a new
 //! user: does the text say what is wrong, and what to do?
 
-use std::collections::BTreeSet;
 use std::error::Error as _;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::time::Duration;
 
-use leasehold::{
-    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LockClient, MAX_NAME_LEN,
-    ManualClock, MemoryStore, Result, Ring, RingNode, fencing,
-};
+use leasehold::{Backoff, Error, Fault, MAX_NAME_LEN, Result, Ring, RingNode, fencing};
 
-use crate::support::{LONG, leased, start, test_command};
+use crate::support::prelude::*;
 
 struct List {
     text: String,
@@ -186,53 +180,21 @@ fn faults(list: &mut List) {
 
 fn urls(list: &mut List) {
     list.section("URLs");
-    for url in [
-        "localhost",
-        "localhost:6379",
-        "[::1]:6379",
-        "cache.example:6379",
-        "localhost:26379",
-        "localhost:5432",
-        "localhost:2379",
-        "secret",
-        "user:secret@localhost:6379",
-        "http://localhost:6379",
-        "redis:///",
-        "redis://localhost:99999",
-        "redis://localhost:port",
-        "redis://localhost/first",
-        "redis://user:se/cret@localhost",
-        "rediss://localhost/#insecure",
-        "redis-sentinel://localhost",
-        "redis-cluster://localhost/1",
-        "redis-cluster://",
-        "postgres:///shop",
-        "postgres://user:p@ss@localhost/shop",
-        "postgres://localhost:port/shop",
-        "postgres://localhost/shop?sslmode=maybe",
-        "postgres://localhost/shop?sslmode=verify-ca",
-        "postgres://localhost/shop?sslcert=/no/such/file",
-        "postgres://localhost/shop?channel_binding=require",
-        "mysql://localhost",
-        "mysql://localhost:port/shop",
-        "mysql://localhost/shop?ssl-mode=maybe",
-        "sqlite://",
-        "etcd://",
-        "etcd://:secret@localhost",
-        "zk://",
-        "zk://localhost:port",
-        "redis://127.0.0.1:1",
-        "rediss://127.0.0.1:1",
-        "redis://host.invalid",
-        "redis+unix:///no/such/socket",
-        "redis-sentinel://127.0.0.1:1/mymaster",
-        "redis-cluster://127.0.0.1:1",
-        "postgres://user@127.0.0.1:1/shop",
-        "mysql://user@127.0.0.1:1/shop",
-        "sqlite:///no/such/folder/file",
-        "etcd://127.0.0.1:1",
-        "zk://127.0.0.1:1",
-    ] {
+    let urls = "\
+        localhost localhost:6379 [::1]:6379 cache.example:6379 localhost:26379 localhost:5432 \
+        localhost:2379 secret user:secret@localhost:6379 http://localhost:6379 redis:/// \
+        redis://localhost:99999 redis://localhost:port redis://localhost/first \
+        redis://user:se/cret@localhost rediss://localhost/#insecure redis-sentinel://localhost \
+        redis-cluster://localhost/1 redis-cluster:// postgres:///shop postgres://user:p@ss@localhost/shop \
+        postgres://localhost:port/shop postgres://localhost/shop?sslmode=maybe \
+        postgres://localhost/shop?sslmode=verify-ca postgres://localhost/shop?sslcert=/no/such/file \
+        postgres://localhost/shop?channel_binding=require mysql://localhost mysql://localhost:port/shop \
+        mysql://localhost/shop?ssl-mode=maybe sqlite:// etcd:// etcd://:secret@localhost zk:// \
+        zk://localhost:port redis://127.0.0.1:1 rediss://127.0.0.1:1 redis://host.invalid \
+        redis+unix:///no/such/socket redis-sentinel://127.0.0.1:1/mymaster redis-cluster://127.0.0.1:1 \
+        postgres://user@127.0.0.1:1/shop mysql://user@127.0.0.1:1/shop sqlite:///no/such/folder/file \
+        etcd://127.0.0.1:1 zk://127.0.0.1:1";
+    for url in urls.split(' ') {
         let result = options().url(url).build();
         list.add(&format!("url({url:?})"), result);
     }
@@ -518,20 +480,7 @@ fn every_user_error_is_listed() {
     arguments(&mut list);
     holding(&mut list);
     servers(&mut list);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors.txt");
-    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
-        fs::write(&path, &list.text).unwrap();
-    }
-    let listed = fs::read_to_string(&path).unwrap_or_default();
-    let (old, new): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), list.text.lines().collect());
-    let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
-    let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
-    assert!(
-        listed == list.text,
-        "the messages are not as docs/errors.txt lists them. If they should not be, LEASEHOLD_BLESS=1 cargo test \
-         --all-features --test meta errors writes it anew:\n{}",
-        [gone, come].concat().join("\n")
-    );
+    crate::docs::is_listed("docs/errors.txt", &list.text);
 }
 
 /// Bounds use the words of their option.

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::docs::{files, read};
 
 #[path = "../sabotage/src/hooks.rs"]
 mod hooks;
@@ -121,24 +123,13 @@ fn has(sources: &str, filter: &str) -> bool {
     filter.split("::").all(|name| name.is_empty() || sources.match_indices(name).any(is_begun))
 }
 
-/// All Rust code below a folder.
-fn sources(folder: &Path) -> String {
-    let Ok(entries) = fs::read_dir(folder) else { return String::new() };
-    let read = |path: PathBuf| match path.extension() {
-        Some(end) if end == "rs" => fs::read_to_string(path).unwrap(),
-        _ => sources(&path),
-    };
-    entries.map(|entry| read(entry.unwrap().path())).collect()
-}
-
 /// The filter of a renamed test would run nothing, and judge nothing.
 #[test]
 fn each_filter_of_a_suite_names_a_test() {
     let lists = ["engine", "locks", "scripts", "stores", "topologies"];
-    let read = |list| fs::read_to_string(format!("tests/sabotage/mutations/{list}.txt")).unwrap();
-    let lists = lists.map(read).concat();
+    let lists = lists.map(|list| read(format!("tests/sabotage/mutations/{list}.txt"))).concat();
     let of_mutations = lists.lines().filter_map(|line| line.strip_prefix("suite: ")?.split_once(' '));
-    let gate = fs::read_to_string("xtask/src/suites.rs").unwrap();
+    let gate = read("xtask/src/suites.rs");
     let of_gate = gate.split(" suite(").skip(1).filter_map(|suite| {
         let quoted: Vec<&str> = suite.split('"').collect();
         Some((*quoted.get(3)?, *quoted.get(5)?))
@@ -152,7 +143,9 @@ fn each_filter_of_a_suite_names_a_test() {
             "cli" | "anywhere" => format!("cli/tests/{program}"),
             other => format!("tests/{other}"),
         };
-        let sources = &*programs.entry(program).or_insert_with(|| sources(Path::new(&root)));
+        let sources = &*programs
+            .entry(program)
+            .or_insert_with(|| files(&root, "rs").iter().map(read).collect::<String>());
         let filters =
             filters.split_whitespace().map(|filter| filter.strip_prefix("--skip=").unwrap_or(filter));
         stale.extend(

@@ -1,23 +1,12 @@
 //! The rules and the dashboard of `docs/operating.md` load, over existing metrics.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
-}
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { sources(&path, found) } else { found.push(path) }
-    }
-}
+use crate::docs::{files, read as page};
 
 /// All words in the form of a metric's name.
 fn metrics(text: &str) -> BTreeSet<&str> {
@@ -35,9 +24,7 @@ fn registered() -> BTreeSet<String> {
     let served = page("cli/src/serve/metrics.rs");
     let served = served.split('"').skip(1).step_by(2).filter(|text| !text.contains(' '));
     let served = served.map(|name| format!("leasehold_store_{name}"));
-    let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
-    let texts: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let texts: Vec<String> = files("src", "rs").iter().map(page).collect();
     let literals = texts.iter().flat_map(|text| text.split('"').skip(1).step_by(2));
     literals
         .filter(|text| text.starts_with("leasehold_") && metrics(text).contains(text))
@@ -63,18 +50,9 @@ fn pages_rules_and_dashboard_name_real_metrics() {
 fn the_dashboard_shows_what_serve_counts() {
     let (dashboard, counted) = (page("docs/operating/dashboard.json"), registered());
     let shown = metrics(&dashboard);
-    for name in [
-        "up",
-        "locks_held",
-        "waiters",
-        "locks_without_end",
-        "oldest_hold_seconds",
-        "deadlocks",
-        "job_runs",
-        "job_last_success_timestamp_seconds",
-        "job_last_exit_code",
-        "list_age_seconds",
-    ] {
+    let names = "up locks_held waiters locks_without_end oldest_hold_seconds deadlocks job_runs \
+        job_last_success_timestamp_seconds job_last_exit_code list_age_seconds";
+    for name in names.split(' ') {
         let name = format!("leasehold_store_{name}");
         assert!(counted.contains(&name) && shown.contains(&*name), "{name}");
     }
@@ -123,10 +101,7 @@ fn each_alert_leads_to_its_paragraph() {
 /// Whoever controls an action's repository can move its tags.
 #[test]
 fn each_action_of_the_workflows_is_named_by_its_commit() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
-    let mut files = Vec::new();
-    sources(&folder, &mut files);
-    let texts = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect::<String>();
+    let texts: String = files(".github/workflows", "yml").iter().map(page).collect();
     let used: Vec<&str> = texts.lines().filter_map(|line| line.trim().strip_prefix("- uses: ")).collect();
     assert!(used.len() > 10, "{used:?}");
     for action in used {
@@ -159,142 +134,84 @@ fn is_balanced(expr: &str) {
     }
 }
 
-/// The parts of Grafana's dashboard model (schema version 39) that this dashboard uses; it may have no
-/// others.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[expect(dead_code, reason = "their presence and their types are what counts")]
-struct Dashboard {
-    uid: String,
-    title: String,
-    description: String,
-    tags: Vec<String>,
-    timezone: String,
-    schema_version: u32,
-    version: u32,
-    editable: bool,
-    refresh: String,
-    time: Range,
-    templating: Templating,
-    panels: Vec<Panel>,
-}
+/// The fields of Grafana's dashboard model (schema version 39) that this dashboard uses, by their place: with `:s`
+/// a text, `:n` a number, `:b` true or false, else a list or an object; with `?` before it one that may be missing.
+const FIELDS: &[(&str, &str)] = &[
+    (
+        "",
+        "description:s editable:b panels refresh:s schemaVersion:n tags templating time timezone:s title:s uid:s version:n",
+    ),
+    ("/panels", "datasource description:s fieldConfig gridPos id:n targets title:s type:s"),
+    ("/panels/datasource", "type:s uid:s"),
+    ("/panels/fieldConfig", "defaults overrides"),
+    ("/panels/gridPos", "h:n w:n x:n y:n"),
+    ("/panels/targets", "expr:s legendFormat:s refId:s"),
+    ("/templating", "list"),
+    ("/templating/list", "?datasource ?includeAll:b label:s ?multi:b name:s query:s ?refresh:n type:s"),
+    ("/templating/list/datasource", "type:s uid:s"),
+    ("/time", "from:s to:s"),
+];
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "as above")]
-struct Range {
-    from: String,
-    to: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Templating {
-    list: Vec<Variable>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[expect(dead_code, reason = "as above")]
-struct Variable {
-    name: String,
-    label: String,
-    #[serde(rename = "type")]
-    kind: VariableKind,
-    query: String,
-    datasource: Option<Source>,
-    multi: Option<bool>,
-    include_all: Option<bool>,
-    refresh: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum VariableKind {
-    Datasource,
-    Query,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Source {
-    #[serde(rename = "type")]
-    kind: String,
-    uid: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-#[expect(dead_code, reason = "as above")]
-struct Panel {
-    id: u32,
-    title: String,
-    description: String,
-    #[serde(rename = "type")]
-    kind: PanelKind,
-    datasource: Source,
-    grid_pos: Place,
-    field_config: FieldConfig,
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum PanelKind {
-    Timeseries,
-    Stat,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Place {
-    x: u32,
-    y: u32,
-    w: u32,
-    h: u32,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "as above")]
-struct FieldConfig {
-    defaults: Value,
-    overrides: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Target {
-    ref_id: String,
-    expr: String,
-    legend_format: String,
+/// Panics unless a place has the fields that [`FIELDS`] names, and no others. Other places may have any.
+fn has_its_fields(value: &Value, place: &str) {
+    if let Value::Array(items) = value {
+        return items.iter().for_each(|item| has_its_fields(item, place));
+    }
+    let Some((_, known)) = FIELDS.iter().find(|(at, _)| *at == place) else { return };
+    let mut fields = value.as_object().unwrap().clone();
+    for field in known.split(' ') {
+        let (name, kind) = field.trim_start_matches('?').split_once(':').unwrap_or((field, ""));
+        let name = name.trim_start_matches('?');
+        let Some(value) = fields.remove(name) else {
+            assert!(field.starts_with('?'), "{place} has no {name}");
+            continue;
+        };
+        let is_right = match kind {
+            "s" => value.is_string(),
+            "n" => value.is_u64(),
+            "b" => value.is_boolean(),
+            _ => value.is_array() || value.is_object(),
+        };
+        assert!(is_right, "{place}/{name} is {value}");
+        has_its_fields(&value, &format!("{place}/{name}"));
+    }
+    assert!(fields.is_empty(), "Grafana knows no {fields:?} in {place}");
 }
 
 #[test]
 fn the_dashboard_is_one_that_grafana_loads() {
-    let dashboard: Dashboard = serde_json::from_str(&page("docs/operating/dashboard.json")).unwrap();
-    assert_eq!(dashboard.schema_version, 39);
-    let variables: Vec<&str> = dashboard.templating.list.iter().map(|variable| &*variable.name).collect();
-    assert_eq!(variables, ["source", "job", "store"]);
+    let dashboard: Value = serde_json::from_str(&page("docs/operating/dashboard.json")).unwrap();
+    has_its_fields(&dashboard, "");
+    assert_eq!(dashboard["schemaVersion"], 39);
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let variables = list(&dashboard["templating"]["list"]);
+    let kinds = variables.iter().map(|variable| (text(&variable["name"]), text(&variable["type"])));
+    let expected = [("source", "datasource"), ("job", "query"), ("store", "query")];
+    assert!(kinds.eq(expected.map(|(name, kind)| (name.to_owned(), kind.to_owned()))));
     let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
-    for panel in &dashboard.panels {
-        assert!(ids.insert(panel.id), "{}: two have its id", panel.title);
-        let Place { x, y, w, h } = panel.grid_pos;
-        assert!(w > 0 && h > 0 && x + w <= 24, "{}: outside of the 24 columns", panel.title);
+    for panel in list(&dashboard["panels"]) {
+        let title = text(&panel["title"]);
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: two have its id");
+        assert!(matches!(panel["type"].as_str(), Some("timeseries" | "stat")), "{title}");
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|field| panel["gridPos"][field].as_u64().unwrap());
+        assert!(w > 0 && h > 0 && x + w <= 24, "{title}: outside of the 24 columns");
         for row in y..y + h {
             for column in x..x + w {
-                assert!(places.insert((row, column)), "{}: over another", panel.title);
+                assert!(places.insert((row, column)), "{title}: over another");
             }
         }
-        assert_eq!((&*panel.datasource.kind, &*panel.datasource.uid), ("prometheus", "${source}"));
-        assert!(!panel.targets.is_empty() && panel.description.ends_with('.'), "{}", panel.title);
+        assert_eq!(panel["datasource"], serde_json::json!({"type": "prometheus", "uid": "${source}"}));
+        let targets = list(&panel["targets"]);
+        assert!(!targets.is_empty() && text(&panel["description"]).ends_with('.'), "{title}");
         let mut refs = BTreeSet::new();
-        for Target { ref_id, expr, legend_format } in &panel.targets {
-            assert!(refs.insert(ref_id) && !legend_format.is_empty(), "{}", panel.title);
+        for target in targets {
+            let [id, expr, legend] = ["refId", "expr", "legendFormat"].map(|field| text(&target[field]));
+            assert!(refs.insert(id) && !legend.is_empty(), "{title}");
             let of =
                 if expr.contains("leasehold_store_") { "{instance=~\"$store\"" } else { "{job=~\"$job\"" };
-            assert!(!metrics(expr).is_empty() && expr.contains(of), "{expr}");
-            is_balanced(expr);
+            assert!(!metrics(&expr).is_empty() && expr.contains(of), "{expr}");
+            is_balanced(&expr);
         }
     }
 }

@@ -4,19 +4,16 @@
 //! `docs/permissions.md` each user can do what its kind needs, and nothing else.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{AcquireOptions, Event, LockClient, NotHeld, ObjectKind, RedisLock, Result};
+use leasehold::{Event, ObjectKind, Result};
 use redis::Value;
 
-use crate::support::server::RedisServer;
-use crate::support::{eventually, listening_clients};
+use crate::support::prelude::*;
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
 
 #[test]
-fn every_command_of_the_road_is_answered_as_printed() {
+fn each_printed_command_gets_its_printed_answer() {
     let Some(server) = RedisServer::start_default() else { return };
     let mut people = HashMap::new();
     let mut commands = 0;
@@ -261,7 +258,6 @@ impl Pair<'_> {
     }
 }
 
-/// Expects that the lock is not held.
 fn refused(outcome: Result<()>) -> Result<()> {
     outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
 }

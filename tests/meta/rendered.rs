@@ -1,19 +1,11 @@
 //! The rendered documentation. `./check docs` renders it and names it in `LEASEHOLD_DOC`; otherwise the first
 //! test does.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    let path = path.as_ref();
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use crate::docs::{read, root};
 
 fn docs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();

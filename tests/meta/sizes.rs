@@ -2,8 +2,9 @@
 //! which people edit by hand. A commit that raises a limit says what the lines are for.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::docs::{files, read};
 
 /// A limit of a hundred or more exceeds its count by at most this many percent, so that deleted lines do not
 /// grow back unseen.
@@ -12,7 +13,7 @@ const ROOM_TO_GROW: usize = 10;
 #[test]
 fn no_folder_exceeds_its_size_limit() {
     let limits = limits(include_str!("limits.txt"));
-    let counts = counts(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let counts = counts();
     let wrong = beyond(&limits, &counts);
     assert!(wrong.is_empty(), "{}\n(tests/meta/limits.txt)", wrong.join("\n"));
 }
@@ -94,10 +95,10 @@ impl Lines {
     }
 }
 
-fn counts(root: &Path) -> BTreeMap<String, usize> {
+fn counts() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let mut add = |room: &str, count: usize| *counts.entry(room.to_owned()).or_default() += count;
-    for (path, text) in files(root, "src", &["rs"]) {
+    for (path, text) in texts("src", &["rs"]) {
         let folders = path.iter().filter_map(|part| part.to_str()).collect::<Vec<_>>();
         let only_tests = folders
             .iter()
@@ -114,16 +115,13 @@ fn counts(root: &Path) -> BTreeMap<String, usize> {
         add("src, unit tests and models", lines.tests);
     }
     for folder in ["benches", "cli", "examples", "tests", "xtask"] {
-        add(
-            &format!("{folder}, lines"),
-            files(root, folder, &["rs"]).iter().map(|(_, text)| text.lines().count()).sum(),
-        );
+        add(&format!("{folder}, lines"), texts(folder, &["rs"]).map(|(_, text)| text.lines().count()).sum());
     }
     add(
         "src, lines of scripts and statements",
-        files(root, "src", &["lua", "sql"]).iter().map(|(_, text)| text.lines().count()).sum(),
+        texts("src", &["lua", "sql"]).map(|(_, text)| text.lines().count()).sum(),
     );
-    for (path, text) in files(root, "docs", &["md"]) {
+    for (path, text) in texts("docs", &["md"]) {
         let room = match path.iter().nth(1).and_then(|part| part.to_str()) {
             Some("decisions") => "docs/decisions, words",
             Some("figures") => "docs/figures, words",
@@ -131,25 +129,10 @@ fn counts(root: &Path) -> BTreeMap<String, usize> {
         };
         add(room, text.split_whitespace().count());
     }
-    add("README.md, words", fs::read_to_string(root.join("README.md")).unwrap().split_whitespace().count());
+    add("README.md, words", read("README.md").split_whitespace().count());
     counts
 }
 
-/// The files with these endings below a folder, without build output; paths begin at the root.
-fn files(root: &Path, folder: &str, ends: &[&str]) -> Vec<(PathBuf, String)> {
-    let (mut found, mut open) = (Vec::new(), vec![root.join(folder)]);
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                if !["target", "node_modules"].iter().any(|built| path.ends_with(built)) {
-                    open.push(path);
-                }
-            } else if path.extension().is_some_and(|end| ends.iter().any(|wanted| end == *wanted)) {
-                let text = fs::read_to_string(&path).unwrap();
-                found.push((path.strip_prefix(root).unwrap().to_owned(), text));
-            }
-        }
-    }
-    found
+fn texts(folder: &str, ends: &[&str]) -> impl Iterator<Item = (PathBuf, String)> {
+    ends.iter().flat_map(move |end| files(folder, end)).map(|path| (path.clone(), read(path)))
 }

@@ -1,14 +1,12 @@
 //! Tests of the checkers that every test trusts: each finds what is wrong. That faults bite is seen by the tests that
 //! make them, and by the list of mutations.
 
-use std::time::Duration;
-
 use redis::{Commands, Connection};
 
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
-use crate::support::server::{RedisServer, default_server};
+use crate::support::prelude::*;
+use crate::support::run;
 use crate::support::stalls::{lost_between, stalled_between};
-use crate::support::{LONG, eventually, now, run, stalled_since, test_command};
 
 fn connect(url: &str) -> Connection {
     let connection = redis::Client::open(url).unwrap().get_connection_with_timeout(LONG).unwrap();

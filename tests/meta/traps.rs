@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
+
 const PAGE: &str = "docs/porting-from-redisson.md";
 
 fn section() -> String {
@@ -38,16 +40,8 @@ fn traps(section: &str) -> Vec<Trap> {
     rows.map(trap).collect()
 }
 
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 /// Whether the code compiles with this lint, and the output of `compiler`.
-fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> (bool, String) {
+fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &TempDir) -> (bool, String) {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let built = fs::read_dir(&deps).unwrap().map(|entry| entry.unwrap().path());
     let is_library = |path: &PathBuf| {
@@ -55,7 +49,7 @@ fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> 
         name.starts_with("libleasehold-") && name.ends_with(".rlib")
     };
     let newest = built.filter(is_library).max_by_key(|path| path.metadata().unwrap().modified().unwrap());
-    let source = folder.0.join("trap.rs");
+    let source = folder.path().join("trap.rs");
     let text = format!(
         "#![allow(unused_imports, unused_variables, dead_code)]\n\
          use leasehold::{{AcquireOptions, Guard, LockClient, RedisLock, Result}};\n\
@@ -71,10 +65,10 @@ fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> 
     fs::write(&source, text).unwrap();
     let mut command = Command::new(compiler);
     command.args(["--edition", "2024", "--crate-type", "lib", "--emit", "metadata"]);
-    command.arg(&source).arg("-o").arg(folder.0.join("trap.rmeta"));
+    command.arg(&source).arg("-o").arg(folder.path().join("trap.rmeta"));
     command.arg("--extern").arg(format!("leasehold={}", newest.expect("the library is built").display()));
     command.arg("-L").arg(format!("dependency={}", deps.display()));
-    command.env("CLIPPY_CONF_DIR", &folder.0);
+    command.env("CLIPPY_CONF_DIR", folder.path());
     if let Some(lint) = lint {
         command.args(["-W", lint]);
     }
@@ -82,7 +76,7 @@ fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> 
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> String {
+fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &TempDir) -> String {
     let (good, text) = compiled(compiler, code, lint, folder);
     assert!(good, "{code}\n{text}");
     text
@@ -90,8 +84,7 @@ fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> Stri
 
 #[test]
 fn sending_a_guard_is_refused_with_advice() {
-    let folder = Folder(std::env::temp_dir().join(format!("leasehold-sent-{}", std::process::id())));
-    fs::create_dir_all(&folder.0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     for code in [
         "let guard = lock.acquire()?; std::thread::spawn(move || drop(guard));",
         "let guard = client.get_multi_lock([lock.clone()]).acquire()?; std::thread::spawn(move || drop(guard));",
@@ -106,8 +99,7 @@ fn sending_a_guard_is_refused_with_advice() {
 
 #[test]
 fn the_methods_of_permits_are_on_permits_only() {
-    let folder = Folder(std::env::temp_dir().join(format!("leasehold-permits-{}", std::process::id())));
-    fs::create_dir_all(&folder.0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     for method in ["ids", "forget"] {
         let of_a_lock = format!("let guard = lock.acquire_owned()?; guard.{method}();");
         let (good, text) = compiled("rustc", &of_a_lock, None, &folder);
@@ -123,22 +115,12 @@ fn the_methods_of_permits_are_on_permits_only() {
 
 #[test]
 fn an_unused_handle_is_warned_about() {
-    let folder = Folder(std::env::temp_dir().join(format!("leasehold-handles-{}", std::process::id())));
-    fs::create_dir_all(&folder.0).unwrap();
-    let factories = [
-        "lock(\"a\")",
-        "fair_lock(\"a\")",
-        "fenced_lock(\"a\")",
-        "token_lock(\"a\")",
-        "spin_lock(\"a\")",
-        "multi_lock([lock])",
-        "read_write_lock(\"a\")",
-        "read_write_lock(\"a\").write()",
-        "semaphore(\"a\")",
-        "expirable_semaphore(\"a\")",
-        "count_down_latch(\"a\")",
-    ];
-    for factory in factories {
+    let folder = tempfile::tempdir().unwrap();
+    let factories = "\
+        lock(\"a\") fair_lock(\"a\") fenced_lock(\"a\") token_lock(\"a\") spin_lock(\"a\") \
+        multi_lock([lock]) read_write_lock(\"a\") read_write_lock(\"a\").write() semaphore(\"a\") \
+        expirable_semaphore(\"a\") count_down_latch(\"a\")";
+    for factory in factories.split(' ') {
         let text = said("rustc", &format!("client.get_{factory};"), None, &folder);
         assert!(text.contains(" nothing"), "{factory}: {text}");
     }
@@ -153,12 +135,8 @@ fn each_trap_is_reported_by_its_tool_alone() {
     }
     let section = section();
     let conf = section.rsplit("```toml\n").next().unwrap().split("```").next().unwrap();
-    let plain = Folder(std::env::temp_dir().join(format!("leasehold-traps-{}", std::process::id())));
-    let asked = Folder(plain.0.with_extension("asked"));
-    for folder in [&plain, &asked] {
-        fs::create_dir_all(&folder.0).unwrap();
-    }
-    fs::write(asked.0.join("clippy.toml"), conf).unwrap();
+    let [plain, asked] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    fs::write(asked.path().join("clippy.toml"), conf).unwrap();
     let traps = traps(&section);
     assert!(traps.len() >= 15, "the table has been read: {}", traps.len());
     for trap in &traps {

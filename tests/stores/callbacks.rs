@@ -2,17 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock};
 
-use leasehold::crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use leasehold::{
-    ClientBuilder, ErrorKind, Event, Fault, Guard, LockClient, MemoryStore, Observer, OwnedGuard, RedisLock,
-    Result,
-};
+use leasehold::{Event, Fault, Observer, Result};
 
-use crate::support::{LONG, call, elsewhere, eventually, ms, receive};
+use crate::support::prelude::*;
 
 const NAME: &str = "orders";
 /// A third passes before the first renewal, and the rest may pass on a busy machine.

@@ -1,18 +1,14 @@
 //! Holds that hear of others who want their lock: beside Redisson's waiters, and of processes, each of which is this
 //! test program again.
 
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::{Receiver, unbounded};
-use leasehold::{AcquireOptions, LockClient, OwnedGuard};
 use redis::{Commands, Connection};
 
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::postgres::PostgresServer;
+use crate::support::prelude::*;
 use crate::support::processes::{LEASE, connect};
-use crate::support::server::RedisServer;
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, Waiter, eventually, let_pass, ms, now, reexecuted, shout, test_name};
+use crate::support::{reexecuted, test_name};
 
 const URL: &str = "LEASEHOLD_CONTENDED_URL";
 

@@ -2,18 +2,14 @@
 //! caller's own transaction. [`Database`] has the differences.
 
 use std::sync::Barrier;
-use std::time::Duration;
 
-use leasehold::{
-    ClientBuilder, Error, ErrorKind, HoldState, LockClient, LossReason, MAX_NAME_LEN, NotHeld, Result,
-};
+use leasehold::{Error, MAX_NAME_LEN, Result};
 
+use crate::support::prelude::*;
 use crate::support::processes::{
     LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, connect, count_across_processes,
     none_was_delayed, other_names_are_not_delayed,
 };
-use crate::support::stalls::{own_time_since, stalled_since};
-use crate::support::{LONG, RENEWED, connected, eventually, fresh, ms, now, receive, throughout};
 
 /// A server, its connections and transactions, and its own ways.
 pub(crate) trait Database: Sized + Sync + 'static {

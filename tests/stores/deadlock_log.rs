@@ -1,13 +1,12 @@
 //! Random programs that lock in any order: their holds, waits and reports must fit together.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::Duration;
 
-use leasehold::{AcquireOptions, Deadlock, Guard, Interrupt, LockClient, RedisLock};
-use parking_lot::Mutex;
+use leasehold::Deadlock;
 use serde::{Deserialize, Serialize};
 
-use crate::support::{instant_of, let_pass, mono, ms, random, stalled_since};
+use crate::support::prelude::*;
+use crate::support::{instant_of, mono, random};
 
 /// A time in which a process held or wanted a name, by [`mono`]; no end while it lasts.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -4,11 +4,8 @@
 //! instead of 20, 50 at a time.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-use leasehold::crossbeam_channel::Receiver;
-use leasehold::{AcquireOptions, Deadlock, ErrorKind, Event, Interrupt, LockClient, Observer, RedisLock};
+use leasehold::{Deadlock, Event, Observer};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -16,12 +13,9 @@ use crate::deadlock_log::{Figures, Log, Notes, Player, Report};
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::observer::deadlocks;
 use crate::support::postgres::PostgresServer;
-use crate::support::server::RedisServer;
+use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{
-    LONG, Process, SLACK, eventually, instant_of, let_pass, median, mono, ms, random, reexecuted, shout,
-    stalled_since, test_name, watch_for_stalls,
-};
+use crate::support::{Process, instant_of, mono, random, reexecuted, test_name};
 
 const ORDERS: &str = "LEASEHOLD_DEADLOCK_ORDERS";
 
@@ -39,7 +33,6 @@ struct Orders {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum What {
     Programs(usize, Duration),
-    /// Takes one lock, then the other.
     Takes(End),
 }
 
@@ -52,7 +45,6 @@ enum End {
     Killed,
 }
 
-/// The lease of the killed process.
 const LEASE: Duration = Duration::from_secs(3);
 
 impl Orders {
@@ -197,7 +189,7 @@ fn programs_side_by_side(programs: usize, lasts: Duration) -> Option<Figures> {
 /// Every long wait is on a reported cycle, leads to one, or to a running process; and nothing else is
 /// reported.
 #[test]
-fn random_processes_get_exactly_their_deadlocks() {
+fn random_processes_report_exactly_their_deadlocks() {
     if let Some(orders) = Orders::here() {
         return orders.work();
     }
@@ -224,13 +216,11 @@ fn random_processes_get_exactly_their_deadlocks() {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Took {
-    /// When the wait for the second lock began.
     began: Duration,
     told: Option<Duration>,
     over: Option<Duration>,
     got: Option<Duration>,
     broken: Option<Duration>,
-    /// The process ids of the cycle.
     pids: Vec<u32>,
 }
 

@@ -1,13 +1,10 @@
 //! Random programs that lock in any order: all reports are true, and every lasting deadlock is reported.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use leasehold::{Event, Interrupt, LockClient, MemoryStore, Observer};
+use leasehold::{Event, Observer};
 
 use crate::deadlock_log::{Notes, Player, Report};
-use crate::support::{LONG, deadlocked, eventually, let_pass, ms, random, reexecuted, test_name};
+use crate::support::prelude::*;
+use crate::support::{deadlocked, random, reexecuted, test_name};
 
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
@@ -78,7 +75,7 @@ fn an_unobserved_deadlock_is_printed_once() {
 }
 
 #[test]
-fn random_programs_get_exactly_their_deadlocks() {
+fn random_programs_report_exactly_their_deadlocks() {
     let (next, rings) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..40 {

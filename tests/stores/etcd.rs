@@ -2,25 +2,18 @@
 //! a quorum, many processes, users and TLS. The contracts have the promises of all stores.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason};
+use leasehold::Event;
 
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::observer::told;
+use crate::support::prelude::*;
 use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
 };
 use crate::support::relay::{Act, Direction, Relay};
-use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, eventually, fresh, leased, median, ms, now,
-    receive, slack_since, stalled_since, start, throughout,
-};
 
 /// How much longer than requested a lease may hold a lock: see the decision about etcd's leases.
 const LATE: Duration = ms(1_500);

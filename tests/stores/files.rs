@@ -8,10 +8,9 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, FencingToken, LockClient, fencing};
+use leasehold::{FencingToken, fencing};
 
-use crate::support::{LONG, ms};
+use crate::support::prelude::*;
 
 fn fences() -> (FencingToken, FencingToken) {
     let lock = LockClient::in_memory().get_fenced_lock("file");

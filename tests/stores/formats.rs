@@ -69,7 +69,6 @@ fn redis_keeps_to_the_format() {
     assert_eq!(reader().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
 }
 
-/// A Redlock that waits for busy servers.
 fn patient(urls: [String; 3]) -> ClientBuilder {
     LockClient::builder().redlock(urls).node_timeout(ms(3_000))
 }

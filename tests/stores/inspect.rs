@@ -1,12 +1,9 @@
 //! Inspection of details that only some stores know, and of other programs' keys.
 
-use std::thread;
-use std::time::Duration;
-
-use leasehold::{LockClient, MemoryStore, Mode, ObjectKind};
+use leasehold::{Mode, ObjectKind};
 use redis::Connection;
 
-use crate::support::server::RedisServer;
+use crate::support::prelude::*;
 
 const MOST: Duration = Duration::from_secs(20);
 

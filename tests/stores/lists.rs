@@ -1,14 +1,11 @@
 //! Lists on Redis: their cost to the server, and what they leave out.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use leasehold::{LockClient, ObjectKind};
+use leasehold::ObjectKind;
 use redis::Value;
 
-use crate::support::server::RedisServer;
-use crate::support::{let_pass, ms, now, stalled_since, watch_for_stalls};
+use crate::support::prelude::*;
 
 fn run(server: &RedisServer, words: &[&str]) -> Value {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()

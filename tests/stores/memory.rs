@@ -1,15 +1,10 @@
 //! The memory store on a clock that only a test moves: hours to the millisecond, in no time. Real time only
 //! bounds how long a test waits for a thread to react.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{Event, HoldState, LockClient, ManualClock, MemoryStore, NotHeld};
+use leasehold::Event;
 
 use crate::support::observer::told;
-use crate::support::{Holding, LONG, Waiter, comes_true_within, elsewhere, leased, ms, now, throughout};
+use crate::support::prelude::*;
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -53,27 +48,6 @@ fn a_waiting_thread_is_heard_of_while_the_clock_stands() {
         guard.unlock().unwrap();
         drop(waiter.returns_within(LONG));
     }
-}
-
-#[test]
-fn a_renewed_hold_lives_for_hours() {
-    let (clock, store) = world();
-    let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let guard = client.get_lock("a").acquire().unwrap();
-    let begun = now();
-    for _ in 0..211 {
-        clock.advance(secs(17)); // out of step with the renewals
-        guard.check().unwrap();
-        assert_eq!(guard.state(), HoldState::Held);
-        let left = rival.get_lock("a").remaining_lease().unwrap().unwrap();
-        assert!(left > LEASE * 2 / 3 && left <= LEASE, "{left:?}");
-        assert!(!rival.get_lock("a").try_lock().unwrap());
-    }
-    clock.advance(HOUR * 24); // and in one step
-    guard.check().unwrap();
-    guard.unlock().unwrap();
-    assert!(rival.get_lock("a").try_lock().unwrap());
-    assert!(begun.elapsed() < HOUR, "25 hours took {:?}", begun.elapsed());
 }
 
 #[test]

@@ -1,15 +1,9 @@
 //! Faults of the memory store affect the right clients in the right way, and end.
 
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{
-    AcquireOptions, ClientBuilder, Error, ErrorKind, Event, Fault, HoldState, LeaderEvent, LockClient,
-    LossReason, ManualClock, MemoryStore, Result,
-};
+use leasehold::{Error, Event, Fault, LeaderEvent, Result};
 
 use crate::support::observer::told;
-use crate::support::{LONG, elsewhere, ms, receive, wait_until};
+use crate::support::prelude::*;
 
 const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
 
@@ -86,31 +80,6 @@ fn a_lost_answer_means_a_carried_out_request() {
 }
 
 #[test]
-fn failed_requests_are_reported_with_their_outcome() {
-    let (observer, requests) = told(|event| match event {
-        Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
-        _ => None,
-    });
-    let (clock, store) = place();
-    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(observer);
-    let client = builder.build_in_memory(&store).unwrap();
-    let lock = client.get_lock("a");
-    for (fault, outcome) in [(Fault::Refused, Some(false)), (Fault::AnswerLost, Some(true))] {
-        store.fail(fault);
-        lock.try_lock().unwrap_err();
-        assert_eq!(requests.try_iter().last(), Some(("acquire", outcome)));
-        store.heal();
-        clock.advance(ms(60_000));
-        lock.lock().unwrap();
-        store.fail(fault);
-        lock.unlock().unwrap_err();
-        assert_eq!(requests.try_iter().last(), Some(("release", outcome)));
-        store.heal();
-        clock.advance(ms(60_000));
-    }
-}
-
-#[test]
 fn a_loss_is_reported_with_its_circumstances() {
     let (observer, losses) = told(|event| match event {
         Event::Lost { held, is_abandoned, .. } => Some((*held, *is_abandoned)),
@@ -149,21 +118,6 @@ fn one_client_is_cut_off_and_the_others_are_not() {
     assert!(other.get_lock("a").try_lock().unwrap());
     store.heal();
     assert!(!cut.get_lock("a").try_lock().unwrap());
-}
-
-#[test]
-fn a_short_outage_is_ridden_out() {
-    let (clock, store) = place();
-    let guard = client(&store).get_lock("a").acquire().unwrap();
-    for fault in FAULTS {
-        store.fail(fault);
-        clock.advance(ms(15_000)); // with what had passed since the last renewal, less than the lease
-        assert!(guard.check().is_ok(), "{fault:?}");
-        store.heal();
-        clock.advance(ms(10_000));
-        assert_eq!(guard.state(), HoldState::Held, "{fault:?}");
-    }
-    guard.unlock().unwrap();
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! The feature `metrics` sends each series that the page of `Metrics` names, from real events.
 
-use std::thread;
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
-use leasehold::{Event, Fault, Interrupt, LockClient, MemoryStore, Metrics, Observer};
+use leasehold::{Event, Fault, Metrics, Observer};
 use metrics::{Key, with_local_recorder};
 
+use crate::support::deadlocked;
+use crate::support::prelude::*;
 use crate::support::recorder::Kept;
-use crate::support::{LONG, deadlocked, eventually, leased, ms};
 
 fn series_of(key: &Key) -> String {
     let labels: Vec<String> =
@@ -16,7 +13,6 @@ fn series_of(key: &Key) -> String {
     format!("{}{{{}}}", key.name(), labels.join(","))
 }
 
-/// This test's recorder, on every thread.
 #[derive(Clone)]
 struct Recorded(Metrics, Kept);
 

@@ -1,25 +1,19 @@
 //! MySQL and MariaDB beyond the contracts: restarts, killed connections, plans, permissions, `GET_LOCK`, and
 //! locks on the caller's own transaction.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
+use leasehold::Result;
 use leasehold::mysql::{NameTable, TxLock};
-use leasehold::{ErrorKind, HoldState, LockClient, LossReason, OwnedGuard, Result};
 use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
-use parking_lot::Mutex;
 
 use crate::databases::{
     Database, Exhausted, connect_session, too_many_connections_are_busy, urls_are_refused,
 };
 use crate::statement;
 use crate::support::mysql::MysqlServer;
+use crate::support::prelude::*;
 use crate::support::processes::LEASE;
 use crate::support::relay::{Act, Direction, Relay};
-use crate::support::stalls::own_time_since;
-use crate::support::{LONG, connected, eventually, fresh, ms, now};
 
 impl Database for MysqlServer {
     same_for_each_database!(MysqlServer, Conn);
@@ -105,19 +99,8 @@ fn every_statement_finds_its_row_by_the_key() {
         // Values in place of the parameters, and an id as it is.
         text = text.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
         text = text.replace(":id", "UNHEX(SHA2('7', 256))").replace(":name", "'7'");
-        for parameter in [
-            ":token",
-            ":owner",
-            ":lease_ms",
-            ":age_ms",
-            ":rest_ms",
-            ":fenced",
-            ":host",
-            ":pid",
-            ":thread",
-            ":count",
-            ":left",
-        ] {
+        let parameters = ":token :owner :lease_ms :age_ms :rest_ms :fenced :host :pid :thread :count :left";
+        for parameter in parameters.split(' ') {
             text = text.replace(parameter, "1");
         }
         let plan: Vec<Row> = admin.query(format!("EXPLAIN {text}")).unwrap();

@@ -1,16 +1,11 @@
 //! MySQL and MariaDB: unusual settings, tables that others made or changed, and a server locked for reading.
 
-use std::thread;
-use std::time::Duration;
-
 use leasehold::mysql::NameTable;
-use leasehold::{ClientBuilder, ErrorKind, LockClient};
 use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Event, Seen};
-use crate::support::stalls::stalled_since;
-use crate::support::{LONG, connected, eventually, fresh, ms, now, throughout};
+use crate::support::prelude::*;
 
 const LITTLE: &str = "SELECT, INSERT, UPDATE, DELETE";
 
@@ -66,27 +61,14 @@ fn locks_do_not_depend_on_the_servers_settings() {
         uses(&url);
     }
     // Some servers lack some settings.
-    for setting in [
-        "autocommit = 0",
-        "time_zone = '+05:45'",
-        "sql_auto_is_null = 1",
-        "max_statement_time = 0.001",
-        "max_execution_time = 1",
-        "lock_wait_timeout = 1",
-        "innodb_lock_wait_timeout = 0",
-        "innodb_snapshot_isolation = 1",
-        "unique_checks = 0",
-        "group_concat_max_len = 4",
-        "old_mode = ''",
-        "div_precision_increment = 0",
-        "max_length_for_sort_data = 4",
-        "max_sort_length = 64",
-        "query_cache_type = 1",
-        "collation_connection = 'utf8mb4_bin'",
-        "default_week_format = 7",
-        "lc_time_names = 'ne_NP'",
-        "transaction_isolation = 'SERIALIZABLE'",
-    ] {
+    let settings = "\
+        autocommit = 0; time_zone = '+05:45'; sql_auto_is_null = 1; max_statement_time = 0.001; \
+        max_execution_time = 1; lock_wait_timeout = 1; innodb_lock_wait_timeout = 0; \
+        innodb_snapshot_isolation = 1; unique_checks = 0; group_concat_max_len = 4; old_mode = ''; \
+        div_precision_increment = 0; max_length_for_sort_data = 4; max_sort_length = 64; \
+        query_cache_type = 1; collation_connection = 'utf8mb4_bin'; default_week_format = 7; \
+        lc_time_names = 'ne_NP'; transaction_isolation = 'SERIALIZABLE'";
+    for setting in settings.split("; ") {
         drop(admin.query_drop(format!("SET GLOBAL {setting}")));
     }
     uses(&url);

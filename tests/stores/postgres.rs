@@ -2,19 +2,16 @@
 //! on the caller's own transaction.
 
 use std::sync::Barrier;
-use std::thread;
-use std::time::Duration;
 
+use leasehold::Result;
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};
-use leasehold::{ClientBuilder, ErrorKind, Interrupt, LockClient, LossReason, Result};
 use postgres::{Client, IsolationLevel, NoTls, Transaction};
 
 use crate::databases::{self, Database, Exhausted, connect_session, urls_are_refused};
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
+use crate::support::prelude::*;
 use crate::support::processes::{LEASE, connect};
-use crate::support::stalls::own_time_since;
-use crate::support::{LONG, connected, eventually, fresh, ms, now, quiet_panic, stalled_since};
 
 impl Database for PostgresServer {
     same_for_each_database!(PostgresServer, Client);

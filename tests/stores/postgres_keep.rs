@@ -1,16 +1,14 @@
 //! PostgreSQL: cached locks, and clients that want them.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use leasehold::{LockClient, RedisLock};
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use crate::databases::Database;
 use crate::support::caching::{UNUSED, is_free_within, use_until_cached};
 use crate::support::postgres::PostgresServer;
-use crate::support::stalls::stalled_since;
-use crate::support::{LONG, elsewhere, eventually, fresh, let_pass, ms, now, start};
+use crate::support::prelude::*;
 
 /// The time from a grant to the first check.
 const FIRST_LOOK: Duration = ms(50);
@@ -184,7 +182,7 @@ fn a_locked_row_costs_no_other_cached_lock() {
 
 /// Marks of holds that hear of others: of a living owner alone, and not behind another transaction's row lock.
 #[test]
-fn a_mark_is_for_a_living_owner() {
+fn only_a_living_owner_is_marked() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");

@@ -1,19 +1,15 @@
 //! PostgreSQL: the wait queue.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::AtomicU32;
+use std::time::SystemTime;
 
-use leasehold::{ErrorKind, LockClient};
 use postgres::{Client, Row};
 
 use crate::databases::Database;
 use crate::statement;
 use crate::support::observer::attempts;
 use crate::support::postgres::PostgresServer;
-use crate::support::{
-    LONG, eventually, fresh, let_pass, median, ms, now, stalled_since, start, watch_for_stalls,
-};
+use crate::support::prelude::*;
 
 /// An owner of a client whose releases notify the queue: its id is a UUID of version 8.
 const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";

@@ -3,20 +3,16 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
+use leasehold::Result;
 use leasehold::postgres::NameTable;
-use leasehold::{ClientBuilder, ErrorKind, LockClient, Result};
 use postgres::{Client, NoTls};
 
 use crate::databases::Database as _;
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
+use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
-use crate::support::{LONG, eventually, fresh, ms, now, start, throughout};
 
 fn shared() -> Option<&'static PostgresServer> {
     PostgresServer::shared()
@@ -168,37 +164,21 @@ fn any_thread_name_can_take_a_lock() {
 }
 
 /// Each would end or change a request if the client did not set it.
-const SETTINGS: &[&str] = &[
-    "default_transaction_isolation = 'serializable'",
-    "default_transaction_deferrable = on",
-    "idle_in_transaction_session_timeout = '1ms'",
-    "statement_timeout = '10s'",
-    "lock_timeout = '10ms'",
-    "synchronous_commit = off",
-    "search_path = '$user', public, pg_catalog",
-    "standard_conforming_strings = off",
-    "timezone = 'Asia/Kathmandu'",
-    "datestyle = 'SQL, DMY'",
-    "intervalstyle = 'sql_standard'",
-    "bytea_output = 'escape'",
-    "extra_float_digits = 0",
-    "quote_all_identifiers = on",
-    "transform_null_equals = on",
-    "row_security = off",
-    "jit_above_cost = 0",
-    "enable_indexscan = off",
-    "enable_sort = off",
-    "plan_cache_mode = 'force_custom_plan'",
-    "default_tablespace = 'pg_default'",
-    "track_activities = off",
-    "client_min_messages = 'debug5'",
-];
+const SETTINGS: &str = "\
+    default_transaction_isolation = 'serializable'; default_transaction_deferrable = on; \
+    idle_in_transaction_session_timeout = '1ms'; statement_timeout = '10s'; lock_timeout = '10ms'; \
+    synchronous_commit = off; search_path = '$user', public, pg_catalog; \
+    standard_conforming_strings = off; timezone = 'Asia/Kathmandu'; datestyle = 'SQL, DMY'; \
+    intervalstyle = 'sql_standard'; bytea_output = 'escape'; extra_float_digits = 0; \
+    quote_all_identifiers = on; transform_null_equals = on; row_security = off; jit_above_cost = 0; \
+    enable_indexscan = off; enable_sort = off; plan_cache_mode = 'force_custom_plan'; \
+    default_tablespace = 'pg_default'; track_activities = off; client_min_messages = 'debug5'";
 
 #[test]
 fn locks_do_not_depend_on_the_settings_of_the_database() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "settings", "");
-    for setting in SETTINGS {
+    for setting in SETTINGS.split("; ") {
         admin.batch_execute(&format!("ALTER DATABASE {name} SET {setting}")).unwrap();
     }
     let builder = || at(&url_of(server, &name, "admin")).lease(ms(3_000));

@@ -1,14 +1,12 @@
 //! Redis with several processes that count under one lock, and with a killed one.
 
-use std::time::Duration;
+use leasehold::fencing;
 
-use leasehold::{ErrorKind, LockClient, fencing};
-
+use crate::support::prelude::*;
 use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
 };
-use crate::support::server::RedisServer;
-use crate::support::{now, run, stalled_since, test_command, test_name};
+use crate::support::{run, test_name};
 
 #[test]
 fn four_processes_count_exactly() {

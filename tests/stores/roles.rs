@@ -2,23 +2,13 @@
 //! with one connection, links that break silently.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-use leasehold::{ClientBuilder, LockClient, LossReason};
-use parking_lot::Mutex;
 
 use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
+use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
-use crate::support::{
-    LONG, RENEWED, comes_within, connected, eventually, fresh, leased, let_pass, ms, now, receive,
-    throughout, within,
-};
 
-/// An act of an operator on a server.
 trait Operated: Database {
     fn port(&self) -> u16;
     fn url_as(&self, user: &str) -> String;
@@ -168,7 +158,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
 
 /// Holding a session lock writes nothing that the old master would refuse, and the new one does not know the
 /// lock.
-fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operated>() {
+fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
@@ -225,7 +215,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
 }
 
 /// The server has not noticed the connection's end, and keeps the session's lock.
-fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says_so<D: Operated>() {
+fn a_cut_session_lock_is_released_only_once_confirmed<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
     let relay = Relay::to(server.port());
@@ -335,8 +325,8 @@ role_tests!(
     a_client_is_built_in_a_few_round_trips,
     a_clients_entry_is_written_over_one_connection,
     after_a_planned_switchover_grants_go_on_within_a_second,
-    a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal,
+    a_demoted_servers_session_lock_is_lost_at_renewal,
     a_user_with_one_connection_loses_no_hold,
     the_oldest_open_transaction_is_named,
-    a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says_so
+    a_cut_session_lock_is_released_only_once_confirmed
 );

@@ -2,14 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::AtomicU8;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::thread;
-
-use leasehold::{ClientBuilder, Credentials, ErrorKind, LockClient};
+use leasehold::Credentials;
 use mysql::prelude::Queryable;
-use parking_lot::Mutex;
 
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
@@ -17,9 +13,8 @@ use crate::support::etcd::Etcd;
 use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Seen, texts};
 use crate::support::postgres::PostgresServer;
+use crate::support::prelude::*;
 use crate::support::sentinel::SentinelSet;
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, eventually, may_pass, ms, now, shout};
 
 /// `change` sets the user's password on the server, and ends the user's sessions.
 #[track_caller]

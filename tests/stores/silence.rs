@@ -2,12 +2,10 @@
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-use leasehold::{ClientBuilder, LockClient};
-
+use crate::support::await_renewal;
 use crate::support::observer::Seen;
+use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone_within, await_renewal, fresh, let_pass, ms};
 
 /// A hold outlasts two leases without answers on new connections, and is released. It is renewed once before,
 /// if that `opens` a connection.

@@ -1,20 +1,16 @@
 //! SQLite beyond the contracts: other processes, full disks, locked files, plans.
 
-use std::time::Duration;
-
-use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
+use leasehold::Result;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::statement;
+use crate::support::prelude::*;
 use crate::support::processes::{
     LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
 };
+use crate::support::programs;
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
-use crate::support::{
-    LONG, RENEWED, elsewhere, eventually, leased, let_pass, median, ms, now, programs, receive, start,
-    test_command, throughout,
-};
 
 struct File(TempDir);
 

@@ -1,16 +1,13 @@
 //! TLS to stores other than Redis: secured clients work, and trust only the server.
 
-use std::time::Duration;
-
-use leasehold::{ClientBuilder, ErrorKind, LockClient};
 use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
+use crate::support::prelude::*;
 use crate::support::relay::{Act, Relay};
 use crate::support::server::{Certificates, RedisServer, matrix};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, Waiter, ms, now, throughout};
 
 struct Secured {
     certificates: Certificates,

@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
 
-use leasehold::{ClientBuilder, Fault, LockClient, ManualClock, MemoryStore};
+use leasehold::Fault;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::support::{LONG, deadlocked, eventually, fresh, ms};
+use crate::support::deadlocked;
+use crate::support::prelude::*;
 
 /// A span or a line: its name, level, and fields. A line has the name of its span.
 #[derive(Debug, Clone, Default)]
@@ -196,7 +195,7 @@ fn risks_and_losses_are_in_the_holds_span() {
 }
 
 #[test]
-fn what_fails_is_told_with_its_outcome() {
+fn failures_are_logged_with_their_outcome() {
     let (kept, store, name) = (kept(), MemoryStore::new(), fresh("fails"));
     let client = client(&store);
     store.fail(Fault::AnswerLost);

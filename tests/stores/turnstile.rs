@@ -1,16 +1,14 @@
 //! MySQL and MariaDB: one of the clients that wait for a name polls often, and nothing depends on it.
 
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
 
-use leasehold::{ErrorKind, Interrupt, LockClient, OwnedGuard};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 
 use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
+use crate::support::prelude::*;
 use crate::support::stalls::{about_to_end, own_time_since};
-use crate::support::{LONG, eventually, fresh, let_pass, median, ms, now, start, watch_for_stalls};
 
 fn turn_of(name: &str) -> String {
     format!("CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT('locks/leasehold_locks/', '{name}'), 256), 40))")
@@ -154,7 +152,7 @@ fn the_poller_finds_a_release_in_milliseconds() {
 
 /// A poller that stands still, or of another program: the others poll as usual.
 #[test]
-fn a_turnstile_that_is_stuck_delays_nobody() {
+fn a_stuck_poller_delays_nobody() {
     let Some(server) = MysqlServer::start() else { return };
     let name = fresh("stuck");
     let mut admin = server.admin();
@@ -179,7 +177,7 @@ fn a_turnstile_that_is_stuck_delays_nobody() {
 /// A user without a spare connection for polling, and a client without a poller lock, as in earlier
 /// versions.
 #[test]
-fn waiters_without_a_turnstile_are_served_beside_others() {
+fn waiters_without_a_poller_are_served_too() {
     let Some(server) = MysqlServer::start() else { return };
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();

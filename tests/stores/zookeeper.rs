@@ -7,21 +7,14 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
-use std::time::Duration;
-
-use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{AcquireOptions, ErrorKind, HoldState, Interrupt, LockClient, LossReason};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Barrier, OnceLock};
 
 use crate::support::caching::cached;
 use crate::support::observer::attempts;
+use crate::support::prelude::*;
+use crate::support::processes;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
-use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, leased, ms, now, receive,
-    slack_since, test_command, throughout,
-};
-use crate::support::{eventually, processes};
 
 /// Short enough for a test to wait for.
 const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };

@@ -37,7 +37,6 @@ pub fn alone_within(limit: Duration, body: impl FnOnce()) {
     assert!(good && text.contains("1 passed"), "{name} failed:\n{text}");
 }
 
-/// The name of this thread's test, with its modules.
 pub fn test_name() -> String {
     thread::current().name().expect("a test's thread has its name").to_owned()
 }

@@ -15,7 +15,6 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Skips the calling test without the server.
 #[track_caller]
 pub fn say_missing() {
     missing("no etcd in PATH (Debian's package etcd-server)");
@@ -27,7 +26,6 @@ pub struct Etcd {
     name: String,
     client: Port,
     peer: Port,
-    /// All members, as in `--initial-cluster`.
     cluster: String,
     tls: bool,
     folder: TempDir,

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
-    /// This thread's allocations, and their bytes.
     static MINE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -19,7 +18,6 @@ pub fn live_bytes() -> i64 {
     LIVE.load(Ordering::SeqCst)
 }
 
-/// The calling thread's allocations, and their bytes.
 pub fn allocated_by_this_thread() -> (u64, u64) {
     MINE.get()
 }

@@ -2,29 +2,6 @@
 //!
 //! Each test program includes this once, by `#[path = "../support/mod.rs"] mod support;`; `tests/README.md`
 //! says why this is no crate.
-//!
-//! | module | gives |
-//! | --- | --- |
-//! | [`timing`] | waiting for events, bounds on how late they may be |
-//! | [`threads`] | threads that hold a lock, wait for one, or make a call |
-//! | [`alone`] | a test in a process of its own |
-//! | [`caching`] | locks that their client caches |
-//! | [`observer`] | an observer that remembers its calls |
-//! | [`server`] | a private Redis or Valkey of each version that is there |
-//! | `postgres`, `mysql` | a private PostgreSQL, MariaDB or MySQL (with the feature) |
-//! | [`processes`] | what several processes do with one lock, and one that is killed |
-//! | `zookeeper` | a private ZooKeeper, or an ensemble (feature `zookeeper`) |
-//! | [`etcd`] | a private etcd, of one member or several |
-//! | [`cluster`] | a private Redis Cluster |
-//! | [`sentinel`] | a master, two replicas and three Sentinels |
-//! | [`relay`] | a relay that does with each piece of bytes what a test says |
-//! | [`proxy`] | a RESP-aware proxy that loses, delays, cuts and repeats what a test names |
-//! | [`netns`] | a server behind its own network, whose packets can be dropped |
-//! | [`programs`] | users, folders and ports of programs that tests start, and the programs of `examples/` |
-//! | [`epilogue`] | "nothing is left behind": subscriptions, connections, keys without TTL or release, threads |
-//! | [`load`] | threads that take locks all the time, and what became of it |
-//! | [`stalls`] | for how long the machine stood still |
-//! | [`history`] | a checker for who held a lock when |
 #![allow(dead_code, unused_imports, reason = "each test program uses another part of this")]
 #![allow(
     unreachable_pub,
@@ -82,6 +59,30 @@ pub use timing::{
     LONG, RENEWED, SLACK, await_renewal, comes_true_within, comes_within, eventually, instant_of, leased,
     let_pass, median, mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls, within,
 };
+
+/// What most tests use.
+pub mod prelude {
+    pub use std::sync::Arc;
+    pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub use std::thread;
+    pub use std::time::{Duration, Instant};
+
+    pub use leasehold::crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+    pub use leasehold::{
+        AcquireOptions, ClientBuilder, ErrorKind, Guard, HoldState, Interrupt, LockClient, LossReason,
+        ManualClock, MemoryStore, NotHeld, OwnedGuard, RedisLock,
+    };
+    pub use parking_lot::Mutex;
+
+    pub use super::server::{RedisServer, default_server};
+    pub use super::stalls::own_time_since;
+    pub use super::{
+        Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, alone, alone_within, call, call_on,
+        comes_true_within, comes_within, connected, elsewhere, eventually, fresh, leased, let_pass,
+        listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout, slack_since,
+        stalled_since, start, test_command, throughout, turn, wait_until, watch_for_stalls, within,
+    };
+}
 
 /// A name used by no other test: `label` and random digits.
 pub fn fresh(label: &str) -> String {

@@ -28,7 +28,6 @@ pub fn increments() -> u64 {
         .map_or(500, |number| number.parse().expect("LEASEHOLD_COUNT is a number"))
 }
 
-/// The lease of a killed holder.
 pub const LEASE: Duration = Duration::from_millis(3_000);
 
 /// This process, if it was started to work for a test.

@@ -24,7 +24,6 @@ use super::now;
 
 /// A thread that only wakes up and reads the others' waits.
 struct Meter {
-    /// Its last wake-up.
     woke: Instant,
     queues: Queues,
     /// Time of each loss, and the total by then.
@@ -39,7 +38,6 @@ const LOOKING: u32 = 20;
 /// A reading of this age counts as current.
 const PRESENT: Duration = Duration::from_millis(10);
 
-/// Starts the meter, unless it runs.
 pub fn watch() {
     meter();
 }
@@ -146,7 +144,6 @@ struct Queues {
     took: Duration,
     /// The meter's thread, which nothing waits for.
     meter: Option<u32>,
-    /// By process and thread.
     waited: HashMap<(u32, u32), Duration>,
 }
 

@@ -36,7 +36,6 @@ pub struct ZooKeeper {
     process: Option<Running>,
     folder: TempDir,
     port: Port,
-    /// For TLS, if enabled.
     secure: Option<Port>,
     /// For elections and followers; kept claimed.
     _inner: [Port; 2],
@@ -114,7 +113,6 @@ impl ZooKeeper {
         format!("zk://127.0.0.1:{}", self.port())
     }
 
-    /// The configuration of TLS.
     fn secured(&self, demands: bool) -> String {
         let folder = self.folder.path();
         make_certificates(folder);

@@ -6,15 +6,10 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
-
-use leasehold::{ClientBuilder, Guard, LockClient};
 
 use crate::support::cluster::Cluster;
+use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone_within, eventually, fresh, ms, shout};
 
 /// The last grants of each thread are looked at; older ones are on the replicas.
 const LOOKED_AT: usize = 400;

@@ -4,26 +4,17 @@
 //! `LEASEHOLD_ROUNDS` (2) is the number of troubles in the long test.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use leasehold::crossbeam_channel::Receiver;
-use leasehold::{
-    ClientBuilder, Error, ErrorKind, Event, FencedLock, HoldState, LockClient, Observer, RedisLock,
-    RedlockNode,
-};
+use leasehold::{Error, Event, FencedLock, Observer, RedlockNode};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::support::epilogue::not_given_back;
 use crate::support::history::History;
 use crate::support::observer::told;
+use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy};
+use crate::support::random;
 use crate::support::server::{Port, RedisServer, default_server};
-use crate::support::{
-    LONG, Raise, comes_true_within, elsewhere, fresh, let_pass, median, ms, now, random, shout, slack_since,
-    throughout, watch_for_stalls,
-};
 
 /// Long, as is its tenth, so that a busy machine does not look like a silent server.
 const LEASE: Duration = ms(4000);

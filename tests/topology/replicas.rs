@@ -1,15 +1,11 @@
 //! Grants that need acknowledgements of replicas (`require_replicas`), and are undone without them.
 
-use std::time::Duration;
+use leasehold::{Event, Observer};
 
-use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{ClientBuilder, ErrorKind, Event, LockClient, Observer, RedisLock};
-
+use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
 use crate::support::server::{RedisServer, ServerBinary, default_server, matrix};
-use crate::support::{LONG, alone_within, eventually, ms, now, stalled_since, within};
 
-/// The replicas' time.
 const GIVEN: Duration = ms(150);
 /// A busy server may be this late, well below the command time-out.
 const LATE: Duration = ms(1_000);
@@ -271,31 +267,5 @@ impl Observer for ReplicaEvents {
         if let Event::NoReplica { .. } | Event::ReplicaBack { .. } = event {
             self.0.send(matches!(event, Event::ReplicaBack { .. })).unwrap();
         }
-    }
-}
-
-#[test]
-fn many_threads_count_to_the_end_with_replicas() {
-    let Some(servers) = Servers::start(1) else { return };
-    let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
-    // Threads hand the first to each other; a fair lock is released, and asked for again.
-    for lock in [client.get_lock("counted"), RedisLock::clone(&client.get_fair_lock("counted:fair"))] {
-        let inside = std::sync::atomic::AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    for _ in 0..50 {
-                        let guard = lock.acquire().unwrap();
-                        assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-                        drop(guard);
-                    }
-                });
-            }
-        });
-        let unlocked = now();
-        assert!(lock.try_lock_for(LONG).unwrap());
-        within(unlocked, Duration::ZERO, "taking what everybody has released");
-        lock.unlock().unwrap();
     }
 }

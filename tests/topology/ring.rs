@@ -3,20 +3,12 @@
 //! `LEASEHOLD_ROUNDS` (2) is the number of node changes under load.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::AtomicU32;
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{
-    ClientBuilder, ErrorKind, Guard, HoldState, LockClient, LossReason, RedisLock, Ring, RingNode,
-};
+use leasehold::{Ring, RingNode};
 
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{
-    LONG, Raise, comes_true_within, ms, now, random, receive, shout, slack_since, stalled_since, throughout,
-    watch_for_stalls,
-};
+use crate::support::prelude::*;
+use crate::support::random;
 
 const MARK: &str = "leasehold_ring_epoch";
 

@@ -121,7 +121,7 @@ fn the_longest_hold_ends_the_command() {
 }
 
 #[test]
-fn a_loss_is_never_0_whatever_the_command_gets() {
+fn a_loss_never_exits_with_0() {
     let server = Server::start();
     let wait = "echo > \"$0\"; cat <&$LEASEHOLD_LOST_FD";
     let catch = "trap 'exit 0' USR1; echo > \"$0\"; while :; do sleep 0.01; done";
@@ -581,7 +581,7 @@ fn a_kind_the_store_cannot_keep_is_usage() {
 }
 
 #[test]
-fn a_right_that_is_missing_has_77() {
+fn a_missing_right_exits_with_77() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "poor", "on", ">right", "~*", "&*", "+@all", "-eval", "-evalsha"]);
     let url = server.url().replace("redis://", "redis://poor:right@");

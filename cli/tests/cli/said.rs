@@ -110,7 +110,7 @@ fn each_line_for_programs_has_the_fields_of_one_schema() {
 }
 
 #[test]
-fn ls_has_columns_and_true_counts() {
+fn ls_prints_columns_and_correct_counts() {
     let server = Server::start();
     let _zeta = holding(&server, &["run", "-q", "zeta", "--", "sleep", "60"], "zeta");
     let _alpha = holding(&server, &["run", "-q", "alpha", "--", "sleep", "60"], "alpha");

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_writer_is_before_readers_that_let_it_go_first() {
+    fn readers_let_a_new_writer_go_first() {
         let mut seen = Inspection::new("a", ObjectKind::ReadWriteLock { mode: Mode::Read });
         seen.writers_wait = true;
         let wait = |writers_first| Wait {

@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timer_looks_when_the_first_hold_needs_that() {
+    fn the_timer_wakes_when_the_first_hold_is_due() {
         let local = local();
         let locks = Arc::clone(&local.locks);
         let first = || locks.timer_table.lock().first().map(|(at, _)| at);

@@ -411,7 +411,7 @@ fn called(calls: &AtomicU64, reporter: &Reporter) -> u64 {
 
 #[cfg(not(leasehold_shuttle))]
 #[test]
-fn callbacks_run_for_a_hold_that_stands_and_one_at_a_time() {
+fn callbacks_of_live_holds_run_one_at_a_time() {
     let (time, reporter) = (ManualClock::new(), Reporter::new(None));
     let (hold, clock) = (hold(Lease::Renewed, time.now()), Clock::Manual(time));
     let (go_on, waits) = crossbeam_channel::unbounded::<()>();

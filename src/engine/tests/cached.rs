@@ -161,7 +161,7 @@ fn failed_renewals_of_unused_holds_are_not_reported() {
 }
 
 #[test]
-fn locks_that_are_remembered_are_gone_through_once_a_second() {
+fn cached_locks_are_checked_once_a_second() {
     let (registry, at) = (Registry::default(), |ms| Moment::from_nanos(0).plus(MS * ms));
     let named = |name: &str| Arc::new(LockName::new(&"a".into(), name.to_owned()).unwrap());
     let remember = |name, now| registry.remember(&registry.local(Kind::Mutex, &named(name)), at(now));
@@ -240,7 +240,7 @@ fn each_round_checks_all_holds() {
 }
 
 #[test]
-fn a_look_that_finds_the_lock_gone_is_no_recall() {
+fn a_check_that_finds_no_lock_is_no_recall() {
     let client = Keeps::begin();
     for is_used in [false, true, true] {
         let used = client.used(&name());
@@ -271,7 +271,7 @@ fn another_threads_wait_ends_an_idle_cached_hold() {
 }
 
 #[test]
-fn a_lock_taken_while_recalls_are_not_heard_is_not_cached() {
+fn a_lock_without_audible_recalls_is_not_cached() {
     let client = Keeps::begin();
     client.unlock(&client.used(&name()));
     client.clock.advance(UNUSED);

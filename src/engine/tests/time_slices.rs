@@ -137,7 +137,7 @@ fn a_conditions_wait_caches_nothing() {
 }
 
 #[test]
-fn the_end_of_a_client_gives_back_what_it_keeps() {
+fn the_end_of_a_client_releases_cached_holds() {
     let turn = InSlice::begin();
     turn.drop_guard();
     turn.engine.shutdown().unwrap();
@@ -233,7 +233,7 @@ fn a_local_waiter_gets_an_unused_slice() {
 }
 
 #[test]
-fn a_lock_value_without_turns_keeps_nothing() {
+fn a_handle_without_time_slices_caches_nothing() {
     let turn = InSlice::begin();
     turn.drop_guard();
     let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.local), FOREVER);

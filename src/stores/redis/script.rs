@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_with_the_body_has_the_same_keys_and_arguments() {
+    fn a_script_sent_in_full_keeps_keys_and_arguments() {
         let command = RENEW.on(&["lock"]).arg("owner").arg(5_u32);
         let again = command.with_body().unwrap();
         assert_eq!(words(&command)[2..], words(&again)[2..]);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_come_from_above() {
+    fn parents_are_created_top_down() {
         assert_eq!(with_parents("/a/b/c").collect::<Vec<_>>(), ["/a", "/a/b", "/a/b/c"]);
         assert_eq!(with_parents("/a").collect::<Vec<_>>(), ["/a"]);
     }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn news_of_an_old_node_leave_the_next_alone() {
+    fn events_of_an_old_node_end_no_later_hold() {
         let (places, key, life) = held("old", at(10));
         places.set_doubt(&key);
         places.set_node(&key, Some(node("new", &life)));

@@ -417,7 +417,7 @@ fn all_servers_are_forced_at_the_same_time() {
 }
 
 #[test]
-fn what_was_forgotten_for_certain_is_given_back_again() {
+fn a_hold_lost_for_certain_is_restored_again() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     third.cleanups.lock().push_back(freed());

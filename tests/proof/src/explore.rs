@@ -6,10 +6,8 @@ use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub trait World: Clone {
-    /// A possible event.
     type Action: Clone + Debug;
 
-    /// All events possible now.
     fn actions(&self) -> Vec<Self::Action>;
 
     /// Why a state must not be, if it must not.

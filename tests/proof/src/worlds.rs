@@ -41,79 +41,55 @@ pub struct Described {
     pub limits: Limits,
 }
 
+const fn world(name: &'static str, words: &'static str, limits: Limits) -> Described {
+    Described { name, words, limits }
+}
+
 /// Small ones first.
 pub const WORLDS: [Described; 15] = [
-    Described {
-        name: "kill",
-        words: "three owners of two clients; a client is killed",
-        limits: Limits { kills: 1, ..CALM },
-    },
-    Described {
-        name: "all",
-        words: "three owners; one gives up; a renewal, a re-entry",
-        limits: Limits { gives_up: 1, renewals: 1, reentries: 1, ..CALM },
-    },
-    Described { name: "twice", words: "three owners, each twice", limits: Limits { cycles: 2, ..CALM } },
-    Described {
-        name: "loss",
-        words: "two owners, each twice; the server loses its data; a renewal",
-        limits: Limits { cycles: 2, losses: 1, renewals: 1, ..TWO },
-    },
-    Described {
-        name: "fault",
-        words: "three owners; a request or an answer is lost or late",
-        limits: Limits { faults: 1, ..CALM },
-    },
-    Described {
-        name: "full",
-        words: "three owners; memory is full for a while; one gives up, a renewal, a re-entry",
-        limits: Limits { fills: 1, gives_up: 1, renewals: 1, reentries: 1, ..CALM },
-    },
-    Described {
-        name: "time",
-        words: "two owners; something ends, 5 ms pass; a renewal, a re-entry",
-        limits: Limits { spans: 1, ticks: 1, renewals: 1, reentries: 1, ..TWO },
-    },
-    Described {
-        name: "ends",
-        words: "two owners; one is killed; two things end",
-        limits: Limits { kills: 1, spans: 2, ..TWO },
-    },
-    Described {
-        name: "late",
-        words: "two owners; a fault; something ends",
-        limits: Limits { faults: 1, spans: 1, ..TWO },
-    },
-    Described {
-        name: "heir",
-        words: "three owners; something ends, 5 ms pass",
-        limits: Limits { spans: 1, ticks: 1, ..CALM },
-    },
-    Described {
-        name: "half",
-        words: "two readers; a renewal; something ends, 5 ms pass",
-        limits: Limits { idle: Some(1), spans: 1, ticks: 1, renewals: 1, ..CALM },
-    },
-    Described {
-        name: "turns",
-        words: "two writers and a reader; one gives up; something ends",
-        limits: Limits { owners: &[0, 1, 2, 3], idle: Some(0), gives_up: 1, spans: 1, ..CALM },
-    },
-    Described {
-        name: "three",
-        words: "three clients; one gives up; something ends",
-        limits: Limits { gives_up: 1, spans: 1, ..THREE },
-    },
-    Described {
-        name: "long",
-        words: "two owners, each twice; two faults; one gives up",
-        limits: Limits { cycles: 2, faults: 2, gives_up: 1, ..TWO },
-    },
-    Described {
-        name: "killed",
-        words: "three clients; one is killed; something ends",
-        limits: Limits { kills: 1, spans: 1, ..THREE },
-    },
+    world("kill", "three owners of two clients; a client is killed", Limits { kills: 1, ..CALM }),
+    world(
+        "all",
+        "three owners; one gives up; a renewal, a re-entry",
+        Limits { gives_up: 1, renewals: 1, reentries: 1, ..CALM },
+    ),
+    world("twice", "three owners, each twice", Limits { cycles: 2, ..CALM }),
+    world(
+        "loss",
+        "two owners, each twice; the server loses its data; a renewal",
+        Limits { cycles: 2, losses: 1, renewals: 1, ..TWO },
+    ),
+    world("fault", "three owners; a request or an answer is lost or late", Limits { faults: 1, ..CALM }),
+    world(
+        "full",
+        "three owners; memory is full for a while; one gives up, a renewal, a re-entry",
+        Limits { fills: 1, gives_up: 1, renewals: 1, reentries: 1, ..CALM },
+    ),
+    world(
+        "time",
+        "two owners; something ends, 5 ms pass; a renewal, a re-entry",
+        Limits { spans: 1, ticks: 1, renewals: 1, reentries: 1, ..TWO },
+    ),
+    world("ends", "two owners; one is killed; two things end", Limits { kills: 1, spans: 2, ..TWO }),
+    world("late", "two owners; a fault; something ends", Limits { faults: 1, spans: 1, ..TWO }),
+    world("heir", "three owners; something ends, 5 ms pass", Limits { spans: 1, ticks: 1, ..CALM }),
+    world(
+        "half",
+        "two readers; a renewal; something ends, 5 ms pass",
+        Limits { idle: Some(1), spans: 1, ticks: 1, renewals: 1, ..CALM },
+    ),
+    world(
+        "turns",
+        "two writers and a reader; one gives up; something ends",
+        Limits { owners: &[0, 1, 2, 3], idle: Some(0), gives_up: 1, spans: 1, ..CALM },
+    ),
+    world("three", "three clients; one gives up; something ends", Limits { gives_up: 1, spans: 1, ..THREE }),
+    world(
+        "long",
+        "two owners, each twice; two faults; one gives up",
+        Limits { cycles: 2, faults: 2, gives_up: 1, ..TWO },
+    ),
+    world("killed", "three clients; one is killed; something ends", Limits { kills: 1, spans: 1, ..THREE }),
 ];
 
 /// The kinds that Redisson shares with us in the mixed worlds.
@@ -125,46 +101,38 @@ const MIXED: Limits = Limits { owners: &[0, 1, FOREIGN], ..CALM };
 /// Those with Redisson in them. Of a read-write lock it is a reader in them, and in the same ones once more
 /// the writer.
 pub const MIXED_WORLDS: [Described; 8] = [
-    Described {
-        name: "threads",
-        words: "two threads of one client, and Redisson; one gives up; a renewal, a re-entry",
-        limits: Limits { owners: &[0, 0, FOREIGN], gives_up: 1, renewals: 1, reentries: 1, ..CALM },
-    },
-    Described {
-        name: "clients",
-        words: "two clients, and Redisson; one gives up; a renewal, a re-entry",
-        limits: Limits { gives_up: 1, renewals: 1, reentries: 1, ..MIXED },
-    },
-    Described {
-        name: "kill",
-        words: "two clients, and Redisson; one of the three is killed",
-        limits: Limits { kills: 1, ..MIXED },
-    },
-    Described {
-        name: "twice",
-        words: "two clients, and Redisson, each twice",
-        limits: Limits { cycles: 2, ..MIXED },
-    },
-    Described {
-        name: "fault",
-        words: "two clients, and Redisson; a request or an answer is lost or late",
-        limits: Limits { faults: 1, ..MIXED },
-    },
-    Described {
-        name: "time",
-        words: "two clients, and Redisson; something ends; a renewal",
-        limits: Limits { spans: 1, renewals: 1, ..MIXED },
-    },
-    Described {
-        name: "late",
-        words: "a client, and Redisson; a fault; something ends",
-        limits: Limits { owners: &[0, FOREIGN], faults: 1, spans: 1, ..CALM },
-    },
-    Described {
-        name: "four",
-        words: "three clients, and Redisson; one gives up",
-        limits: Limits { owners: &[0, 1, 2, FOREIGN], gives_up: 1, ..CALM },
-    },
+    world(
+        "threads",
+        "two threads of one client, and Redisson; one gives up; a renewal, a re-entry",
+        Limits { owners: &[0, 0, FOREIGN], gives_up: 1, renewals: 1, reentries: 1, ..CALM },
+    ),
+    world(
+        "clients",
+        "two clients, and Redisson; one gives up; a renewal, a re-entry",
+        Limits { gives_up: 1, renewals: 1, reentries: 1, ..MIXED },
+    ),
+    world("kill", "two clients, and Redisson; one of the three is killed", Limits { kills: 1, ..MIXED }),
+    world("twice", "two clients, and Redisson, each twice", Limits { cycles: 2, ..MIXED }),
+    world(
+        "fault",
+        "two clients, and Redisson; a request or an answer is lost or late",
+        Limits { faults: 1, ..MIXED },
+    ),
+    world(
+        "time",
+        "two clients, and Redisson; something ends; a renewal",
+        Limits { spans: 1, renewals: 1, ..MIXED },
+    ),
+    world(
+        "late",
+        "a client, and Redisson; a fault; something ends",
+        Limits { owners: &[0, FOREIGN], faults: 1, spans: 1, ..CALM },
+    ),
+    world(
+        "four",
+        "three clients, and Redisson; one gives up",
+        Limits { owners: &[0, 1, 2, FOREIGN], gives_up: 1, ..CALM },
+    ),
 ];
 
 /// The worlds that say something about a kind: only threads of a client that queue here hand a lock on, and
@@ -177,7 +145,6 @@ pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
     })
 }
 
-/// Explores one of them.
 #[must_use]
 pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
     explore(World::new(scripts, kind, limits), 5_000_000)
@@ -208,7 +175,6 @@ pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static 
     MIXED_WORLDS.iter().filter(move |world| !is_told_twice(world)).flat_map(orders)
 }
 
-/// Explores one with Redisson in it.
 #[must_use]
 pub fn explored_beside(scripts: &Scripts, foreign: &Foreign, kind: Kind, limits: Limits) -> Explored {
     explore(World::new(scripts, kind, limits).beside(foreign), 5_000_000)

@@ -36,66 +36,20 @@ const RUN: &str = "
     end
     return {time, answers}";
 
-/// All commands in all forms that the model knows, with few keys, so that they meet.
+/// All commands in all forms that the model knows.
+const FORMS: &str = "\
+    publish C M; del K; del K K; exists K; exists K K; pttl K; pttl K; pexpire K T; pexpire K T; get K; \
+    set K V; set K V XX; set K V PX T; set K V px T; set K V px T; incr K; incrby K N; decrby K N; \
+    hget K F; hset K F V; hset K F V F V; hincrby K F N; hlen K; hincrby K F N; hlen K; hdel K F; \
+    hdel K F F; hexists K F; hkeys K; lindex K N; llen K; lpop K; rpush K F; rpush K F; lrem K 0 F; \
+    lpos K F; lrange K N N; zadd K N F; zadd K NX N F; zadd K XX N F; zadd K XX INCR N F; \
+    zadd K GT N F; zadd K XX GT N F; zincrby K N F; zrem K F; zrem K F F; zscore K F; zcard K; \
+    zrank K F; zcount K N N; zcount K N +inf; zrange K N N; zrange K N N WITHSCORES; \
+    zrangebyscore K N N LIMIT N N; zpopmin K; zremrangebyscore K N N";
+
+/// A command with few keys, so that they meet.
 fn command(random: &mut Random) -> Vec<String> {
-    let forms = [
-        "publish C M",
-        "del K",
-        "del K K",
-        "exists K",
-        "exists K K",
-        "pttl K",
-        "pttl K",
-        "pexpire K T",
-        "pexpire K T",
-        "get K",
-        "set K V",
-        "set K V XX",
-        "set K V PX T",
-        "set K V px T",
-        "set K V px T",
-        "incr K",
-        "incrby K N",
-        "decrby K N",
-        "hget K F",
-        "hset K F V",
-        "hset K F V F V",
-        "hincrby K F N",
-        "hlen K",
-        "hincrby K F N",
-        "hlen K",
-        "hdel K F",
-        "hdel K F F",
-        "hexists K F",
-        "hkeys K",
-        "lindex K N",
-        "llen K",
-        "lpop K",
-        "rpush K F",
-        "rpush K F",
-        "lrem K 0 F",
-        "lpos K F",
-        "lrange K N N",
-        "zadd K N F",
-        "zadd K NX N F",
-        "zadd K XX N F",
-        "zadd K XX INCR N F",
-        "zadd K GT N F",
-        "zadd K XX GT N F",
-        "zincrby K N F",
-        "zrem K F",
-        "zrem K F F",
-        "zscore K F",
-        "zcard K",
-        "zrank K F",
-        "zcount K N N",
-        "zcount K N +inf",
-        "zrange K N N",
-        "zrange K N N WITHSCORES",
-        "zrangebyscore K N N LIMIT N N",
-        "zpopmin K",
-        "zremrangebyscore K N N",
-    ];
+    let forms: Vec<&str> = FORMS.split("; ").collect();
     let form = random.of(&forms);
     let word = |word| match word {
         "C" => "channel",

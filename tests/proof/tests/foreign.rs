@@ -3,12 +3,14 @@
 //!
 //! `LEASEHOLD_BLESS=1 ./check proof` writes them anew.
 
+mod changed;
 mod overhear;
 mod page;
 mod real;
 
 use std::collections::BTreeSet;
 
+use changed::{Change, kind_named};
 use leasehold_proof::foreign::{Filling, Foreign, Part};
 use leasehold_proof::kinds::Kind;
 use leasehold_proof::lua::{self, Scripts};
@@ -20,59 +22,41 @@ use redis::Connection;
 const SEQUENCES: u64 = 250;
 const LENGTH: usize = 40;
 
-/// The kind of lock, the file, what is written there, what is put in its place, and by what words it is
-/// found.
-const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
-    (
-        Kind::Plain,
-        "acquire_rest.lua",
-        "  local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'",
-        "  local wait_ms, why = holders and holders[1]:sub(15, 15) == '8' and ttl_ms, 'foreign'",
-        "two hold it",
-    ),
-    (
-        Kind::Plain,
-        "acquire_rest.lua",
-        "    if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then",
-        "    if holder then",
-        "nobody wakes",
-    ),
-    (
-        Kind::Plain,
-        "release_rest.lua",
-        "  local listeners = redis.pcall('publish', channel, '0')",
-        "  local listeners = is_notified and 0 or redis.pcall('publish', channel, '0')",
-        "nobody wakes",
-    ),
-    (
-        Kind::Fair,
-        "fair_acquire.lua",
-        "  first_until = score(heartbeats, first) or score(timeouts, first) or 0",
-        "  first_until = score(heartbeats, first) or 0",
-        "nobody wakes",
-    ),
-    (
-        Kind::Fair,
-        "fair_acquire.lua",
-        "    elseif not at or own_until == 0 then",
-        "    elseif not at or own_until == 0 then\n      their_ms = 0",
-        "nobody wakes",
-    ),
-    (
-        Kind::Fair,
-        "fair_release.lua",
-        "    redis.pcall('publish', channels .. first, '0')",
-        "    redis.pcall('publish', channels .. first, 'next')",
-        "nobody wakes",
-    ),
-    (
-        Kind::ReadWrite,
-        "rw_release.lua",
-        "    redis.pcall('publish', channel, '1')\n  end\n  redis.pcall('publish', channel, '0')",
-        "    redis.pcall('publish', channel, '1')\n  end\n  redis.pcall('publish', channel, 'free')",
-        "nobody wakes",
-    ),
-];
+/// Head: the file, the kind of lock, and by what words the change is found.
+const MUTANTS: &str = r#"
+acquire_rest.lua | Plain | two hold it
+-   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
++   local wait_ms, why = holders and holders[1]:sub(15, 15) == '8' and ttl_ms, 'foreign'
+
+acquire_rest.lua | Plain | nobody wakes
+-     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
++     if holder then
+
+release_rest.lua | Plain | nobody wakes
+-   local listeners = redis.pcall('publish', channel, '0')
++   local listeners = is_notified and 0 or redis.pcall('publish', channel, '0')
+
+fair_acquire.lua | Fair | nobody wakes
+-   first_until = score(heartbeats, first) or score(timeouts, first) or 0
++   first_until = score(heartbeats, first) or 0
+
+fair_acquire.lua | Fair | nobody wakes
+-     elseif not at or own_until == 0 then
++     elseif not at or own_until == 0 then
++       their_ms = 0
+
+fair_release.lua | Fair | nobody wakes
+-     redis.pcall('publish', channels .. first, '0')
++     redis.pcall('publish', channels .. first, 'next')
+
+rw_release.lua | ReadWrite | nobody wakes
+-     redis.pcall('publish', channel, '1')
+-   end
+-   redis.pcall('publish', channel, '0')
++     redis.pcall('publish', channel, '1')
++   end
++   redis.pcall('publish', channel, 'free')
+"#;
 
 /// The number of the first worlds, those without Redisson, that do not see these mutants.
 const ALONE: usize = 4;
@@ -114,15 +98,10 @@ fn all_that_must_hold_holds_beside_redisson() {
 #[test]
 fn each_mutant_is_found_beside_redisson_and_not_without() {
     let Some(foreign) = overhear::redisson() else { return };
-    let find = |(kind, file, from, to, words): (Kind, &str, &str, &str, &str)| {
-        let change = |name: &str, text: String| {
-            if name != file {
-                return text;
-            }
-            assert!(text.contains(from), "{file} has no {from:?}");
-            text.replacen(from, to, 1)
-        };
-        let scripts = both(foreign, &change);
+    let find = |change: Change| {
+        let [file, kind, words] = change.head();
+        let (scripts, kind) = (both(foreign, &|name, text| change.made(file, name, text)), kind_named(kind));
+        let to = &change.to;
         let line = |text: &str| text.trim().lines().last().unwrap_or_default().trim().replace('|', "/");
         for world in worlds(kind).take(ALONE) {
             let alone = explored(&scripts, kind, world.limits);
@@ -141,7 +120,7 @@ fn each_mutant_is_found_beside_redisson_and_not_without() {
             other => Err(format!("{file}: {}: {words:?} was to be found, not {other:#?}", line(to))),
         }
     };
-    let (found, lost): (Vec<_>, Vec<_>) = MUTANTS.iter().map(|mutant| find(*mutant)).partition(Result::is_ok);
+    let (found, lost): (Vec<_>, Vec<_>) = Change::all(MUTANTS).map(find).partition(Result::is_ok);
     assert!(lost.is_empty(), "{lost:#?}");
     let columns = "| File | The line, changed | Found for the kind, in the world | What was wrong | Steps |";
     page::has("mixed mutants", columns, &found.into_iter().flatten().collect::<Vec<_>>());

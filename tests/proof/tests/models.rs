@@ -6,7 +6,7 @@ mod page;
 
 use leasehold_proof::kinds::Kind;
 use leasehold_proof::lua::{self, Scripts};
-use leasehold_proof::server::COMMANDS;
+use leasehold_proof::server::commands;
 use leasehold_proof::world::Limits;
 use leasehold_proof::worlds::{KINDS, REFUSED, WORLDS, explored, worlds};
 
@@ -57,11 +57,11 @@ fn the_model_holds_without_known_rights() {
 fn the_model_holds_without_a_command() {
     let texts = lua::load(&|_, text| text);
     let of_kind = |kind: Kind| {
-        let uses = |command: &&&str| {
+        let uses = |command: &&str| {
             kind.scripts().iter().any(|script| texts[*script].contains(&format!("'{command}'")))
         };
         let mut rows = Vec::new();
-        for command in COMMANDS.iter().filter(uses) {
+        for command in commands().filter(uses) {
             let mut states = 0;
             for knows_acl in [true, false] {
                 let scripts = Scripts::new(&texts, knows_acl);

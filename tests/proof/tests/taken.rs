@@ -4,11 +4,14 @@
 //! The scripts alone, without the clients of the worlds: owners of three sorts, whose claims say nothing more, how
 //! long they hold at most, or that they keep the lock, send whatever they like in any order.
 
+mod changed;
+
 use std::collections::{HashSet, VecDeque};
 
+use changed::Change;
 use leasehold_proof::kinds::Kind;
 use leasehold_proof::lua::{self, Scripts};
-use leasehold_proof::server::{COMMANDS, Entry, Reply, Server, Value};
+use leasehold_proof::server::{Entry, Reply, Server, Value, commands};
 
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
 const LEASE: &str = "1000";
@@ -318,7 +321,7 @@ fn unowned_locks_can_be_taken_and_every_key_ends() {
     for scene in scenes() {
         for knows_acl in [true, false] {
             let scripts = Scripts::new(&texts, knows_acl);
-            for refused in [None, Some(MEMORY)].into_iter().chain(COMMANDS.into_iter().map(Some)) {
+            for refused in [None, Some(MEMORY)].into_iter().chain(commands().map(Some)) {
                 if let Err(fault) = scene.explore(&scripts, refused) {
                     panic!("without {refused:?}: {fault}");
                 }
@@ -327,94 +330,71 @@ fn unowned_locks_can_be_taken_and_every_key_ends() {
     }
 }
 
-/// In which scene, the file, what is written there, what is put in its place, the words by which it is found, and
-/// the command that the users may not use then.
-type Mutant = (&'static str, &'static str, &'static str, &'static str, &'static str, Option<&'static str>);
+/// Head: the scene, the file, the words by which the change is found, and a command that the users may not use
+/// then, if any.
+const MUTANTS: &str = r#"
+plain | acquire_rest.lua | ACQUIRE does not get it
+-   if ttl_ms ~= -2 and drop_ownerless(lock, holders) then
++   if false then
 
-const MUTANTS: &[Mutant] = &[
-    (
-        "plain",
-        "acquire_rest.lua",
-        "  if ttl_ms ~= -2 and drop_ownerless(lock, holders) then",
-        "  if false then",
-        "ACQUIRE does not get it",
-        None,
-    ),
-    ("plain", "acquire_all.lua", " and not drop_ownerless(lock)", "", "ACQUIRE_ALL does not get it", None),
-    (
-        "plain",
-        "release_all.lua",
-        "    redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')\n",
-        "",
-        "is left without an owner",
-        None,
-    ),
-    (
-        "plain",
-        "release.lua",
-        "  if said == '1' then",
-        "    if false then",
-        "is left without an owner",
-        None,
-    ),
-    (
-        "fenced",
-        "hand_off.lua",
-        "  redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')\nelseif",
-        "elseif",
-        "is left without an owner",
-        None,
-    ),
-    (
-        "plain",
-        "acquire.lua",
-        "  local expiring = redis.pcall('pexpire', lock, lease_ms)",
-        "  local expiring = 1",
-        "has no end",
-        None,
-    ),
-    (
-        "read-write",
-        "rw_release.lua",
-        "  for _, gone in ipairs(fields) do\n    redis.call('hdel', lock, gone)\n  end\n",
-        "  redis.call('hdel', lock, field)\n  redis.call('del', lock)\n",
-        "is left without an owner",
-        Some("del"),
-    ),
-    ("semaphore", "semaphore_acquire.lua", "  redis.call('del', request)\n", "", "of 2", Some("decrby")),
-    ("semaphore", "semaphore_release.lua", "if was == 'released' then", "if false then", "of 2", None),
-    (
-        "permits",
-        "permits_acquire.lua",
-        "      redis.call('incrby', permits, units)\n",
-        "",
-        "of 2",
-        Some("zadd"),
-    ),
-    ("permits", "permits_release.lua", "  redis.call('zrem', out, unpack(back))\n", "", "of 2", None),
-    (
-        "permits",
-        "permits_acquire.lua",
-        "if #back > 0 then\n  -- Removes nothing",
-        "if false then\n  -- Removes nothing",
-        "does not get it",
-        None,
-    ),
-];
+plain | acquire_all.lua | ACQUIRE_ALL does not get it
+-  and not drop_ownerless(lock)
+
+plain | release_all.lua | is left without an owner
+-     redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
+
+plain | release.lua | is left without an owner
+-   if said == '1' then
++     if false then
+
+fenced | hand_off.lua | is left without an owner
+-   redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
+- elseif
++ elseif
+
+plain | acquire.lua | has no end
+-   local expiring = redis.pcall('pexpire', lock, lease_ms)
++   local expiring = 1
+
+read-write | rw_release.lua | is left without an owner | del
+-   for _, gone in ipairs(fields) do
+-     redis.call('hdel', lock, gone)
+-   end
++   redis.call('hdel', lock, field)
++   redis.call('del', lock)
+
+semaphore | semaphore_acquire.lua | of 2 | decrby
+-   redis.call('del', request)
+
+semaphore | semaphore_release.lua | of 2
+- if was == 'released' then
++ if false then
+
+permits | permits_acquire.lua | of 2 | zadd
+-       redis.call('incrby', permits, units)
+
+permits | permits_release.lua | of 2
+-   redis.call('zrem', out, unpack(back))
+
+permits | permits_acquire.lua | does not get it
+- if #back > 0 then
+-   -- Removes nothing
++ if false then
++   -- Removes nothing
+"#;
 
 #[test]
 fn scripts_that_lose_owners_or_permits_are_found() {
-    for (name, file, old, new, words, refused) in MUTANTS {
+    for change in Change::all(MUTANTS) {
+        let [name, file, words, refused] = change.head();
         let texts = lua::load(&|of, text| {
-            if of != *file {
-                return text;
-            }
-            assert_eq!(text.matches(old).count(), 1, "{file}: {old}");
-            text.replace(old, new)
+            assert!(of != file || text.matches(&change.from).count() == 1, "{file}: {}", change.from);
+            change.made(file, of, text)
         });
-        let scene = scenes().into_iter().find(|scene| scene.name == *name).expect(name);
-        let found = scene.explore(&Scripts::new(&texts, true), *refused);
-        let fault = found.expect_err(&format!("{file} without {old}"));
-        assert!(fault.contains(words), "{file} without {old}: {fault}");
+        let scene = scenes().into_iter().find(|scene| scene.name == name).expect(name);
+        let refused = Some(refused).filter(|command| !command.is_empty());
+        let found = scene.explore(&Scripts::new(&texts, true), refused);
+        let fault = found.expect_err(&format!("{file} without {}", change.from));
+        assert!(fault.contains(words), "{file} without {}: {fault}", change.from);
     }
 }

@@ -59,7 +59,6 @@ impl Record {
         self.verdicts.lock().expect("nobody panics with it").get(&key(one)).map(|(verdict, _)| *verdict)
     }
 
-    /// The commit of the last run.
     pub fn commit(&self, one: &Mutation) -> Option<String> {
         self.verdicts.lock().expect("nobody panics with it").get(&key(one)).map(|(_, commit)| commit.clone())
     }

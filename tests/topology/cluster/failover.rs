@@ -1,10 +1,8 @@
 //! Members fail or change places while locks are used.
 
-use std::time::{Duration, Instant};
-
 use super::load::{L, Load, POLL, T, Total, assert_nothing_is_left, builder, rounds};
 use crate::support::cluster::Cluster;
-use crate::support::{LONG, SLACK, alone_within, call, call_on, eventually, ms, now, shout, stalled_since};
+use crate::support::prelude::*;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {

@@ -1,19 +1,16 @@
 //! Several clients of one process that use a few locks as fast as they can, and record their holds.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use leasehold::{ClientBuilder, Error, LockClient, RedisLock};
-use parking_lot::Mutex;
+use leasehold::Error;
 
 use crate::support::cluster::Cluster;
 use crate::support::epilogue::threads;
 use crate::support::history::History;
 use crate::support::observer::{Seen, texts};
-use crate::support::{LONG, alone_within, eventually, ms, now, random, start, watch_for_stalls};
+use crate::support::prelude::*;
+use crate::support::random;
 
 /// Connecting takes time on a busy machine, but no longer than this while a member stands still.
 const CONNECT: Duration = ms(2000);

@@ -1,15 +1,12 @@
 //! Members that are asked and refused, and the number of requests.
 
-use leasehold::{ClusterPubSub, ErrorKind, LockClient};
+use leasehold::ClusterPubSub;
 
 use super::load::{assert_all_was_given_back, builder, on_cluster};
 use crate::support::cluster::Cluster;
-use crate::support::server::RedisServer;
+use crate::support::prelude::*;
 #[cfg(feature = "tls")]
 use crate::support::server::default_server;
-use crate::support::{
-    LONG, alone_within, call, call_on, eventually, fresh, listening_clients, now, stalled_since,
-};
 
 #[test]
 fn one_member_that_answers_is_enough_to_begin_with() {

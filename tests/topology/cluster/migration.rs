@@ -1,18 +1,11 @@
 //! Slots move between members while their locks are used.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
-
 use leasehold::ClusterPubSub::{Auto, Plain};
 
 use super::load::{Load, T, Total, assert_all_was_given_back, builder, on_cluster, rounds};
 use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
-use crate::support::{
-    LONG, alone_within, call, call_on, eventually, fresh, let_pass, listening_clients, ms, now, shout,
-    stalled_since, start,
-};
+use crate::support::prelude::*;
 
 /// In a fair queue of 48 threads each holds the lock for about a millisecond; a busy machine needs some
 /// seconds.

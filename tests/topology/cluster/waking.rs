@@ -1,12 +1,10 @@
 //! The waiters that a release wakes, by publish mode.
 
-use std::time::Duration;
-
-use leasehold::{ClusterPubSub, LockClient};
+use leasehold::ClusterPubSub;
 
 use super::load::{POLL, builder, on_cluster};
 use crate::support::cluster::Cluster;
-use crate::support::{LONG, SLACK, call, eventually, listening_clients, ms, now, shout, stalled_since};
+use crate::support::prelude::*;
 
 use ClusterPubSub::{Auto, Both, Plain, Sharded};
 

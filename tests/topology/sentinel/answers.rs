@@ -1,14 +1,9 @@
 //! Wrong answers of Sentinels, losses by a failover, and permissions.
 
-use std::time::Duration;
-
-use leasehold::{ClientBuilder, ErrorKind, LockClient};
-
 use super::failover::{T, assert_all_was_given_back, options, query};
 use crate::support::observer::{Event, Seen, texts};
+use crate::support::prelude::*;
 use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone, comes_within, eventually, ms, now, throughout, within};
 
 /// A lease whose holder is notified well before its end.
 const L: Duration = ms(6000);

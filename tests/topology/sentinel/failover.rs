@@ -1,16 +1,9 @@
 //! Failovers under load.
 
-use std::time::{Duration, Instant};
-
-use leasehold::{ClientBuilder, LockClient};
-
 use crate::support::epilogue::{assert_every_hash_has_a_ttl, threads};
 use crate::support::load::{Load, Outcome};
+use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
-use crate::support::server::{RedisServer, default_server};
-use crate::support::{
-    LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, throughout, within,
-};
 
 /// Longer than any failover, so that holds outlast it.
 const LEASE: Duration = Duration::from_secs(60);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_came_before_it_listened_is_its_turn() {
+    fn a_wake_up_before_listening_counts() {
         assert!(!is_next_after(|_, _| {}));
         assert!(is_next_after(|channel, _| channel.take(b"next")));
         assert!(!is_next_after(|channel, _| channel.take(b"standby")));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_word_is_heard_once() {
+    fn each_message_is_read_once() {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening::default();
         assert!(listening.note_heard().is_none(), "it does not listen");

@@ -121,7 +121,7 @@ mod tests {
     /// Of each wait mode what it is after each change, in this order: in doubt, standing, told, not told,
     /// granted, deaf.
     #[test]
-    fn each_change_leads_to_one_manner() {
+    fn each_change_leads_to_one_wait_mode() {
         let changes: [Change; 6] = [
             WaitMode::become_in_doubt,
             WaitMode::become_standing,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_told_how_it_waits() {
+    fn the_store_gets_the_wait_mode() {
         let table = [
             (WaitMode::new(false, false), QueueMode::Waits, true),
             (WaitMode::new(false, true), QueueMode::Waits, true),

@@ -155,7 +155,7 @@ fn only_a_returning_threads_short_hold_is_cached() {
 }
 
 #[test]
-fn a_thread_gives_back_no_others_hold() {
+fn a_thread_releases_only_its_own_cached_hold() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     let now = one.at(at(20));
@@ -193,7 +193,7 @@ fn an_absent_threads_hold_is_not_cached() {
 }
 
 #[test]
-fn threads_here_that_wait_have_equal_parts_of_the_turn() {
+fn waiting_local_threads_share_the_slice_equally() {
     let caches = |waiting, now| {
         let mut one = in_time_slice(32, 8);
         one.lock.caching.last = Moment::from_nanos(at(now).nanos() - 1000);

@@ -161,7 +161,7 @@ fn the_queue_place_is_left_once() {
 }
 
 #[test]
-fn a_word_keeps_its_waiter_awake_once() {
+fn a_message_keeps_its_waiter_awake_once() {
     let mut lock = lock();
     lock.queue.nudge();
     assert_eq!([(); 2].map(|()| lock.sleep(FIRST, true, false)), [false, true]);

@@ -164,7 +164,7 @@ fn run(
 }
 
 #[test]
-fn everybody_gets_the_reply_to_the_own_request() {
+fn every_caller_gets_its_own_reply() {
     check(|| {
         let world = World::new(usize::MAX, false);
         run(&world, Clock::System.after(LIMIT), |_| (), |_, _, outcome| assert!(outcome.is_ok()));

@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_at_a_host_that_is_not_allowed_hears_nothing() {
+    fn a_master_outside_the_allowed_hosts_gets_nothing() {
         let there = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         there.set_nonblocking(true).unwrap();
         let (address, _listener) = naming("localhost", there.local_addr().unwrap().port());

@@ -527,7 +527,7 @@ fn tcp_works_as_a_unix_socket_does() {
 
 /// A service may stand for a master and its replicas: each connection leads to another of them.
 #[test]
-fn a_connection_that_leads_to_a_replica_is_not_all_of_them() {
+fn one_connection_to_a_replica_condemns_no_other() {
     const REPLICA: Act = Act::Say(
         "*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$7\r\nreplica\r\n",
     );
@@ -545,7 +545,7 @@ fn a_connection_that_leads_to_a_replica_is_not_all_of_them() {
 }
 
 #[test]
-fn a_word_that_a_proxy_lacks_is_no_old_version() {
+fn an_unknown_command_of_a_proxy_means_no_old_version() {
     const LACKING: [&str; 4] = [
         "-ERR unknown command 'HELLO', with args beginning with: \r\n",
         "-ERR handle request, command 'HELLO' is not allowed\r\n",

@@ -54,7 +54,7 @@ fn each_kinds_waiters_recall_a_holder_that_hears() {
 
 /// A waiter that is in no queue, as one that spins, has taken the mark.
 #[test]
-fn a_mark_that_a_recall_took_is_missed_and_set_anew() {
+fn a_mark_removed_by_a_recall_is_set_again() {
     let server = Server::start(&[]);
     let store = server.store();
     let mut listening = Messages::of(&server, "leasehold_wake:{k}:");
@@ -116,7 +116,7 @@ fn a_check_sees_the_living_in_line() {
 
 /// Redisson, and people, ask for the holder's name.
 #[test]
-fn the_holder_is_found_beside_all_that_is_said_of_it() {
+fn the_holder_is_found_beside_its_notes() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fair] {

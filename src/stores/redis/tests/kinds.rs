@@ -206,7 +206,7 @@ fn a_fair_locks_dead_waiters_are_passed_over() {
 /// Redisson's waiters' times went hours ahead, or back to before now, as others came, gave up and were
 /// served.
 #[test]
-fn the_times_of_those_who_wait_do_not_drift() {
+fn the_times_of_fair_waiters_do_not_drift() {
     let server = Server::start(&[]);
     let store = server.store();
     let holder = of(Kind::Fair);
@@ -733,7 +733,7 @@ fn a_fair_queue_with_ours_ends() {
 // ---- a lock that ends at another time
 
 #[test]
-fn a_locks_end_is_moved_by_its_owner_only() {
+fn only_the_owner_moves_a_locks_end() {
     let server = Server::start(&[]);
     let store = server.store();
     let (me, you) = (of(Kind::Mutex), of(Kind::Mutex));

@@ -102,7 +102,7 @@ fn records_of_requests_expire() {
 }
 
 #[test]
-fn a_change_that_fails_half_way_is_not_remembered_as_made() {
+fn a_half_failed_change_is_not_recorded() {
     let server = Server::start(&[]);
     let store = server.store();
     // 2.5 passes the script's comparison, but DECRBY refuses it.

@@ -173,7 +173,7 @@ fn one_wait_serves_all_grants_before_it() {
 }
 
 #[test]
-fn a_grant_outlasts_the_round_of_one_whose_time_was_over() {
+fn a_grant_outlasts_another_callers_expired_round() {
     let (_fake, store, waits, answer) = waiting();
     let acks = store.server.acks.clone().unwrap();
     let attempt = |key: &str| store.attempt(&claim(Kind::Mutex, key, 30_000), 1, soon());

@@ -224,7 +224,7 @@ fn a_release_needs_no_right_to_publish() {
 }
 
 #[test]
-fn out_of_memory_refuses_to_take_but_not_to_keep_or_free() {
+fn a_store_out_of_memory_refuses_only_new_holds() {
     let server = Server::start(&[]);
     let store = server.store();
     let (held, new) = (claim(Kind::Mutex, "held", 30_000), claim(Kind::Fenced, "new", 30_000));

@@ -31,7 +31,7 @@ fn locks(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn those_before_the_first_that_is_busy_are_taken_or_none() {
+fn a_group_takes_the_locks_before_the_first_busy() {
     let server = Server::start(&[]);
     let store = server.store();
     let held = claim(Kind::Mutex, "c", 30_000);

@@ -250,7 +250,7 @@ fn a_redirected_subscription_is_no_refusal() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_told_and_its_return_too() {
+fn the_loss_and_return_of_a_server_are_reported() {
     let server = Server::start(&[]);
     let (reporter, told) = Wakeups::reporter();
     let store = RedisStore::connect(&server.options(), reporter).unwrap();

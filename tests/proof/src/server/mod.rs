@@ -46,44 +46,14 @@ pub struct Server {
     pub has_written: bool,
 }
 
-pub const COMMANDS: [&str; 36] = [
-    "time",
-    "publish",
-    "del",
-    "exists",
-    "pttl",
-    "pexpire",
-    "get",
-    "set",
-    "incr",
-    "incrby",
-    "decrby",
-    "hget",
-    "hset",
-    "hincrby",
-    "hdel",
-    "hexists",
-    "hkeys",
-    "hlen",
-    "lindex",
-    "llen",
-    "lpop",
-    "rpush",
-    "lrem",
-    "lpos",
-    "lrange",
-    "zadd",
-    "zincrby",
-    "zcard",
-    "zcount",
-    "zrank",
-    "zrem",
-    "zscore",
-    "zrange",
-    "zrangebyscore",
-    "zpopmin",
-    "zremrangebyscore",
-];
+const COMMANDS: &str = "\
+    time publish del exists pttl pexpire get set incr incrby decrby hget hset hincrby hdel hexists hkeys \
+    hlen lindex llen lpop rpush lrem lpos lrange zadd zincrby zcard zcount zrank zrem zscore zrange \
+    zrangebyscore zpopmin zremrangebyscore";
+
+pub fn commands() -> impl Iterator<Item = &'static str> {
+    COMMANDS.split(' ')
+}
 
 /// The writing commands; those that may take memory come first.
 const TAKES_MEMORY: [&str; 9] =

@@ -16,7 +16,6 @@ use redis::Connection;
 
 use crate::real::{Program, start};
 
-/// Of the model.
 const LOCK: &str = "{l}";
 
 /// Numbers that are nothing else. A third of a lease is how long a renewal is waited for.

@@ -260,7 +260,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
 }
 
 #[test]
-fn few_requests_are_left_to_the_reader_and_many_are_written() {
+fn only_a_few_requests_wait_for_the_reader() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     shared.out.lock().has_reader = true;
@@ -319,14 +319,14 @@ fn answered_in_time(
 }
 
 #[test]
-fn what_came_in_time_counts_though_its_waiter_looks_late() {
+fn a_timely_reply_counts_even_if_read_late() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (reply, _server) = answered_in_time(&shared, &pool, None);
     assert_eq!(shared.wait(&reply).unwrap(), Value::Int(1));
 }
 
 #[test]
-fn what_came_in_time_counts_though_it_is_tended_late() {
+fn a_timely_reply_counts_even_if_handled_late() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (told, is_told) = bounded(1);
     let take = Box::new(move |outcome: Answer<Value>| told.send(outcome).unwrap());
