@@ -107,10 +107,7 @@ impl RedisAddress {
         let scheme = if scheme.eq_ignore_ascii_case("rediss-cluster") { "rediss" } else { "redis" };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !matches!(path, "" | "0") || options.database.is_some_and(|database| database != 0) {
-            return Err(Error::invalid(
-                "connect",
-                "a cluster has only the database 0: leave the number out of the URL",
-            ));
+            return Err(Error::invalid("connect", "a cluster has only database 0: leave the number out"));
         }
         let (login, hosts) = split_login(authority);
         let login = login.map(|login| format!("{login}@")).unwrap_or_default();
@@ -168,8 +165,7 @@ impl Scheme {
             _ => {
                 let is_elsewhere = |known: &str| known.trim_start_matches("or ") == format!("{scheme}://");
                 let words = if SCHEMES.split(", ").flat_map(|known| known.split(" or ")).any(is_elsewhere) {
-                    "this option needs Redis servers: their URLs begin with redis://, rediss:// or \
-                        redis+unix://"
+                    "this option needs Redis servers: their URLs begin with redis://, rediss:// or redis+unix://"
                         .to_owned()
                 } else {
                     format!("the scheme of the URL is not known: a URL begins with one of {SCHEMES}")

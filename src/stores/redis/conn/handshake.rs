@@ -149,8 +149,7 @@ fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> 
             format!("the server is Redis {version}; the oldest supported is {}", oldest()),
         ),
         _ => {
-            let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in \
-                front of it";
+            let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in front of it";
             (ErrorKind::Unsupported, format!("{words}; give the address of the server itself"))
         }
     };
@@ -181,16 +180,11 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
 
 fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> {
     if !matches!(greeting, Value::Array(_)) {
-        return Err(Error::new(
-            ErrorKind::Protocol,
-            "connect",
-            "the server's answer to HELLO is not that of a Redis",
-        ));
+        return Err(Error::new(ErrorKind::Protocol, "connect", "the answer to HELLO is not that of a Redis"));
     }
     let field = |name: &str| field(greeting, name).and_then(text).unwrap_or_default();
     if field("mode") == "sentinel" {
-        let words = "the server is a Sentinel, which keeps no locks: give a URL of the form \
-            redis-sentinel://…/master-name";
+        let words = "the server is a Sentinel, which keeps no locks: give a URL of the form redis-sentinel://…/master-name";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if wanted != Role::Primary && field("mode") != "cluster" {
@@ -247,10 +241,7 @@ fn unreachable(place: &ServerPlace, error: std::io::Error) -> Error {
             (ErrorKind::Unreachable, format!("no server listens at {place}"))
         }
         Io::TimedOut | Io::WouldBlock => (ErrorKind::Unreachable, format!("{place} did not answer in time")),
-        _ => (
-            ErrorKind::Unreachable,
-            format!("{place} cannot be reached: check the host's name and port, and the network"),
-        ),
+        _ => (ErrorKind::Unreachable, format!("{place} cannot be reached: check host, port and network")),
     };
     Error::new(kind, "connect", words).with_source(error)
 }
