@@ -181,7 +181,7 @@ impl Error {
                 "the caller no longer holds the lock: its lease ran out, or the server lost it".to_owned()
             }
             NotHeld::HeldBy(owner) => {
-                format!("only the holder can release the lock, and the holder is {owner}")
+                format!("{owner} holds the lock, and only the holder can release it")
             }
             NotHeld::Free => "nobody holds the lock: it was released already, or never acquired".to_owned(),
         };
@@ -348,7 +348,7 @@ impl fmt::Display for Error {
             write!(f, " (outcome unknown: the server may have carried out the request)")?;
         }
         if self.inner.work_ran {
-            write!(f, " (the work under the lock has already run: a retry would repeat it)")?;
+            write!(f, " (the work under the lock has run: do not repeat it)")?;
         }
         Ok(())
     }
@@ -390,8 +390,7 @@ mod tests {
         let text = error.to_string();
         assert_eq!(
             text,
-            "unlock \"orders\" failed: the connection broke (outcome unknown: the server may have carried \
-                out the request)"
+            "unlock \"orders\" failed: the connection broke (outcome unknown: the server may have carried out the request)"
         );
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the cause"));
         assert!(error.is_retryable() && error.outcome_unknown());
@@ -404,11 +403,9 @@ mod tests {
         let error = error.after_work();
         assert!(error.work_ran() && !error.is_retryable());
         assert!(error.copy().work_ran());
-        assert_eq!(
-            error.to_string(),
-            "with_lock \"a\" failed: no answer came (the work under the lock has already run: a retry would \
-                repeat it)"
-        );
+        let text =
+            "with_lock \"a\" failed: no answer came (the work under the lock has run: do not repeat it)";
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]

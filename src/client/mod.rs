@@ -191,12 +191,7 @@ impl LockClient {
         self.engine.usable("ring")?;
         match self.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<RingStore>()) {
             Some(store) => store.change(ring),
-            None => Err(Error::new(
-                ErrorKind::Unsupported,
-                "ring",
-                "this client does not use a ring: make \
-                one by LockClient::ring",
-            )),
+            None => Err(Error::new(ErrorKind::Unsupported, "ring", "make this client by LockClient::ring")),
         }
     }
 

@@ -253,19 +253,13 @@ fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redl
         }
         Ok(about) => {
             if about.replicas > 0 {
-                doubts.push(
-                    "the server has replicas: if one of them replaces it, locks that this replica has not \
-                        received are lost",
-                );
+                doubts.push("the server has replicas: if one of them replaces it, locks that this replica has not received are lost");
             }
             about.run_id
         }
         Err(error) if error.is_retryable() => return Err(error.during("connect")),
         Err(_not_told) => {
-            doubts.push(
-                "the server does not tell its identity (INFO), so the client cannot notice if it \
-                is given twice",
-            );
+            doubts.push("the server hides its identity (INFO): a server that is given twice is not noticed");
             None
         }
     };

@@ -85,10 +85,7 @@ impl ClientBuilder {
     /// Why the text is no time.
     #[doc(hidden)]
     pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-        parsed(text).ok_or(
-            "its value is no time: write seconds, or numbers with ms, s, m, h or d, as in \
-            500ms or 1h30m",
-        )
+        parsed(text).ok_or("its value is no time: write seconds, or a form like 500ms, 1h30m or 2d")
     }
 }
 

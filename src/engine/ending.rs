@@ -77,8 +77,7 @@ impl Engine {
             self.announcer.remove(&*self.store, self.one_command());
         }
         if !is_still {
-            let words = "a call on another thread did not end in time: a lock that it acquired ends with \
-                its lease, or call shutdown() again";
+            let words = "a call on another thread did not end in time: a lock that it acquired ends with its lease, or call shutdown() again";
             return (left, outcome.and(Err(Error::new(ErrorKind::TimedOut, "shutdown", words))));
         }
         (left, outcome)

@@ -111,11 +111,7 @@ pub(crate) fn attach(store: &dyn Store, timer: &ServiceWaker) {
 struct Unopened;
 
 fn unopened<T>() -> Answer<T> {
-    Failure::refused(Error::new(
-        ErrorKind::Unreachable,
-        "use",
-        "no connection to the store has been made yet",
-    ))
+    Failure::refused(Error::new(ErrorKind::Unreachable, "use", "there is no connection to the store yet"))
 }
 
 impl Store for Unopened {

@@ -194,8 +194,7 @@ impl Condition {
         let _call = engine.calls.begin();
         let hold = self.hold_of(action, guard)?;
         let Some(levels) = hold.levels_beside(guard.level().id()) else {
-            let words = "this thread has a second guard of the lock, which the wait cannot release: drop \
-                one of the two first";
+            let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
         // Joins while the lock is held: a notifier must hold it too, so none comes in between.
@@ -279,10 +278,8 @@ impl Condition {
             && hold.kind().family() == self.lock.kind().family()
             && hold.name().key() == name.key();
         if !is_of_this {
-            let words = format!(
-                "the guard belongs to the lock {:?}: pass a guard of the condition's lock",
-                guard.name()
-            );
+            let words =
+                format!("the guard belongs to {:?}: pass a guard of the condition's lock", guard.name());
             return Err(Error::invalid(action, words).on(self.lock.name()));
         }
         engine.usable(action)?;

@@ -287,7 +287,7 @@ impl ExpirableSemaphore {
     }
 
     fn parsed(&self, action: &'static str, id: &str) -> Result<[u8; 16]> {
-        let words = "the permit id cannot be used: a permit id has 32 hexadecimal digits";
+        let words = "a permit id must have 32 hex digits";
         let bad = || Error::invalid(action, words).on(self.name());
         parse_id(id).ok_or_else(bad)
     }

@@ -61,8 +61,7 @@ impl Failure {
 
 /// For an attempt on a semaphore that does not exist: nothing says that anyone will set it up.
 pub(crate) fn not_set_up() -> Failure {
-    let words = "nobody has set the number of permits of this semaphore, or it was deleted or has expired: \
-        call try_set_permits first";
+    let words = "nobody has set the number of permits of this semaphore, or it was deleted or has expired: call try_set_permits first";
     Failure::Refused(Error::new(ErrorKind::NotSetUp, "acquire", words))
 }
 

@@ -28,8 +28,7 @@ pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
     let words = format!(
         "the locks in this store have format {number}, and this version of leasehold has format {FORMAT}: \
             clients of the two formats would not exclude each other; use one version, or another store for \
-            these locks; when no client of format {number} runs any more, remove {place}, and this version \
-            can use the store"
+            these locks; when no client of format {number} runs any more, remove {place}, and this version can use the store"
     );
     Err(Error::new(ErrorKind::IncompatibleFormat, "connect", words))
 }

@@ -162,8 +162,7 @@ fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
 }
 
 fn deadlocks(client: &LockClient) -> Finding {
-    const ADVICE: &str =
-        "end one of these programs; docs/troubleshooting.md says how to prevent the next deadlock";
+    const ADVICE: &str = "end one of these programs; docs/troubleshooting.md says how to prevent the next";
     const NONE: &str = "no threads wait for each other, as far as clients say; not seen are Redisson's threads, permits, latches and \
                         conditions, threads with two clients, and clients without a directory";
     match client.deadlocks() {
@@ -270,9 +269,8 @@ fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) 
         Finding::warning(CHECK, words, ADVICE)
     } else if lease < command_timeout.saturating_mul(3) {
         let limit = spell(command_timeout);
-        let words = format!(
-            "with a lease of {asked} one renewal that hangs for the command time-out of {limit} costs the hold"
-        );
+        let words =
+            format!("a lease of {asked} ends if one renewal hangs for the command time-out of {limit}");
         Finding::warning(CHECK, words, ADVICE)
     } else {
         let away = spell(outlasts);

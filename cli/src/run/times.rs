@@ -47,9 +47,7 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     }
     let grace = terms.kill_grace.filter(|grace| *grace > asked / 3)?;
     let least = grace.saturating_mul(3);
-    Some(format!(
-        "--kill-grace {grace:?} is more than a third of the lease, which must be at least {least:?}"
-    ))
+    Some(format!("--kill-grace {grace:?} is over a third of the lease, which must be at least {least:?}"))
 }
 
 /// Whether the helper ended the command at `--max-hold`, not for a missing renewal: whether `until` is near

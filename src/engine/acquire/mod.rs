@@ -190,5 +190,4 @@ const READS_ALREADY: &str =
     "this thread holds the read lock, which cannot become the write lock: release it first";
 const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard would read as another \
     owner: use a guard of this thread, or release the write lock first";
-const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another \
-    owner: release the lock first";
+const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another owner: release the lock first";

@@ -29,10 +29,7 @@ impl Engine {
         asked: Duration,
     ) -> Result<Option<Granted>> {
         let Some(count) = hold.count().checked_add(1).filter(|count| *count <= MOST_HOLDS) else {
-            let detail = format!(
-                "this thread holds the lock {MOST_HOLDS} times already, which is the \
-                maximum"
-            );
+            let detail = format!("this thread holds the lock {MOST_HOLDS} times already, which is the most");
             return Err(Error::new(ErrorKind::Resource, call.action, detail).on(call.name.given()));
         };
         let mut claim = hold.claim();

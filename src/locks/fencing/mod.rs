@@ -230,9 +230,7 @@ impl TokenRegister {
             // A planted register could hold any number, be locked for ever, or be a hard link to any file.
             if !opened.is_file() || !system::is_only_name(&file)? || !system::is_owned(&opened, old.as_ref())
             {
-                return Err(refused(
-                    "the file at the token register's path is not a token register of this file's owner",
-                ));
+                return Err(refused("the file at the register's path is no register of this file's owner"));
             }
             file.lock()?; // ends with the file
             // A register that was replaced meanwhile excludes nobody.

@@ -64,9 +64,7 @@ impl Members {
             }
             self.pass_over(at);
         }
-        Err(last.unwrap_or_else(|| {
-            Error::new(ErrorKind::Unreachable, "connect", "the URL names no member of etcd")
-        }))
+        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "the URL names no member")))
     }
 
     fn first(&self) -> usize {

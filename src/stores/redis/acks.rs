@@ -287,8 +287,7 @@ impl Acks {
         };
         let words = format!(
             "after {within:?} the grant was in {own} of {local} files of the server and in {others} of \
-                {replicas} of its replicas, so the client undid it: see aof_enabled and \
-                aof_last_write_status in their INFO persistence"
+                {replicas} of its replicas, so the client undid it: see aof_enabled and aof_last_write_status in their INFO persistence"
         );
         Error::new(ErrorKind::Busy, "lock", words)
     }

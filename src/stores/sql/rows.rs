@@ -312,8 +312,7 @@ pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link) -> Answer<()> {
     match tried {
         Ok(Change::Made(_)) => Ok(()),
         Ok(Change::None(_)) => {
-            let words = "a trial lock could not be acquired and released, although nobody holds it: check \
-                the table's triggers and rules";
+            let words = "a trial lock could not be acquired and released, although nobody holds it: check the table's triggers and rules";
             Err(Failure::Refused(Error::new(ErrorKind::Protocol, "connect", words)))
         }
         Err(Failure::Refused(error)) if error.is_retryable() || error.kind() == ErrorKind::NoPermission => {

@@ -76,8 +76,7 @@ pub(super) fn taken_out<'a, const N: usize>(
 #[cfg(not(feature = "tls"))]
 pub(super) fn no_tls(without: &str) -> Error {
     let words = format!(
-        "TLS to a database needs leasehold's feature \"tls\", which this build does not have: to connect \
-            without TLS, write {without} in the URL"
+        "TLS to a database needs leasehold's feature \"tls\", which this build does not have: to connect without TLS, write {without} in the URL"
     );
     Error::new(crate::error::ErrorKind::Unsupported, "connect", words)
 }

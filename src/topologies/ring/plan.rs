@@ -281,8 +281,7 @@ impl RingMark {
         }
         if borne.epoch > self.epoch {
             let detail = format!(
-                "node {node:?} knows epoch {}, but this client uses epoch {}: give the client the newer \
-                    list of nodes by change_ring",
+                "node {node:?} knows epoch {}, but this client uses epoch {}: give the client the newer list of nodes by change_ring",
                 borne.epoch, self.epoch
             );
             return Err(Error::new(ErrorKind::StaleRing, "ring", detail));
@@ -292,8 +291,7 @@ impl RingMark {
                 return Ok(());
             }
             return invalid(format!(
-                "node {node:?} knows epoch {} with another list of nodes: each list needs an epoch of its \
-                    own",
+                "node {node:?} knows epoch {} with another list of nodes: each list needs an epoch of its own",
                 self.epoch
             ));
         }
@@ -305,8 +303,7 @@ impl RingMark {
             return Ok(());
         }
         invalid(format!(
-            "node {node:?} has granted locks under epoch {}, whose nodes are not among those that epoch {} \
-                moves from: name them by moving_from",
+            "node {node:?} has granted locks under epoch {}, whose nodes are not among those that epoch {} moves from: name them by moving_from",
             borne.epoch, self.epoch
         ))
     }

@@ -65,8 +65,7 @@ impl RingView {
             Some(held) if held.count > 0 => Err(Error::new(
                 ErrorKind::WouldDeadlock,
                 "lock",
-                "this thread still holds the write lock at the node that had the name before the ring \
-                    changed: release it first",
+                "this thread still holds the write lock at the node that had the name before the ring changed: release it first",
             )),
             _ => Ok(()),
         }

@@ -242,10 +242,7 @@ impl<'a> Waiting<'a> {
         }
         // Woken first, looked second. Pairs with `Wait::end_for`.
         if let Some(ring) = place.wait().ends_for() {
-            let words = format!(
-                "{ring}; this wait was the youngest, so the client ended it for the \
-                others: release what this thread holds, and begin again"
-            );
+            let words = format!("{ring}; this youngest wait was ended: release all locks and begin again");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
         }
         let (retry_timeout, now) = (engine.options.retry_timeout, engine.clock.now());

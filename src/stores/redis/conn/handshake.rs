@@ -214,7 +214,7 @@ fn unreachable(place: &ServerPlace, error: std::io::Error) -> Error {
         Io::TimedOut | Io::WouldBlock => (ErrorKind::Unreachable, format!("{place} did not answer in time")),
         _ => (
             ErrorKind::Unreachable,
-            format!("{place} cannot be reached: check the host's name and port, and the network"),
+            format!("{place} cannot be reached: check host, port and network"),
         ),
     };
     Error::new(kind, "connect", words).with_source(error)

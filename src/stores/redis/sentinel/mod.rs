@@ -176,10 +176,7 @@ impl Sentinels {
             if now >= until {
                 known.promoting_until = None;
             } else if now >= deadline {
-                let words = format!(
-                    "the Sentinels are promoting another server to master {}: try again soon",
-                    self.name
-                );
+                let words = format!("the Sentinels are promoting a new master {}: try again", self.name);
                 return Err(Error::new(ErrorKind::Busy, "connect", words));
             } else {
                 self.changed.wait_for(&mut known, until.min(deadline).since(now));
@@ -423,8 +420,7 @@ impl KnownMaster {
 fn of_sentinel(place: &ServerPlace, error: Error) -> Error {
     let words = match error.kind() {
         ErrorKind::Authentication => format!(
-            "the Sentinel at {place} refuses the Sentinels' own user or password: set sentinel_username() \
-                and sentinel_password()"
+            "the Sentinel at {place} refuses the Sentinels' own user or password: set sentinel_username() and sentinel_password()"
         ),
         _ => format!("the Sentinel at {place} did not name the master: {}", error.detail()),
     };

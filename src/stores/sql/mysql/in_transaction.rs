@@ -139,8 +139,7 @@ impl NameTable {
             Err(Driver::MySqlError(error)) if error.code == LOCK_WAIT_TIMEOUT => {
                 limit(transaction, before).map_err(failed)?;
                 if ends {
-                    let words = "the wait timed out, and the server then ends the transaction \
-                        (innodb_rollback_on_timeout)";
+                    let words = "the wait timed out, and the server then ends the transaction (innodb_rollback_on_timeout)";
                     return Err(Error::new(ErrorKind::Lost, "lock", words).on(name));
                 }
                 Ok(None)

@@ -62,10 +62,9 @@ pub(super) fn refusal(error: Driver) -> Error {
             other => other,
         },
         error if took_too_long(error) => (ErrorKind::TimedOut, "the server did not answer in time"),
-        Driver::DriverError(DriverError::CouldNotConnect(_)) => (
-            ErrorKind::Unreachable,
-            "no connection to the server: check host and port in the URL, and the network",
-        ),
+        Driver::DriverError(DriverError::CouldNotConnect(_)) => {
+            (ErrorKind::Unreachable, "no connection to the server: check host and port")
+        }
         Driver::DriverError(
             DriverError::UnknownAuthPlugin(_)
             | DriverError::OldMysqlPasswordDisabled

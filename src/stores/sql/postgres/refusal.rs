@@ -98,10 +98,7 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
             "the server does not speak TLS: to connect without TLS, write sslmode=disable in the URL",
         )
     } else {
-        (
-            ErrorKind::Unreachable,
-            "no connection to the server: check host and port in the URL, and the network",
-        )
+        (ErrorKind::Unreachable, "no connection to the server: check host and port")
     };
     Error::new(kind, "connect", words).with_source(error)
 }

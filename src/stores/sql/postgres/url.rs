@@ -83,8 +83,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         return Err(Error::invalid("connect", "sslrootcert=system goes with sslmode=verify-full only"));
     }
     if mode == Some(TlsMode::VerifyCa) && tls.ca.is_none() {
-        let words = "sslmode=verify-ca needs your own certificate authorities: name them by sslrootcert or \
-            tls_ca, or use verify-full";
+        let words = "sslmode=verify-ca needs your own certificate authorities: name them by sslrootcert or tls_ca, or use verify-full";
         return Err(Error::invalid("connect", words));
     }
     let is_here = !is_system && is_all_here(&config);

@@ -240,10 +240,9 @@ fn refused(error: rusqlite::Error) -> Error {
         Some(ErrorCode::OutOfMemory) => (ErrorKind::OutOfMemory, "out of memory"),
         Some(ErrorCode::ReadOnly) => (ErrorKind::ReadOnly, "the file is read-only"),
         Some(ErrorCode::PermissionDenied) => (ErrorKind::NoPermission, "permission denied for the file"),
-        Some(ErrorCode::CannotOpen) => (
-            ErrorKind::Unreachable,
-            "the SQLite file cannot be opened: check its path, and that the folder exists",
-        ),
+        Some(ErrorCode::CannotOpen) => {
+            (ErrorKind::Unreachable, "the SQLite file cannot be opened: does its folder exist?")
+        }
         Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unreachable, "the file cannot be read or written"),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
             (ErrorKind::Protocol, "the file is not a SQLite database, or is damaged")
