@@ -80,10 +80,7 @@ impl RedisAddress {
             number => number.parse::<i64>().map_err(|_no_number| bad())?,
         };
         if form == Form::Cluster && (database, read.database.unwrap_or(0)) != (0, 0) {
-            return Err(Error::invalid(
-                "connect",
-                "a cluster has only the database 0: leave the number out of the URL",
-            ));
+            return Err(Error::invalid("connect", "a cluster has only database 0: leave the number out"));
         }
         let database = read.database.unwrap_or(database);
         if database < 0 {

@@ -158,11 +158,7 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
 
 fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> {
     if !matches!(greeting, Value::Array(_)) {
-        return Err(Error::new(
-            ErrorKind::Protocol,
-            "connect",
-            "the server's answer to HELLO is not that of a Redis",
-        ));
+        return Err(Error::new(ErrorKind::Protocol, "connect", "the answer to HELLO is not that of a Redis"));
     }
     let field = |name: &str| field(greeting, name).and_then(text).unwrap_or_default();
     if field("mode") == "sentinel" {
