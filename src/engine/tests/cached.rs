@@ -2,7 +2,7 @@
 
 use super::answers::in_doubt;
 use super::*;
-use crate::engine::calls::Calls;
+use crate::engine::core::Calls;
 use crate::engine::core::Ended;
 use crate::engine::hold::LocalLock;
 use crate::engine::lock::caching::UNUSED;
@@ -332,4 +332,47 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
     client.engine.shutdown().unwrap();
     let releases = client.engine.core.end_cached(None).unwrap();
     assert!(releases.wait(Clock::System.after(LONG), || false));
+}
+
+#[test]
+fn an_ending_thread_waits_for_no_check() {
+    let (keeps, name) = (Keeps::begin(), name());
+    let (checking, is_checking) = bounded(1);
+    let (go_on, may_go_on) = bounded(1);
+    let (ended, has_ended) = bounded::<Arc<Calls>>(1);
+    let (told, is_told) = bounded(1);
+    keeps.store.checking.lock().extend([
+        Box::new(move || {
+            checking.send(()).unwrap();
+            may_go_on.recv().unwrap();
+            Ok(CachedCheck::Stays)
+        }) as Script<CachedCheck>,
+        Box::new(move || {
+            let calls = has_ended.recv().unwrap();
+            told.send(calls.wait(Clock::System.now(), || false)).unwrap();
+            Ok(CachedCheck::Stays)
+        }),
+    ]);
+    let held = keeps.used(&name);
+    keeps.clock.advance(CHECKED);
+    is_checking.recv_timeout(LONG).unwrap();
+    // Of a thread that caches nothing.
+    ended.send(keeps.engine.end_cached(Some(u64::MAX)).unwrap()).unwrap();
+    keeps.clock.advance(UNUSED);
+    go_on.send(()).unwrap();
+    assert!(is_told.recv_timeout(LONG).unwrap());
+    keeps.unlock(&held);
+    keeps.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_hold_hears_before_its_client_listens() {
+    let (keeps, name) = (Keeps::begin(), name());
+    let held = acquire(&keeps.engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (told, is_told) = bounded(1);
+    let local = Arc::clone(held.hold.local());
+    keeps.store.listening.lock().push_back(Box::new(move || told.send(local.hears()).unwrap()));
+    assert!(!keeps.engine.is_contended("is_contended", &held.hold).unwrap());
+    assert!(is_told.try_recv().unwrap());
+    keeps.engine.shutdown().unwrap();
 }
