@@ -200,23 +200,22 @@ mod tests {
     #[test]
     fn renewals_due_soon_go_along_some_at_a_time() {
         let (clock, options) = (ManualClock::new(), Options::default());
+        let (begun, lease) = (clock.now(), options.lease);
+        clock.advance(renewal_period(lease));
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new().open());
         let reporter = Arc::new(Reporter::new(None));
-        let (core, _parkers) = Core::new(options, Clock::Manual(clock.clone()), store.into(), reporter);
-        let held = |name: String| {
-            let name = Arc::new(LockName::new(&Arc::from(&*name), name.clone()).unwrap());
+        let (core, _parkers) = Core::new(options, Clock::Manual(clock), store.into(), reporter);
+        let held = |at: usize| {
+            let name = Arc::new(LockName::new(&Arc::from("a"), at.to_string()).unwrap());
             let local = core.registry.local(Kind::Mutex, &name);
-            let claim = Claim::new(Kind::Mutex, &name, Owner::new(core.id, 1), core.options.lease);
-            let holder = Holder::Guard { taker: None };
-            let hold = Hold::new(&claim, holder, core.clock.now(), core.options.lease, &local);
+            let claim = Claim::new(Kind::Mutex, &name, Owner::new(core.id, 1), lease);
+            let sent = if at == 0 { begun } else { begun.plus(LEAST) };
+            let hold = Hold::new(&claim, Holder::Guard { taker: None }, sent, lease, &local);
             let (hold, state, _level) = hold.begin(Lease::Renewed);
             local.enter(state, &mut None, &core.clock).unwrap();
             hold
         };
-        let _first = held("first".to_owned());
-        clock.advance(LEAST);
-        let _others: Vec<Arc<Hold>> = (0..2 * AT_A_TIME).map(|at| held(at.to_string())).collect();
-        clock.advance(renewal_period(core.options.lease) - LEAST);
+        let _holds: Vec<Arc<Hold>> = (0..3 * AT_A_TIME).map(held).collect();
         let timer = Timer { core: Arc::clone(&core), next_hung_up: Moment::NEVER, held_until: Moment::NEVER };
         timer.check(Moment::NEVER);
         assert_eq!(core.inbox.lock().renewals.len(), 1 + AT_A_TIME);

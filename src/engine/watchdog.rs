@@ -206,7 +206,7 @@ impl Round {
             return Ok(if is_held_back { next.max(CleanupPace::next(now)) } else { next });
         }
         let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-        let limit = core.registry.first_look().plus(lease / 3).since(now).max(lease / 6).min(command_timeout);
+        let limit = core.registry.first_look().plus(lease / 6).since(now).max(lease / 3).min(command_timeout);
         let answers = core.store.clean_up(&claims, now.plus(limit));
         let now = core.clock.now();
         let mut answers = answers.into_iter();

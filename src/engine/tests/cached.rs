@@ -337,29 +337,17 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
 #[test]
 fn an_ending_thread_waits_for_no_check() {
     let (keeps, name) = (Keeps::begin(), name());
-    let (checking, is_checking) = bounded(1);
-    let (go_on, may_go_on) = bounded(1);
-    let (ended, has_ended) = bounded::<Arc<Calls>>(1);
-    let (told, is_told) = bounded(1);
-    keeps.store.checking.lock().extend([
-        Box::new(move || {
-            checking.send(()).unwrap();
-            may_go_on.recv().unwrap();
-            Ok(CachedCheck::Stays)
-        }) as Script<CachedCheck>,
-        Box::new(move || {
-            let calls = has_ended.recv().unwrap();
-            told.send(calls.wait(Clock::System.now(), || false)).unwrap();
-            Ok(CachedCheck::Stays)
-        }),
-    ]);
     let held = keeps.used(&name);
+    let (told, is_told) = bounded(1);
+    let calls: Arc<Calls> = Arc::default();
+    // Of a thread that caches nothing; the keeper finds it when the check is due.
+    let ended = Ended { thread: Some(u64::MAX), call: Arc::new(calls.begin().detached()) };
+    keeps.engine.core.cache_thread.ended.lock().push(ended);
+    keeps.store.checking.lock().push_back(Box::new(move || {
+        told.send(calls.wait(Clock::System.now(), || false)).unwrap();
+        Ok(CachedCheck::Stays)
+    }));
     keeps.clock.advance(CHECKED);
-    is_checking.recv_timeout(LONG).unwrap();
-    // Of a thread that caches nothing.
-    ended.send(keeps.engine.end_cached(Some(u64::MAX)).unwrap()).unwrap();
-    keeps.clock.advance(UNUSED);
-    go_on.send(()).unwrap();
     assert!(is_told.recv_timeout(LONG).unwrap());
     keeps.unlock(&held);
     keeps.engine.shutdown().unwrap();
