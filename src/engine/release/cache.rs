@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// On the keeper's thread: releases what nobody uses or others want, and returns when to look next.
-    fn watch_cached(self: &Arc<Core>) -> Moment {
+    pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
