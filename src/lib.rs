@@ -187,7 +187,7 @@ pub use crossbeam_channel;
 pub use deadlock::{Deadlock, DeadlockStep};
 pub use directory::run::LastRun;
 pub use directory::{ClientInfo, LockUse};
-pub use engine::acquire::lock_config::Backoff;
+pub use engine::acquire::call::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use ident::{ClientId, FencingToken, MAX_NAME_LEN, Owner};
 pub use inspect::{Health, Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter, Wakeups};

@@ -11,7 +11,7 @@ use crate::config::{
     self, ClusterPubSub, Credentials, Options, RedlockNode, RedlockOptions, ServerOptions, setters,
 };
 use crate::copies::{Durable, ReplicaRule, Replicas};
-use crate::engine::store::StoreCell;
+use crate::engine::core::StoreCell;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ident::Owner;

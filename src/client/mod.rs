@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use crate::config::{Options, RedlockNode};
 use crate::directory::run::LastRun;
-use crate::engine::acquire::lock_config::Backoff;
+use crate::engine::acquire::call::Backoff;
+use crate::engine::core::StoreCell;
 use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::store::StoreCell;
 use crate::engine::{Engine, MANY_CLIENTS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;

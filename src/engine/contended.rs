@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::core::Core;
-use crate::engine::hold::listeners::{List, OnContended};
-use crate::engine::hold::{Hold, LocalLock};
+use crate::engine::hold::{Hold, List, LocalLock, OnContended};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::HoldCaching;
@@ -49,11 +48,10 @@ impl Engine {
         if hold.begin_hearing() {
             hold.retire_owner_on_end();
             hold.end_until_recall();
-            let listen = || hold.local().listen(|| recalls.hear(&hold.claim(), waker));
-            listen();
             let now = self.clock.now();
+            // Hears first, listens second: `LocalLock::watch` ends a subscription that no hold needs.
             hold.local().state().hear(hold.serial(), now);
-            listen(); // once more: until `hear`, `LocalLock::watch` may end a subscription that nothing needs
+            hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);
         }
         waker.wake();

@@ -1,25 +1,27 @@
-//! The parts that a client's threads work with, and the work that any thread leaves to them: claims in doubt,
-//! holds to renew, and moments to look by.
+//! The parts that a client's threads work with: its store, the calls under way, and the work that any thread leaves
+//! to others: claims in doubt, holds to renew, and moments to look by.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::calls::{Call, Calls};
 use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::pace::sample;
-use crate::engine::policy::renewal_period;
+use crate::engine::pace::{POLL_COMPLETIONS_EVERY, renewal_period};
 use crate::engine::registry::Registry;
-use crate::engine::store::{StoreCell, attach};
+use crate::engine::store::Unopened;
 use crate::engine::stuck::{PublishedWaits, Stuck};
-use crate::ident::ClientId;
+use crate::error::{Error, Result};
+use crate::ident::{ClientId, LockName};
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
-use crate::park::{Parker, Service};
-use crate::seam::Claim;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, OnceLock, Waker};
+use crate::park::{Parker, Service, ServiceWaker};
+use crate::seam::{Claim, Kind, Store};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, OnceLock, Waker, thread_local};
 use crate::time::{Clock, Moment, wall_ms};
 
 /// The state of a client that its threads share with its callers, and with whoever reads an answer for it.
@@ -94,7 +96,7 @@ impl Core {
     }
 
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.timer.run_by(self.registry.look_in_time(hold, self.clock.now()));
+        self.timer.run_by(hold.look_in_time(self.clock.now()));
     }
 
     /// Something is held or waited for: has the client's entry in the directory be written, if that is due.
@@ -119,13 +121,9 @@ impl Core {
 
     /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner
     /// holds nothing, or until `until`, when the lease has run out and with it what was left (see
-    /// [`Cleanup::until`]). The owner number must have been given up.
-    pub(crate) fn clean_up(&self, claim: Claim, until: Moment, now: Moment) {
-        self.clean_up_from(now, claim, until);
-    }
-
-    /// As `clean_up`, but until `from` the owner may keep what it holds.
-    pub(crate) fn clean_up_from(&self, from: Moment, claim: Claim, until: Moment) {
+    /// [`Cleanup::until`]). The owner may keep what it holds until `from`. The owner number must have been given
+    /// up.
+    pub(crate) fn clean_up(&self, claim: Claim, until: Moment, from: Moment) {
         let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, tries: 0 };
         self.inbox.lock().cleanups.push(cleanup);
         self.watchdog.wake();
@@ -172,7 +170,7 @@ impl Core {
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.is_first(|own| &mut own.is_queued);
-            self.registry.look_in_time(hold, now);
+            hold.look_in_time(now);
             is_new
         });
         if !holds.is_empty() {
@@ -256,4 +254,234 @@ pub(crate) struct Cleanup {
     /// How often the owner was found to hold nothing: the longer a request has not come, the less likely it
     /// comes.
     pub(crate) tries: u32,
+}
+
+/// Counts the calls that may have something of this client's come to be, or not yet be gone, in the store:
+/// those that take and release, and releases that nobody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    under_way: AtomicUsize,
+    closed: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+/// Under way until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Call {
+    calls: Arc<Calls>,
+    /// The call is listed among those of its thread, and is dropped on that thread.
+    is_of_thread: bool,
+}
+
+thread_local! {
+    /// The calls that the thread is in, by the place of their client's [`Calls`] in memory.
+    static OF_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Calls {
+    /// Counts a call in. A thread that wants to ask for something looks afterwards whether the client
+    /// [ended](Self::is_closed): if it had not, its end waits for this call. Pairs with `close`, which comes
+    /// before `wait`.
+    pub(crate) fn begin(self: &Arc<Calls>) -> Call {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        let address = Arc::as_ptr(self).addr();
+        let is_of_thread = OF_THREAD.try_with(|calls| calls.borrow_mut().push(address)).is_ok();
+        Call { calls: Arc::clone(self), is_of_thread }
+    }
+
+    /// Whether the calling thread is in a call of this client: an observer runs there, and a wait for all
+    /// calls would wait for itself.
+    pub(crate) fn is_caller_in_one(self: &Arc<Calls>) -> bool {
+        let address = Arc::as_ptr(self).addr();
+        OF_THREAD.try_with(|calls| calls.borrow().contains(&address)).unwrap_or(false)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until no call is under way, until `until` by the system's clock at most; whether none is. Has
+    /// `poll_completions` read answers that nobody comes for, and say whether more are to come.
+    pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
+        let waker = Waker::default();
+        *self.waker.lock() = Some(waker.clone());
+        // Ends calls first, reads the count second. Pairs with `Call`'s `Drop`.
+        while self.under_way.load(Ordering::SeqCst) > 0 {
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                return false;
+            }
+            let next = if poll_completions() { Duration::from_millis(1) } else { POLL_COMPLETIONS_EVERY };
+            waker.sleep(Some(left.min(next)));
+        }
+        true
+    }
+}
+
+impl Call {
+    /// The same call, no longer listed among the thread's: another thread may end it.
+    pub(crate) fn detached(mut self) -> Call {
+        self.leave_thread();
+        self
+    }
+
+    fn leave_thread(&mut self) {
+        if std::mem::take(&mut self.is_of_thread) {
+            let address = Arc::as_ptr(&self.calls).addr();
+            let remove = |calls: &RefCell<Vec<usize>>| {
+                let mut calls = calls.borrow_mut();
+                if let Some(at) = calls.iter().rposition(|other| *other == address) {
+                    calls.swap_remove(at);
+                }
+            };
+            OF_THREAD.try_with(remove).unwrap_or_default(); // an error: the thread ends, and its list has gone
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.leave_thread();
+        if self.calls.under_way.fetch_sub(1, Ordering::SeqCst) == 1
+            && self.calls.is_closed()
+            && let Some(waker) = &*self.calls.waker.lock()
+        {
+            waker.wake();
+        }
+    }
+}
+
+pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+
+/// [`open`](Self::open), which comes before each use, connects. Until then [`Unopened`] stands for the store.
+pub(crate) struct StoreCell {
+    store: std::sync::OnceLock<Arc<dyn Store>>,
+    later: Option<StoreOpener>,
+    /// Held by the one thread that connects; has the last failure.
+    opening: Mutex<Option<Error>>,
+    failures: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl StoreCell {
+    fn new(store: std::sync::OnceLock<Arc<dyn Store>>, later: Option<StoreOpener>) -> StoreCell {
+        let (failures, closed) = (AtomicU64::new(0), AtomicBool::new(false));
+        StoreCell { store, later, opening: Mutex::new(None), failures, closed }
+    }
+
+    pub(crate) fn later(open: StoreOpener) -> StoreCell {
+        StoreCell::new(std::sync::OnceLock::new(), Some(open))
+    }
+
+    /// Connects, unless that is done. `timer` is attached to the store's sessions.
+    pub(crate) fn open(&self, timer: &ServiceWaker) -> Result<()> {
+        match &self.later {
+            Some(open) if self.store.get().is_none() => self.connect(open, timer),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn connect(&self, open: &StoreOpener, timer: &ServiceWaker) -> Result<()> {
+        let before = self.failures.load(Ordering::SeqCst);
+        let mut last = self.opening.lock();
+        if self.store.get().is_some() {
+            return Ok(());
+        }
+        // An earlier caller has just failed: all waiters get its error at once, instead of trying one
+        // after the other.
+        if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
+            return Err(error.copy());
+        }
+        let store = open().inspect_err(|error| {
+            *last = Some(error.copy());
+            self.failures.fetch_add(1, Ordering::SeqCst);
+        })?;
+        attach(&*store, timer);
+        let store = self.store.get_or_init(|| store);
+        // The store is set before `closed` is read. Pairs with `close`.
+        if self.closed.load(Ordering::SeqCst) {
+            store.close();
+        }
+        Ok(())
+    }
+
+    /// Whether the store can keep a lock of this name, if that was not known when the lock value was made.
+    pub(crate) fn check_late(&self, kind: Kind, name: &LockName) -> Result<()> {
+        if self.later.is_some() { self.check_name(kind, name) } else { Ok(()) }
+    }
+
+    /// Ends connections and threads, also of a store that is just being connected to.
+    pub(crate) fn close(&self) {
+        // `closed` is set before the store is read. `connect` does the reverse, so one of them closes the store.
+        self.closed.store(true, Ordering::SeqCst);
+        (**self).close();
+    }
+}
+
+impl From<Arc<dyn Store>> for StoreCell {
+    fn from(store: Arc<dyn Store>) -> StoreCell {
+        StoreCell::new(std::sync::OnceLock::from(store), None)
+    }
+}
+
+impl Deref for StoreCell {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &(dyn Store + 'static) {
+        match self.store.get() {
+            Some(store) => &**store,
+            None => &Unopened,
+        }
+    }
+}
+
+/// Has `timer` woken when holds may have ended with a session of the store's.
+pub(crate) fn attach(store: &dyn Store, timer: &ServiceWaker) {
+    if let Some(sessions) = store.capabilities().sessions {
+        sessions.attach(timer.clone());
+    }
+}
+
+/// The number of each home's holds that are renewed when a connection has ended: the newest half, which a
+/// server that lost its last writes has lost first, and others from all.
+const SAMPLE: usize = 32;
+
+fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {
+    let mut homes: HashMap<u32, Vec<Arc<Hold>>> = HashMap::new();
+    for hold in holds {
+        homes.entry(hold.home()).or_default().push(hold);
+    }
+    let (mut chosen, mut has_more) = (Vec::new(), false);
+    for mut holds in homes.into_values() {
+        if holds.len() > SAMPLE {
+            has_more = true;
+            holds.sort_by_cached_key(|hold| std::cmp::Reverse(hold.since()));
+            let others = holds.split_off(SAMPLE / 2);
+            let apart = others.len().div_ceil(SAMPLE / 2).max(1);
+            holds.extend(others.into_iter().step_by(apart));
+        }
+        chosen.append(&mut holds);
+    }
+    (chosen, has_more)
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_call_leaves_other_clients_calls() {
+        let (one, other) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
+        let (first, second) = (one.begin(), other.begin());
+        drop(first);
+        assert!(!one.is_caller_in_one() && other.is_caller_in_one());
+        drop(second.detached());
+        assert!(!other.is_caller_in_one());
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::directory::run::{id_under, written_under};
 use crate::directory::{ClientInfo, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of};
-use crate::engine::policy::{renewal_period, renewal_slack};
+use crate::engine::pace::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
 use crate::engine::stuck::{Named, Stuck};
 use crate::error::{Error, ErrorKind};

@@ -1,6 +1,6 @@
 //! The end of a client: what it holds is released, its threads and connections end.
 
-use crate::engine::acquire::retry::RETRY_PAUSE;
+use crate::engine::acquire::call::RETRY_PAUSE;
 use crate::engine::{Engine, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;

@@ -8,8 +8,7 @@
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
-use crate::engine::calls::Calls;
-use crate::engine::core::{Core, Ended};
+use crate::engine::core::{Calls, Core, Ended};
 use crate::fork::is_forked;
 use crate::ident::thread_name;
 use crate::sync::{Mutex, thread_local};

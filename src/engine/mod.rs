@@ -7,64 +7,48 @@
 
 pub(crate) mod acquire;
 pub(crate) mod batch;
-pub(crate) mod calls;
 mod contended;
-mod core;
+pub(crate) mod core;
 pub(crate) mod deadlock;
 pub(crate) mod directory;
 mod ending;
 mod exit;
-pub(crate) mod handoff;
 pub(crate) mod hold;
 pub(crate) mod lock;
-mod pace;
-mod policy;
-pub(crate) mod registry;
-pub(crate) mod release;
-mod renewals;
-mod runs;
-pub(crate) mod store;
-pub(crate) mod stuck;
-mod timer;
-mod timer_table;
-pub(crate) mod waiter;
-mod watchdog;
-
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
 mod model;
-
+mod pace;
+mod questions;
+pub(crate) mod registry;
+pub(crate) mod release;
+mod renewals;
+mod store;
+pub(crate) mod stuck;
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests;
+mod timer;
+pub(crate) mod waiter;
+mod watchdog;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, atomic};
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::directory::ClientInfo;
-use crate::engine::acquire::retry::RETRY_PAUSE;
-use crate::engine::core::Core;
-use crate::engine::hold::LocalLock;
-use crate::engine::hold::{Hold, Standing};
-use crate::engine::store::StoreCell;
+use crate::engine::core::{Core, StoreCell};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak, refused_if_forked};
-use crate::ident::{ClientId, LockName, Owner, ThreadMarker, unbound_number};
-use crate::inspect::Inspection;
+use crate::ident::{LockName, Owner, ThreadMarker, unbound_number};
 use crate::interrupt::Interrupt;
-use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::observe::stats::Stats;
-use crate::park::Parker;
-use crate::seam::capabilities::{Capabilities, Majority, WaitQueues};
-use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
+use crate::seam::capabilities::{Majority, WaitQueues};
+use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::Mutex;
-use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
+use crate::time::{Clock, Lease, Moment, checked_lease};
 
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
 pub(crate) struct Engine {
@@ -171,44 +155,6 @@ impl Engine {
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
-    /// Asks about, or changes, what is counted, again after failures for as long as the client's retry
-    /// budget: under one claim a change is made once.
-    pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
-        let _call = self.calls.begin();
-        self.usable_for(action, claim.kind, &claim.name)?;
-        // Well before the store forgets the id of the first request.
-        let give_up = self.clock.after(self.options.retry_timeout.min(REQUEST_LASTS / 2));
-        let mut in_doubt = false;
-        loop {
-            let answer = self.store.count(claim, what, self.one_command());
-            let answer = if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
-            let error = match answer {
-                Ok(Some(0))
-                    if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
-                {
-                    return Ok(Some(1));
-                }
-                Ok(count) => {
-                    if !in_doubt && what.is_remembered() {
-                        drop(self.store.count(claim, &Counting::Forget, self.one_command()));
-                    }
-                    return Ok(count);
-                }
-                Err(Failure::Refused(error)) => error,
-                Err(Failure::Unknown(error)) => {
-                    in_doubt = true;
-                    error
-                }
-            };
-            let now = self.clock.now();
-            if now >= give_up || !error.is_retryable() || self.usable(action).is_err() {
-                let error = if in_doubt { error.with_unknown_outcome() } else { error };
-                return Err(error.during(action).on(claim.name.given()));
-            }
-            Parker::new(&self.clock).park(now.plus(random_between(RETRY_PAUSE)), None);
-        }
-    }
-
     /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet
     /// meet something under the one it has.
     pub(crate) fn next_number(
@@ -230,114 +176,6 @@ impl Engine {
         thread.number()
     }
 
-    /// The state of a lock in the store, with the count of the calling thread and task. A live local hold
-    /// that the server does not know is lost by this.
-    pub(crate) fn inspect(
-        &self,
-        action: &'static str,
-        kind: Kind,
-        name: &Arc<LockName>,
-    ) -> Result<Option<Snapshot>> {
-        self.usable_for(action, kind, name)?;
-        let local = self.registry.found(kind, name);
-        if let Some(local) = &local {
-            self.release_cached(local);
-        }
-        let thread = ThreadMarker::current();
-        let hold = local.and_then(|local| local.of_thread(thread.id()));
-        let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
-        let answer = self.store.inspect(kind, name, owner, self.one_command());
-        let mut snapshot = answer
-            .map_err(Failure::into_read_error)
-            .map_err(|error| error.during(action).on(name.given()))?;
-        if let Some(hold) = &hold
-            && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
-        {
-            self.lose(hold, LossReason::Gone);
-        }
-        if let Some(snapshot) = &mut snapshot {
-            // A lock that this client is releasing is not held, whatever the store last heard. A hold that
-            // is not this task's belongs to another owner, or its release has not arrived yet.
-            let own =
-                hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
-            snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));
-        }
-        Ok(snapshot)
-    }
-
-    /// The hold of the calling thread, live or lost, if its task took it.
-    pub(crate) fn own_hold(&self, local: &LocalLock) -> Option<Arc<Hold>> {
-        let hold = local.of_thread(ThreadMarker::current().id());
-        hold.filter(|hold| hold.holder.is_this_task())
-    }
-
-    pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
-        self.usable(action)?;
-        let seen = self.store.describe(name, self.one_command()).map_err(Failure::into_read_error);
-        let seen = seen.map_err(|error| error.during(action).on(name.given()))?.seen_by(self.id);
-        let mut seen = [(name.key().to_owned(), seen)];
-        self.locate(&mut seen, &mut HashMap::new());
-        let [(key, mut seen)] = seen;
-        let (now, deadline) = (self.clock.now(), self.one_command());
-        self.announcer.add_waiters((&key, &mut seen), (&*self.store, &self.registry), (now, deadline));
-        Ok(seen)
-    }
-
-    /// Adds what the directory knows of holders and waiters; returns how many requests that took.
-    pub(crate) fn locate(
-        &self,
-        seen: &mut [(String, Inspection)],
-        known: &mut HashMap<ClientId, Option<ClientInfo>>,
-    ) -> u64 {
-        let now = self.clock.now();
-        self.announcer.locate(seen, known, (&*self.store, &self.registry), (now, self.one_command()))
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        if is_forked() {
-            return Stats::default();
-        }
-        let (held, grants) = self.registry.counted();
-        let now = self.clock.now();
-        let mut stats = Stats {
-            grants,
-            subscription_up: self.store.capabilities().wakes && self.reporter.can_wake(),
-            ..self.reporter.counters.stats()
-        };
-        let mut ends = Moment::NEVER;
-        for hold in held.iter().filter(|hold| !hold.is_releasing() && !hold.is_cached()) {
-            match hold.standing(now) {
-                Standing::Lost(_) => stats.holds_lost += 1,
-                standing => {
-                    stats.holds += 1;
-                    stats.holds_at_risk += u64::from(matches!(standing, Standing::AtRisk(_)));
-                    ends = ends.min(hold.until());
-                    let overdue = if hold.is_renewed() { now.since(hold.due()) } else { Duration::ZERO };
-                    stats.longest_overdue = stats.longest_overdue.max(overdue);
-                }
-            }
-        }
-        stats.shortest_window = (ends != Moment::NEVER).then(|| ends.since(now));
-        stats
-    }
-
-    pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
-        self.usable_for(action, kind, name)?;
-        if let Some(local) = self.registry.found(kind, name) {
-            self.release_cached(&local);
-        }
-        let holds = self.registry.holds_of(kind, name);
-        // Never repeated: a late second request could free a lock that another owner acquired in between.
-        let answer = self.store.force(kind, name, self.one_command());
-        if let Ok(true) = answer {
-            for hold in holds {
-                self.lose(&hold, LossReason::Gone);
-            }
-            self.registry.nudge(kind, name);
-        }
-        answer.map_err(|failure| failure.into_error().during(action).on(name.given()))
-    }
-
     pub(crate) fn ask<T>(&self, op: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         if !self.reporter.is_observed() {
             return ask();
@@ -346,25 +184,6 @@ impl Engine {
         let answer = ask();
         self.reporter.report_request(op, sent, &self.clock, answer.as_ref().err().map(Failure::error));
         answer
-    }
-
-    pub(crate) fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
-        self.usable("vacuum_blockers")?;
-        let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(Vec::new()) };
-        let found = sweeping.old_versions(age, self.one_command());
-        found.map_err(|failure| failure.into_read_error().during("vacuum_blockers"))
-    }
-
-    pub(crate) fn sweep(&self, age: Duration) -> Result<u64> {
-        let mut all = 0;
-        loop {
-            self.usable("sweep")?;
-            let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(0) };
-            match sweeping.sweep(age, self.one_command()).map_err(Failure::into_error)? {
-                0 => return Ok(all),
-                removed => all += removed,
-            }
-        }
     }
 }
 

@@ -1,10 +1,7 @@
-//! How much may be asked that nobody waits for: clean-ups, and renewals because a connection has ended.
+//! How often the engine asks: the numbers that its parts share, and the pace of clean-ups.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::Hold;
 use crate::time::Moment;
 
 /// The clean-ups of one second, in commands. As many go at once after a rest: so no second has more than
@@ -55,27 +52,21 @@ impl CleanupPace {
     }
 }
 
-/// The number of each home's holds that are renewed when a connection has ended: the newest half, which a
-/// server that lost its last writes has lost first, and others from all.
-const SAMPLE: usize = 32;
+/// How often the answers of releases that nobody waits for are read, at least.
+pub(crate) const POLL_COMPLETIONS_EVERY: Duration = Duration::from_millis(20);
 
-pub(super) fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {
-    let mut homes: HashMap<u32, Vec<Arc<Hold>>> = HashMap::new();
-    for hold in holds {
-        homes.entry(hold.home()).or_default().push(hold);
-    }
-    let (mut chosen, mut has_more) = (Vec::new(), false);
-    for mut holds in homes.into_values() {
-        if holds.len() > SAMPLE {
-            has_more = true;
-            holds.sort_by_cached_key(|hold| std::cmp::Reverse(hold.since()));
-            let others = holds.split_off(SAMPLE / 2);
-            let apart = others.len().div_ceil(SAMPLE / 2).max(1);
-            holds.extend(others.into_iter().step_by(apart));
-        }
-        chosen.append(&mut holds);
-    }
-    (chosen, has_more)
+/// How often a hold is renewed: each third of its lease, as Redisson's watchdog does.
+pub(crate) fn renewal_period(lease: Duration) -> Duration {
+    lease / 3
+}
+
+pub(crate) fn renewal_slack(lease: Duration) -> Duration {
+    lease / 30
+}
+
+/// A renewed hold with less than this left is at risk: a renewal is overdue.
+pub(crate) fn at_risk(lease: Duration) -> Duration {
+    lease / 2
 }
 
 #[cfg(not(leasehold_shuttle))]

@@ -2,30 +2,24 @@
 //!
 //! The watchdog renews the holds that are here, and no others.
 
-mod stuck;
-
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use crate::directory::LockUse;
 use crate::engine::hold::local_lock::{LockKey, Locks, REMEMBERED};
-use crate::engine::hold::{Hold, LocalLock, QueuePlace, State};
-use crate::engine::lock::CacheTerms;
-use crate::engine::policy::renewal_period;
+use crate::engine::hold::{Hold, LocalLock, State};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
-use crate::time::{Clock, Moment};
+use crate::time::Moment;
 
 /// Order of mutexes: a local lock's, the timer table's, `remembered`. Only [`stuck`](Registry::stuck) locks
 /// two entries.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    grants: AtomicU64,
     /// Holds of threads that ran out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that are remembered without any value: other clients waited for them, or this client caches
@@ -33,7 +27,7 @@ pub(crate) struct Registry {
     remembered: Mutex<Vec<Arc<LocalLock>>>,
     /// When to go through them next, as `Moment::nanos`; zero: there are none.
     tidy_at: AtomicU64,
-    several: Mutex<()>,
+    pub(super) several: Mutex<()>,
 }
 
 /// The most holds that are remembered after they ran out, so that `unlock` can say why it fails.
@@ -64,7 +58,7 @@ impl Registry {
     }
 
     /// Looked at outside of the mutex, which all who make a value wait for.
-    fn all(&self) -> Vec<Arc<LocalLock>> {
+    pub(super) fn all(&self) -> Vec<Arc<LocalLock>> {
         self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect()
     }
 
@@ -100,43 +94,8 @@ impl Registry {
         self.tidy_at.store(next, Ordering::Release);
     }
 
-    /// Enters a hold, and returns when to look at it. `place`: that of the waiter that was granted the lock; it is left. `None`: the grant does not
-    /// count, see [`Machine::counts`](crate::engine::lock::Machine::counts).
-    pub(crate) fn insert(
-        &self,
-        (hold, mut own): (&Arc<Hold>, State),
-        terms: Option<CacheTerms>,
-        place: &mut Option<QueuePlace>,
-        clock: &Clock,
-    ) -> Option<Moment> {
-        own.look_at = next_look(hold, &own, hold.since());
-        let look = own.look_at;
-        let mut state = hold.local().state();
-        let at = state.at(clock.now());
-        if !state.counts(&own, at.now) {
-            return None;
-        }
-        self.grants.fetch_add(1, Ordering::Relaxed);
-        let lost = state.enter(own, terms, at);
-        hold.local().look_by(&mut state, look);
-        place.take().into_iter().for_each(|place| place.leave_granted(&mut state));
-        drop(state);
-        drop(lost);
-        Some(look)
-    }
-
     pub(crate) fn note_grant(&self) {
-        self.grants.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns when the timer looks.
-    pub(crate) fn look_in_time(&self, hold: &Arc<Hold>, now: Moment) -> Moment {
-        let mut state = hold.local().state();
-        let Some(own) = state.state_of(hold.serial()) else { return Moment::NEVER };
-        let look = next_look(hold, own, now);
-        own.look_at = look;
-        hold.local().look_by(&mut state, look);
-        look
+        self.locks.grants.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn take_due(&self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
@@ -158,18 +117,16 @@ impl Registry {
 
     pub(crate) fn renewed(&self, now: Moment) -> Vec<Arc<Hold>> {
         let is_renewed = |hold: &Arc<Hold>| hold.is_renewable() && hold.stands(now) && !hold.is_orphaned();
-        self.all_holds().into_iter().filter(is_renewed).collect()
+        self.holds().into_iter().filter(is_renewed).collect()
     }
 
     pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {
-        self.all_holds().into_iter().filter(|hold| hold.is_bound()).collect()
+        self.holds().into_iter().filter(|hold| hold.is_bound()).collect()
     }
 
-    fn all_holds(&self) -> Vec<Arc<Hold>> {
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
-        for local in self.all() {
-            holds.extend(local.state().holds.iter().map(|own| Arc::clone(&own.hold)));
-        }
+        self.all().iter().for_each(|local| holds.extend(local.holds()));
         holds
     }
 
@@ -201,14 +158,7 @@ impl Registry {
     }
 
     pub(crate) fn nudge(&self, kind: Kind, name: &Arc<LockName>) {
-        if let Some(local) = self.found(kind, name) {
-            local.state().queue.nudge();
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.all_holds()
+        self.found(kind, name).iter().for_each(|local| local.state().queue.nudge());
     }
 
     /// At most `most` holds and waits, and how many locks have more. Takes one lock's mutex at a time.
@@ -241,14 +191,8 @@ impl Registry {
         (uses, unlisted)
     }
 
-    pub(crate) fn counted(&self) -> (Vec<Arc<Hold>>, u64) {
-        (self.all_holds(), self.grants.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn holds_of(&self, kind: Kind, name: &Arc<LockName>) -> Vec<Arc<Hold>> {
-        let holds =
-            |local: Arc<LocalLock>| local.state().holds.iter().map(|own| Arc::clone(&own.hold)).collect();
-        self.found(kind, name).map(holds).unwrap_or_default()
+    pub(crate) fn grants(&self) -> u64 {
+        self.locks.grants.load(Ordering::Relaxed)
     }
 
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
@@ -265,33 +209,10 @@ impl Registry {
 }
 
 /// A hold, as an entry shows it.
-fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
+pub(super) fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
     let hold = &state.hold;
     let thread = hold.holder.thread();
     let name = thread.as_ref().map_or("", |thread| thread.name());
     let used = LockUse::new(key.name.key(), hold.owner().number(), name, now.since(hold.since()));
     LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
-}
-
-/// When the timer has to look at a hold, as of `now`.
-fn next_look(hold: &Hold, state: &State, now: Moment) -> Moment {
-    let (soon, lease) = (now.plus(Duration::from_millis(1)), hold.renewed_lease());
-    if state.has_lapsed {
-        return now.plus(lease); // its thread may end without asking for it
-    }
-    if hold.is_releasing() {
-        return now.plus(renewal_period(lease));
-    }
-    let until = hold.until();
-    // The watchdog renews it, and does not have it yet.
-    let (due, is_renewed) = (hold.due_in(state), hold.is_renewable_in(state) && !state.is_queued);
-    if is_renewed && due < until && !hold.is_orphaned() {
-        return due.max(soon);
-    }
-    if !hold.is_of_any_thread() {
-        return until.max(soon);
-    }
-    // Now and then whether the thread lives: less and less often the longer it still has.
-    let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
-    until.min(check).max(soon)
 }

@@ -219,7 +219,7 @@ fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::hold::{Grant, Holder};
+    use crate::engine::hold::Holder;
     use crate::engine::registry::Registry;
     use crate::ident::{ClientId, LockName, Owner};
     use crate::seam::{Claim, Kind};
@@ -232,22 +232,9 @@ mod tests {
         let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
         let local = Registry::default().local(Kind::Mutex, &name);
         let claim = Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE);
-        let grant = Grant {
-            claim: Claim { home, ..claim },
-            holder: Holder::Guard { taker: None },
-            sent,
-            lease: Lease::Renewed,
-            renewed_lease: LEASE,
-            ceiling: None,
-            fence: None,
-            bound: None,
-            may_be_cached: false,
-            asks_to_cache: false,
-            leads: false,
-        };
-        let (hold, state, _level) = Hold::new(grant, &local);
-        let at = local.state().at(sent);
-        let _entered = local.state().enter(state, None, at);
+        let hold = Hold::new(&Claim { home, ..claim }, Holder::Guard { taker: None }, sent, LEASE, &local);
+        let (hold, state, _level) = hold.begin(Lease::Renewed);
+        let _entered = local.state().enter(state);
         hold
     }
 

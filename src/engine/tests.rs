@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 
 use crate::config::Options;
 use crate::engine::Engine;
+use crate::engine::acquire::call::LockConfig;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
-use crate::engine::acquire::lock_config::LockConfig;
 use crate::engine::hold;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, Owner, ThreadMarker};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::core::Core;
 use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::policy::{renewal_period, renewal_slack};
+use crate::engine::pace::{renewal_period, renewal_slack};
 use crate::error::Result;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
@@ -86,7 +86,7 @@ impl Timer {
             if self.check_locks(&due, now, Duration::ZERO) {
                 // Renewals that fall due soon go along, so that many holds make few rounds.
                 let slack = renewal_slack(self.core.options.lease);
-                let soon = self.core.registry.take_due(now.plus(slack), usize::MAX);
+                let soon = self.core.registry.take_due(now.plus(slack), AT_A_TIME);
                 self.check_locks(&soon, now, slack);
             }
         }
@@ -138,7 +138,7 @@ impl Timer {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
                 renewals.push(Arc::clone(&hold));
             } else {
-                self.core.registry.look_in_time(&hold, now);
+                hold.look_in_time(now);
             }
         }
         let is_any_renewed = !renewals.is_empty();
@@ -181,5 +181,43 @@ impl Timer {
         } else if is_first && !hold.was_renewed() {
             self.core.registry.remember_lapsed(hold);
         }
+    }
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::engine::hold::Holder;
+    use crate::ident::{LockName, Owner};
+    use crate::observe::reporter::Reporter;
+    use crate::seam::{Claim, Kind, Store};
+    use crate::stores::memory::MemoryStore;
+    use crate::time::{Lease, ManualClock};
+
+    /// All are due within the slack, as after a time in which the timer did not run.
+    #[test]
+    fn renewals_due_soon_go_along_some_at_a_time() {
+        let (clock, options) = (ManualClock::new(), Options::default());
+        let (begun, lease) = (clock.now(), options.lease);
+        clock.advance(renewal_period(lease));
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new().open());
+        let reporter = Arc::new(Reporter::new(None));
+        let (core, _parkers) = Core::new(options, Clock::Manual(clock), store.into(), reporter);
+        let held = |at: usize| {
+            let name = Arc::new(LockName::new(&Arc::from("a"), at.to_string()).unwrap());
+            let local = core.registry.local(Kind::Mutex, &name);
+            let claim = Claim::new(Kind::Mutex, &name, Owner::new(core.id, 1), lease);
+            let sent = if at == 0 { begun } else { begun.plus(LEAST) };
+            let hold = Hold::new(&claim, Holder::Guard { taker: None }, sent, lease, &local);
+            let (hold, state, _level) = hold.begin(Lease::Renewed);
+            local.enter(state, &mut None, &core.clock).unwrap();
+            hold
+        };
+        let _holds: Vec<Arc<Hold>> = (0..3 * AT_A_TIME).map(held).collect();
+        let timer = Timer { core: Arc::clone(&core), next_hung_up: Moment::NEVER, held_until: Moment::NEVER };
+        timer.check(Moment::NEVER);
+        assert_eq!(core.inbox.lock().renewals.len(), 1 + AT_A_TIME);
     }
 }

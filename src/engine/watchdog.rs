@@ -11,8 +11,7 @@ use crate::config::Options;
 use crate::engine::core::{Cleanup, Core, RETRY_LEAST, RETRY_MOST};
 use crate::engine::deadlock::Finder;
 use crate::engine::hold::Hold;
-use crate::engine::pace::{CleanupPace, longer};
-use crate::engine::policy::{POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack};
+use crate::engine::pace::{CleanupPace, POLL_COMPLETIONS_EVERY, longer, renewal_period, renewal_slack};
 use crate::engine::renewals::{Batch, CHUNK, Due};
 use crate::error::Result;
 use crate::observe::LossReason;
@@ -61,7 +60,10 @@ impl Round {
             }
             Err(again) => again,
         };
-        let cleaned = self.clean_up();
+        let cleaned = match self.clean_up() {
+            Ok(next) => next,
+            Err(over) => return over, // renewals may be due by now
+        };
         let (core, lease) = (&self.core, self.core.options.lease);
         // No search while renewals fail, longer than renewals can spare, or when a shutdown waits for this
         // round.
@@ -85,7 +87,7 @@ impl Round {
 
     fn let_go(&self, hold: &Arc<Hold>) {
         hold.with(|own| own.is_queued = false);
-        self.core.timer.run_by(self.core.registry.look_in_time(hold, self.core.clock.now()));
+        self.core.watch(hold);
     }
 
     fn renew(&mut self, mut batch: Batch) {
@@ -168,10 +170,11 @@ impl Round {
         }
     }
 
-    /// Goes through some of the clean-ups that are due; returns when the next one is.
+    /// Sends some of the clean-ups that are due. `Err`: some were answered, or not, at that moment; else returns
+    /// when the next one is due.
     ///
-    /// Renewals wait for it no longer than they can; where they fail, it waits for them.
-    fn clean_up(&mut self) -> Moment {
+    /// Renewals wait for it for a third of their lease at most; where they fail, it waits for them.
+    fn clean_up(&mut self) -> std::result::Result<Moment, Moment> {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
         let now = core.clock.now();
@@ -195,44 +198,45 @@ impl Round {
             };
             inbox.cleanups.extract_if(.., is_asked).collect()
         };
-        if !asked.is_empty() {
-            let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-            let limit = core.registry.first_look().since(now).max(lease / 6).min(command_timeout);
-            let answers = core.store.clean_up(&claims, now.plus(limit));
-            let now = core.clock.now();
-            let mut answers = answers.into_iter();
-            let outlasts_leases = core.store.capabilities().outlasts_leases;
-            asked.retain_mut(|cleanup| {
-                let answer = answers.next();
-                // A clean-up that the store refuses for good is given up.
-                let is_to_be_answered = outlasts_leases
-                    && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
-                let pause = match answer {
-                    Some(Ok(Release::Freed { .. })) => {
-                        core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
-                        return false; // the request in doubt had been carried out, once, and is undone
-                    }
-                    // The request never arrived, or may still: ask again until it can do no harm.
-                    Some(Ok(_)) => {
-                        let pause = longer(command_timeout, cleanup.tries);
-                        cleanup.tries += 1;
-                        pause
-                    }
-                    Some(Err(_)) | None => {
-                        let most = renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST);
-                        let doubled = (cleanup.pause * 2).min(most);
-                        std::mem::replace(&mut cleanup.pause, doubled)
-                    }
-                };
-                cleanup.next = now.plus(pause);
-                is_to_be_answered || cleanup.next < cleanup.until
-            });
+        if asked.is_empty() {
+            let mut inbox = core.inbox.lock();
+            inbox.cleanups.shrink_if_sparse();
+            let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
+            let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
+            return Ok(if is_held_back { next.max(CleanupPace::next(now)) } else { next });
         }
-        let mut inbox = core.inbox.lock();
-        inbox.cleanups.append(&mut asked);
-        inbox.cleanups.shrink_if_sparse();
-        let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
-        let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
-        if is_held_back { next.max(CleanupPace::next(now)) } else { next }
+        let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
+        let limit = core.registry.first_look().plus(lease / 6).since(now).max(lease / 3).min(command_timeout);
+        let answers = core.store.clean_up(&claims, now.plus(limit));
+        let now = core.clock.now();
+        let mut answers = answers.into_iter();
+        let outlasts_leases = core.store.capabilities().outlasts_leases;
+        asked.retain_mut(|cleanup| {
+            let answer = answers.next();
+            // A clean-up that the store refuses for good is given up.
+            let is_to_be_answered =
+                outlasts_leases && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
+            let pause = match answer {
+                Some(Ok(Release::Freed { .. })) => {
+                    core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
+                    return false; // the request in doubt had been carried out, once, and is undone
+                }
+                // The request never arrived, or may still: ask again until it can do no harm.
+                Some(Ok(_)) => {
+                    let pause = longer(command_timeout, cleanup.tries);
+                    cleanup.tries += 1;
+                    pause
+                }
+                Some(Err(_)) | None => {
+                    let most = renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST);
+                    let doubled = (cleanup.pause * 2).min(most);
+                    std::mem::replace(&mut cleanup.pause, doubled)
+                }
+            };
+            cleanup.next = now.plus(pause);
+            is_to_be_answered || cleanup.next < cleanup.until
+        });
+        core.inbox.lock().cleanups.append(&mut asked);
+        Err(now)
     }
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::acquire::call::{AcquireCall, WaitLimit};
-use crate::engine::acquire::lock_config::LockConfig;
+use crate::engine::acquire::call::{AcquireCall, LockConfig, WaitLimit};
 use crate::engine::hold::Hold;
 use crate::error::{Error, NotHeld, Result};
 use crate::ident::LockName;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, WaitLimit};
-use crate::engine::acquire::lock_config::LockConfig;
+use crate::engine::acquire::call::{AcquireCall, LockConfig, WaitLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak};
 use crate::ident::{FencingToken, LockName};
@@ -18,8 +17,8 @@ use crate::observe::event::Event;
 use crate::observe::{Loss, LossReason};
 use crate::park::Parker;
 use crate::seam::Kind;
-use crate::sync::Mutex;
-use crate::sync::thread::{self, JoinHandle};
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Mutex, thread};
 use crate::time::{Moment, random_between};
 
 /// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use crate::config::setters;
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
-use crate::engine::acquire::lock_config::{Backoff, LockConfig};
+use crate::engine::acquire::call::{AcquireCall, Backoff, Granted, LockConfig, WaitLimit};
 use crate::engine::hold::LocalLock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, FencingToken, LockName, unbound_number};

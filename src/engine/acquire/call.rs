@@ -1,15 +1,16 @@
-//! One call to acquire a lock: the request of the caller, how long it waits, and its result.
+//! One call to acquire a lock: what the caller asks for, how its lock value is used, for how long it waits and
+//! bears failures, and its result.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::engine::acquire::lock_config::LockConfig;
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::lock::Reuse;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;
 use crate::seam::Kind;
-use crate::time::{Lease, Moment};
+use crate::time::{Lease, Moment, checked_span, random_between};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcquireCall<'a> {
@@ -108,4 +109,182 @@ pub(crate) struct Granted {
 
 pub(crate) fn interrupted(call: &AcquireCall<'_>) -> Error {
     Error::new(ErrorKind::Interrupted, call.action, "the wait was interrupted").on(call.name.given())
+}
+
+/// The options of a lock value, for each of its holds. A claim has those that concern the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LockConfig {
+    pub(crate) reentrant: bool,
+    pub(crate) fenced: bool,
+    pub(crate) max_hold: Option<Duration>,
+    /// For a read-write lock: waiting writers come before later readers.
+    pub(crate) writers_first: bool,
+    /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
+    /// for a deadlock.
+    pub(crate) takes_again: bool,
+    pub(crate) leads: bool,
+    pub(crate) time_slices: bool,
+    pub(crate) cached: bool,
+    /// `None`: woken by messages, with a safety poll.
+    pub(crate) backoff: Option<Backoff>,
+}
+
+impl Default for LockConfig {
+    fn default() -> LockConfig {
+        LockConfig {
+            reentrant: true,
+            fenced: false,
+            writers_first: false,
+            takes_again: false,
+            leads: false,
+            time_slices: true,
+            cached: false,
+            max_hold: None,
+            backoff: None,
+        }
+    }
+}
+
+impl LockConfig {
+    pub(crate) fn checked(mut self, action: &'static str) -> Result<LockConfig> {
+        if let Some(most) = self.max_hold {
+            self.max_hold = Some(checked_span(action, "a max_hold", most)?);
+        }
+        if self.cached && (self.max_hold.is_some() || self.backoff.is_some()) {
+            let words = "`cached` cannot be combined with `max_hold` or `spin`: leave one of them out";
+            return Err(Error::invalid(action, words));
+        }
+        if let Some(backoff) = self.backoff
+            && (backoff.first.is_zero() || backoff.first > backoff.max)
+        {
+            let Backoff { first, max } = backoff;
+            let detail = format!(
+                "a back-off from {first:?} to {max:?} cannot be used: its first sleep must be above zero and not longer than its \
+                 longest"
+            );
+            return Err(Error::invalid(action, detail));
+        }
+        Ok(self)
+    }
+}
+
+/// How long a [spin lock](crate::LockClient::get_spin_lock) sleeps between its attempts.
+///
+/// Each sleep is a random part of its length, between half and all of it, so that those who began together do
+/// not go on together. (Redisson's exponential back-off adds a random part, its constant one has none.)
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Backoff, LockClient};
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let pause = Backoff::exponential(Duration::from_millis(5), Duration::from_millis(200));
+/// let lock = client.lock_builder("number_blocks").spin(pause).build();
+/// lock.lock()?;
+/// lock.unlock()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    first: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    /// Sleeps `first` after the first attempt and twice as long after each further one, `max` at most.
+    #[must_use]
+    pub fn exponential(first: Duration, max: Duration) -> Backoff {
+        Backoff { first, max }
+    }
+
+    /// Sleeps equally long after each attempt.
+    #[must_use]
+    pub fn constant(pause: Duration) -> Backoff {
+        Backoff { first: pause, max: pause }
+    }
+
+    pub(crate) fn pause(self, attempts: u32) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(31);
+        let length = self.first.saturating_mul(1 << doublings).min(self.max);
+        random_between((length / 2, length))
+    }
+}
+
+impl Default for Backoff {
+    /// Redisson's: from 1 ms to 128 ms.
+    fn default() -> Backoff {
+        Backoff::exponential(Duration::from_millis(1), Duration::from_millis(128))
+    }
+}
+
+/// Caller's pause between failed requests: a random part.
+pub(crate) const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+
+#[derive(Default)]
+pub(crate) struct RetryBudget {
+    pub(crate) since: Option<Moment>,
+    pub(crate) last: Option<Error>,
+}
+
+impl RetryBudget {
+    /// Notes a failure. `Err`: it is final, or failures have lasted for `retry_timeout`, or the caller's time
+    /// `is_over`.
+    pub(crate) fn note(
+        &mut self,
+        retry_timeout: Duration,
+        error: Error,
+        now: Moment,
+        is_over: bool,
+    ) -> Result<Error> {
+        let since = *self.since.get_or_insert(now);
+        let is_spent = now.since(since) >= retry_timeout || is_over;
+        if is_spent || !error.is_retryable() { Err(error) } else { Ok(error) }
+    }
+
+    /// The caller's time is over: busy all along is no error, but a failed last attempt is.
+    pub(crate) fn give_up<T>(self) -> Result<Option<T>> {
+        self.last.map_or(Ok(None), Err)
+    }
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_back_off_doubles_up_to_its_maximum() {
+        let ms = Duration::from_millis;
+        let backoff = Backoff::exponential(ms(1), ms(128));
+        for (attempts, most) in [(1, 1), (2, 2), (3, 4), (8, 128), (9, 128), (u32::MAX, 128)] {
+            for _ in 0..100 {
+                let pause = backoff.pause(attempts);
+                assert!(pause >= ms(most) / 2 && pause <= ms(most), "{attempts}: {pause:?}");
+            }
+        }
+        assert!(Backoff::constant(ms(64)).pause(5) <= ms(64));
+    }
+}
+
+#[cfg(test)]
+mod retry_tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn only_passing_failures_are_retried() {
+        let (retry_timeout, begun) = (Duration::from_secs(10), Moment::from_nanos(1));
+        let passing = || Error::new(ErrorKind::Unreachable, "lock", "not there");
+        let mut budget = RetryBudget::default();
+        for since in [Duration::ZERO, retry_timeout - Duration::from_millis(1)] {
+            assert!(budget.note(retry_timeout, passing(), begun.plus(since), false).is_ok());
+        }
+        assert!(budget.note(retry_timeout, passing(), begun.plus(retry_timeout), false).is_err());
+        let mut budget = RetryBudget::default();
+        assert!(budget.note(retry_timeout, passing(), begun, true).is_err(), "the caller's time is over");
+        let lasting = Error::new(ErrorKind::WrongType, "lock", "something else");
+        assert!(RetryBudget::default().note(retry_timeout, lasting, begun, false).is_err());
+    }
 }

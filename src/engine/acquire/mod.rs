@@ -1,29 +1,25 @@
-//! Acquiring a lock: from the caller's request to a grant.
+//! Acquiring a lock: from the caller's request (`call`) to a grant.
 //!
-//! `call` is what a caller asks for, `lock_config` how its lock value is used. A thread that holds the lock
-//! re-enters it (`reentry`); all others ask and wait in one loop (`waiting`). `retry` says for how long
-//! failures are borne, `grant` makes the hold.
+//! A thread that holds the lock re-enters it; all others ask and wait in one loop (`waiting`).
 
 pub(crate) mod call;
-mod grant;
-pub(crate) mod lock_config;
-mod reentry;
-pub(crate) mod retry;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
+use crate::engine::acquire::call::{AcquireCall, Granted, RETRY_PAUSE, RetryBudget, interrupted};
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::hold::Hold;
-use crate::engine::lock::{Found, Wish};
+use crate::engine::lock::Found;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMarker, unbound_number};
 use crate::interrupt::Interrupt;
-use crate::seam::{Capabilities, Family, Kind};
-use crate::time::{LONGEST_LEASE, Moment};
+use crate::observe::{Loss, LossReason};
+use crate::park::{Parker, Woken};
+use crate::seam::{Attempt, Capabilities, Claim, Failure, Family, Kind};
+use crate::time::{LONGEST_LEASE, Lease, Moment, random_between};
 
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
@@ -35,10 +31,10 @@ impl Engine {
         let thread = ThreadMarker::current();
         let capabilities = self.store.capabilities();
         let asks = asks_first(&capabilities, call);
-        let wish = Wish { caches: call.caches(), asks, waits: !call.limit.is_over(begun) };
+        let wishes = [call.caches(), asks, !call.limit.is_over(begun)];
         let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
         let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
-        let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wish, may_use, begun);
+        let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
         let granted = match found {
             Found::Uncontended => waiting().run_calm(place),
             Found::Cached(hold, level) => self.reuse_cached(call, Granted { hold, level }, begun).map(Some),
@@ -162,6 +158,50 @@ impl Engine {
         !touches_own && call.local.is_uncontended(self.clock.now())
     }
 
+    /// A thread that writes may read, as the same owner. If the thread had to give up that owner number
+    /// meanwhile, it reads as another owner, and would wait for itself.
+    fn would_wait_for_own_writing(
+        &self,
+        call: &AcquireCall<'_>,
+        thread: &ThreadMarker,
+        claim: &Claim,
+    ) -> Result<()> {
+        if !call.by_thread || call.kind != Kind::Read || call.limit.is_over(self.clock.now()) {
+            return Ok(());
+        }
+        match self.registry.of_thread(Kind::Write, call.name, thread.id()) {
+            Some(hold) if hold.owner() != claim.owner && hold.is_live(self.clock.now(), &self.reporter) => {
+                let words = "this thread holds the write lock, but one of its requests had no answer, so \
+                    it cannot read as the same owner any more: release the write lock first";
+                Err(Error::new(ErrorKind::WouldDeadlock, call.action, words))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sees to it that what this thread writes ends in the store when its own time is over, not with its
+    /// reading: the two may share what has the time.
+    fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
+        let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
+            return;
+        };
+        if !writing.is_first(|own| &mut own.is_read_beside) {
+            return;
+        }
+        // The core owns the hold, and with it this callback: a strong reference would be a cycle.
+        let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::downgrade(&self.core));
+        let end = move |loss: &Loss| {
+            if let (LossReason::Expired | LossReason::HeldTooLong, Some(core)) = (loss.reason, core.upgrade())
+            {
+                let now = core.clock.now();
+                let until = now.plus(core.options.lease).max(reading.until());
+                core.clean_up(claim, until, now);
+            }
+        };
+        writing.on_lost(Box::new(end), &self.reporter);
+        self.watch(&writing);
+    }
+
     /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for
     /// the read lock wait for it. Stood it behind them, all would wait for ever.
     fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> bool {
@@ -191,3 +231,97 @@ const READS_ALREADY: &str =
 const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard would read as another \
     owner: use a guard of this thread, or release the write lock first";
 const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another owner: release the lock first";
+
+/// More re-entries than any program means; what Redisson's counter holds.
+const MOST_HOLDS: u32 = i32::MAX as u32;
+
+impl Engine {
+    /// Adds a level to a live hold; `None` if it turned out to be lost.
+    ///
+    /// The count is absolute, so a request of unknown outcome is simply repeated. A grant counts only
+    /// if the window, as it was before this grant, is still open when the answer has been read. Once that has
+    /// ended, others may have been notified, and may have held the lock.
+    pub(crate) fn reenter(
+        &self,
+        call: &AcquireCall<'_>,
+        hold: &Arc<Hold>,
+        asked: Duration,
+    ) -> Result<Option<Granted>> {
+        let Some(count) = hold.count().checked_add(1).filter(|count| *count <= MOST_HOLDS) else {
+            let detail = format!("this thread holds the lock {MOST_HOLDS} times already, which is the most");
+            return Err(Error::new(ErrorKind::Resource, call.action, detail).on(call.name.given()));
+        };
+        let mut claim = hold.claim();
+        claim.kind = call.kind;
+        claim.wants_fence = call.wants_fence() && hold.fencing_token().is_none();
+        if call.lease != Lease::Renewed {
+            hold.end_until_recall(); // it would be kept under this level's lease
+        }
+        let mut retry_budget = RetryBudget::default();
+        let parker = Parker::new(&self.clock);
+        // Until this moment an unanswered request of this call may keep the lock.
+        let mut in_doubt: Option<Moment> = None;
+        loop {
+            self.open(call.action)?;
+            let sent = self.clock.now();
+            claim.lease = hold.within_ceiling(asked, sent);
+            let timeout = self.options.command_timeout;
+            let answer = self.store.attempt(&claim, count, sent.plus(timeout));
+            // Reported once it is certain whether the level exists: an observer may drop the guard of
+            // another level.
+            let report = self.reporter.request_report(
+                "acquire",
+                sent,
+                &self.clock,
+                answer.as_ref().err().map(Failure::error),
+            );
+            let now = self.clock.now();
+            let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
+            let mut stands = hold.is_live(now, &self.reporter);
+            if stands && is_granted && !hold.confirm(sent, claim.lease, &self.clock) {
+                self.lose(hold, LossReason::Expired);
+                stands = false;
+            }
+            // No answer, or one read after the window: the store may count the level.
+            if is_granted && !stands || matches!(answer, Err(Failure::Unknown(_))) {
+                in_doubt = Some(sent.plus(claim.lease).plus(timeout));
+            }
+            if let (false, Some(until)) = (stands, in_doubt) {
+                self.clean_up(claim.clone(), until, now);
+            }
+            match answer {
+                Ok(Attempt::Granted { .. }) if !stands => return Ok(None),
+                Ok(Attempt::Granted { fence, .. }) => {
+                    hold.set_fence(fence);
+                    // The outer level decides how the lock is kept until others are acquired too.
+                    let level = hold.add_level(match call.lease {
+                        Lease::Kept(lease) => Lease::Fixed(lease),
+                        other => other,
+                    });
+                    self.watch(hold);
+                    return Ok(Some(Granted { hold: Arc::clone(hold), level }));
+                }
+                Ok(Attempt::Lost | Attempt::Busy { .. } | Attempt::InWaitQueue { .. }) => {
+                    self.lose(hold, LossReason::Gone);
+                    return Ok(None);
+                }
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
+                    if in_doubt.is_some() {
+                        hold.retire_owner_on_end(); // it may yet set the count: not that of the thread's next hold
+                    }
+                    let error =
+                        retry_budget.note(self.options.retry_timeout, error, now, call.limit.is_over(now))?;
+                    if !stands {
+                        return Err(error.during(call.action).on(call.name.given()));
+                    }
+                    drop(report); // before the pause
+                    if parker.park(now.plus(random_between(RETRY_PAUSE)), call.interrupt)
+                        == Woken::Interrupted
+                    {
+                        return Err(interrupted(call));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,13 +1,28 @@
-//! The second reading of what a first has shown. It begins after the first ended: see `graph`.
+//! The question of a program which deadlocks there are; and the second reading of what a first has shown, which
+//! begins after the first ended: see `graph`.
+
+use std::collections::HashSet;
+use std::time::Duration;
 
 use crate::deadlock::{Deadlock, DeadlockStep};
 use crate::directory::{ClientInfo, LockUse};
-use crate::engine::deadlock::graph::{Link, are_held, are_waited_for, youngest};
-use crate::engine::deadlock::reading::{Asked, Reading};
+use crate::engine::Engine;
+use crate::engine::deadlock::graph::{
+    Link, RingKey, Wait, are_held, are_waited_for, key_of, ring_of, youngest,
+};
+use crate::engine::deadlock::reading::{Asked, Reading, entry_wait};
 use crate::engine::stuck::Stuck;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::ident::ClientId;
 use crate::inspect::Location;
+use crate::park::Parker;
+use crate::seam::Failure;
+use crate::seam::directory::Place;
+use crate::time::Moment;
+
+/// The time between two looks that both have to show a ring. Longer than a client needs to take a wait out of
+/// its entry: `WRITES_APART`, a request, and what a busy machine adds.
+pub(super) const SEEN_FOR: Duration = Duration::from_secs(1);
 
 pub(super) struct Again {
     pub(super) rings: Vec<(Vec<Link>, Deadlock)>,
@@ -82,19 +97,71 @@ fn place(info: &ClientInfo, thread: String) -> Location {
     }
 }
 
+const MOST_PAGES: usize = 100;
+
+impl Engine {
+    /// All rings that can be seen now, whosever threads are on them.
+    pub(crate) fn deadlocks(&self) -> Result<Vec<Deadlock>> {
+        self.usable("deadlocks")?;
+        let own = self.stuck(self.clock.now());
+        let directory = self.store.capabilities().directory;
+        let here = self.announcer.here(self.clock.now());
+        let asked = Asked {
+            store: &*self.store,
+            here: &here,
+            clock: &self.clock,
+            sees_others: directory.is_some(),
+            deadline: Moment::NEVER,
+            each: self.options.command_timeout,
+        };
+        let mut origins: Vec<Wait> = own.waits.iter().map(|own| own.wait.clone()).collect();
+        let mut first = Reading::new(&asked, &own);
+        let mut next = directory.map(|directory| (directory, Place::default()));
+        for _ in 0..MOST_PAGES {
+            let Some((directory, place)) = next.take() else { break };
+            let page = directory.clients(&place, self.one_command()).map_err(Failure::into_read_error);
+            let page = page.map_err(|error| error.during("deadlocks"))?;
+            for (id, posted) in page.found.into_iter().filter(|(id, _)| *id != self.id) {
+                let Some(info) = ClientInfo::read(id, &posted.text, posted.remaining) else { continue };
+                origins.extend(info.uses.iter().filter_map(|one| entry_wait(id, one)));
+                first.add_client(info);
+            }
+            next = page.next.map(|place| (directory, place));
+        }
+        let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
+        for origin in &origins {
+            rings.extend(ring_of(&mut first, origin).filter(|ring| met.insert(key_of(ring))));
+        }
+        if let Some(error) = first.refusal.take() {
+            return Err(error.during("deadlocks"));
+        }
+        drop(first);
+        if rings.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A wait that was over is out of its client's entry by then: see `SEEN_FOR`.
+        Parker::new(&self.clock).park(self.clock.after(SEEN_FOR), None);
+        let stuck = || self.stuck(self.clock.now());
+        let again = read_again(&asked, &stuck, rings, &self.options.key_prefix);
+        if let Some(error) = again.refusal {
+            return Err(error.during("deadlocks"));
+        }
+        Ok(again.rings.into_iter().map(|(_, deadlock)| deadlock).collect())
+    }
+}
+
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::sync::Arc;
-    use std::time::Duration;
 
     use super::*;
-    use crate::engine::deadlock::graph::{Thread, Wait, ring_of};
+    use crate::engine::deadlock::graph::{self, Thread};
     use crate::engine::stuck::{OwnHold, OwnWait};
     use crate::seam::{Family, Kind};
     use crate::stores::memory::MemoryStore;
-    use crate::time::{Clock, Moment};
+    use crate::time::Clock;
 
     fn here() -> ClientId {
         ClientId::of_text(&["here"])
@@ -112,16 +179,8 @@ mod tests {
             shown: LockUse { by: Some(thread), ..LockUse::new(key, number, "", Duration::ZERO) },
         };
         let wait = |key: &str, id, number, thread| {
-            own_wait(Wait {
-                thread: Thread { client, id: thread },
-                id,
-                key: key.to_owned(),
-                kind: Kind::Mutex,
-                number,
-                at_ms: id,
-                takes_again: false,
-                writers_first: false,
-            })
+            let wait = graph::tests::wait(Thread { client, id: thread }, id, key, number);
+            own_wait(Wait { at_ms: id, ..wait })
         };
         Stuck {
             waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],

@@ -133,21 +133,17 @@ pub(crate) fn key_of(ring: &[Link]) -> RingKey {
 
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
+    /// A wait for a plain lock.
+    pub(crate) fn wait(thread: Thread, id: u64, key: &str, number: u64) -> Wait {
+        let (key, kind) = (key.to_owned(), Kind::Mutex);
+        Wait { thread, id, key, kind, number, at_ms: 0, takes_again: false, writers_first: false }
+    }
+
     fn link(client: ClientId, id: u64, at_ms: u64, takes_again: bool) -> Link {
-        let thread = Thread { client, id };
-        let wait = Wait {
-            thread,
-            id,
-            key: String::new(),
-            kind: Kind::Mutex,
-            number: 1,
-            at_ms,
-            takes_again,
-            writers_first: false,
-        };
+        let wait = Wait { at_ms, takes_again, ..wait(Thread { client, id }, id, "", 1) };
         Link { wait, holder: Holder { client, number: 1 }, is_certain: true }
     }
 

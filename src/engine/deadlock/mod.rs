@@ -11,7 +11,6 @@
 //! which a client that can write has taken out each wait that was over before.
 
 mod again;
-pub(crate) mod ask;
 pub(crate) mod graph;
 #[cfg(all(test, not(leasehold_shuttle)))]
 mod model;
@@ -25,12 +24,12 @@ use std::time::Duration;
 
 use crate::deadlock::Deadlock;
 use crate::engine::core::Core;
-use crate::engine::deadlock::again::read_again;
+use crate::engine::deadlock::again::{SEEN_FOR, read_again};
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of, youngest};
 use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{Asked, Reading};
 use crate::engine::directory::Posting;
-use crate::engine::policy::POLL_COMPLETIONS_EVERY;
+use crate::engine::pace::POLL_COMPLETIONS_EVERY;
 use crate::engine::stuck::{Named, Stuck};
 use crate::observe::event::Event;
 use crate::refused::Refused;
@@ -39,10 +38,6 @@ use crate::time::Moment;
 
 /// Entries are written no closer together than this for the sake of deadlocks.
 const WRITES_APART: Duration = Duration::from_millis(100);
-
-/// The time between two looks that both have to show a ring. Longer than a client needs to take a wait out of
-/// its entry: [`WRITES_APART`], a request, and what a busy machine adds.
-pub(super) const SEEN_FOR: Duration = Duration::from_secs(1);
 
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -302,28 +297,22 @@ impl Finder {
     }
 
     fn report(&mut self, ring: &[Link], deadlock: Deadlock, stuck: &Stuck, now: Moment) {
-        let deadlock = Arc::new(deadlock);
-        self.report_once(key_of(ring), &deadlock, now);
-        let core = &self.core;
+        let (core, deadlock) = (&self.core, Arc::new(deadlock));
+        if let Entry::Vacant(place) = self.reported.entry(key_of(ring)) {
+            place.insert(Reported { ring: Arc::clone(&deadlock), since: now });
+            // A cycle that an outside thread may end is no alarm.
+            core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
+            let reported = Arc::clone(&deadlock);
+            core.reporter
+                .observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &reported }));
+            core.reporter.warn_if_unheard(|| format!("deadlock: {deadlock}"));
+        }
         let breaks = core.options.break_deadlocks && deadlock.is_certain;
         let is_ours = |wait: &&Wait| breaks && wait.thread.client == core.id;
         if let Some(wait) = youngest(ring).filter(is_ours)
             && let Some(own) = stuck.waits.iter().find(|own| own.wait.id == wait.id)
         {
             own.known.end_for(&deadlock);
-        }
-    }
-
-    fn report_once(&mut self, key: RingKey, deadlock: &Arc<Deadlock>, now: Moment) {
-        if let Entry::Vacant(place) = self.reported.entry(key) {
-            place.insert(Reported { ring: Arc::clone(deadlock), since: now });
-            // A cycle that an outside thread may end is no alarm.
-            self.core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
-            let reported = Arc::clone(deadlock);
-            self.core
-                .reporter
-                .observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &reported }));
-            self.core.reporter.warn_if_unheard(|| format!("deadlock: {deadlock}"));
         }
     }
 }

@@ -18,9 +18,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::{Holder, Link, Thread, View, Wait, are_held, are_waited_for, ring_of};
+use super::graph::{self, Holder, Link, Thread, View, Wait, are_held, are_waited_for, ring_of};
 use crate::ident::ClientId;
-use crate::seam::Kind;
 
 const THREADS: usize = 3;
 const LOCKS: usize = 3;
@@ -301,16 +300,8 @@ impl<'a> Reading<'a> {
     }
 
     fn wait(&self, worker: usize, (id, lock): (u64, usize)) -> Wait {
-        Wait {
-            thread: Thread { client: self.clients[worker], id: worker as u64 },
-            id,
-            key: lock.to_string(),
-            kind: Kind::Mutex,
-            number: 0,
-            at_ms: 0,
-            takes_again: false,
-            writers_first: false,
-        }
+        let thread = Thread { client: self.clients[worker], id: worker as u64 };
+        graph::tests::wait(thread, id, &lock.to_string(), 0)
     }
 }
 

@@ -28,8 +28,8 @@ pub(super) struct Asked<'a> {
 pub(super) struct Reading<'a> {
     asked: &'a Asked<'a>,
     own: &'a Stuck,
-    locks: HashMap<String, Option<Arc<Inspection>>>,
-    described: HashMap<String, Option<Arc<Inspection>>>,
+    /// By key, and whether it is half of a read-write lock.
+    locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     clients: HashMap<ClientId, Option<ClientInfo>>,
     /// The thread that waits for an owner's sake, of another client.
     under: HashMap<Holder, Option<Thread>>,
@@ -50,7 +50,6 @@ impl<'a> Reading<'a> {
             asked,
             own,
             locks: HashMap::new(),
-            described: HashMap::new(),
             clients: HashMap::from([(asked.here.id, Some(own.within(asked.here)))]),
             under: HashMap::new(),
             requests: 0,
@@ -145,37 +144,24 @@ impl<'a> Reading<'a> {
     /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any
     /// other lock has one holder, and a question about that needs the rights of its own kind only.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
-        if kind.other_half().is_some() {
-            return self.described(key);
-        }
-        if !self.locks.contains_key(key)
+        let place = (key.to_owned(), kind.other_half().is_some());
+        if !self.locks.contains_key(&place)
             && let Some(deadline) = self.one_more()
         {
             let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
             self.requests += 1;
-            let answer =
-                match self.asked.store.inspect(kind, &name, Owner::new(self.asked.here.id, 0), deadline) {
-                    Ok(Some(held)) => Ok(held.described(kind, &name)),
-                    Ok(None) => Ok(Inspection::new(name.given(), ObjectKind::Absent)),
-                    Err(Failure::Refused(error) | Failure::Unknown(error)) => Err(Failure::Refused(error)),
-                };
+            let Asked { store, here, .. } = *self.asked;
+            let answer = match kind.other_half() {
+                Some(_) => store.describe(&name, deadline),
+                None => store.inspect(kind, &name, Owner::new(here.id, 0), deadline).map(|held| match held {
+                    Some(held) => held.described(kind, &name),
+                    None => Inspection::new(name.given(), ObjectKind::Absent),
+                }),
+            };
             let seen = self.take(answer).map(Arc::new);
-            self.locks.insert(key.to_owned(), seen);
+            self.locks.insert(place.clone(), seen);
         }
-        self.locks.get(key)?.clone()
-    }
-
-    fn described(&mut self, key: &str) -> Option<Arc<Inspection>> {
-        if !self.described.contains_key(key)
-            && let Some(deadline) = self.one_more()
-        {
-            let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
-            self.requests += 1;
-            let answer = self.asked.store.describe(&name, deadline);
-            let seen = self.take(answer).map(Arc::new);
-            self.described.insert(key.to_owned(), seen);
-        }
-        self.described.get(key)?.clone()
+        self.locks.get(&place)?.clone()
     }
 
     fn held_here(&self, wait: &Wait) -> Vec<Holder> {

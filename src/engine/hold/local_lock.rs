@@ -2,18 +2,17 @@
 //!
 //! One local lock for each lock, however many values stand for it. Each value and each hold has it.
 
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::{Hold, State};
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{At, End, Found, Look, Machine, Next, Reuse, TicketId, Watched, Wish, Withdrawn};
-use crate::engine::timer_table::TimerTable;
-use crate::engine::waiter::{LocalWaiter, Sleeper, Wait};
+use crate::engine::lock::{At, End, Found, Machine, Next, Reuse, TicketId, Watched};
+use crate::engine::waiter::{LocalWaiter, PendingHandoff, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
@@ -23,7 +22,7 @@ use crate::seam::{Claim, Family, Kind};
 use crate::shrink::CrowdMap;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// A lock: kinds that are one lock in the store are one here.
 #[derive(Debug, Clone)]
@@ -54,9 +53,9 @@ impl Hash for LockKey {
 
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    /// Found by the hash that each name has.
-    pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>, BuildHasherDefault<OwnHash>>>,
+    pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>>>,
     pub(crate) timer_table: Mutex<TimerTable<LocalLock>>,
+    pub(crate) grants: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -72,8 +71,10 @@ pub(crate) struct LocalLock {
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
     machine: Machine<Arc<Hold>, LocalWaiter>,
-    /// The channel of recalls, once holds may stay until one.
+    /// The channel of recalls, while holds may stay until one, or hear of others.
     recalls: Option<Subscription>,
+    /// Holds may stay until a recall, so the channel outlasts them.
+    keeps_recalls: bool,
     /// Since when the head has had only failures, and the last one. The waiters behind it share them.
     failure: Option<(Moment, Error)>,
     /// The registry keeps the local lock until then, even if no value refers to it.
@@ -114,11 +115,38 @@ impl LocalLock {
         }
     }
 
+    /// Enters a hold, and returns when to look at it. `place`: that of the waiter that was granted the lock; it
+    /// is left. `None`: the grant does not count, see [`Machine::counts`].
+    pub(crate) fn enter(
+        self: &Arc<LocalLock>,
+        mut own: State,
+        place: &mut Option<QueuePlace>,
+        clock: &Clock,
+    ) -> Option<Moment> {
+        let look = own.hold.next_look(&own, own.hold.since());
+        own.look_at = look;
+        let mut state = self.state();
+        if !state.counts(&own, clock.now()) {
+            return None;
+        }
+        self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let lost = state.enter(own);
+        self.look_by(&mut state, look);
+        place.take().into_iter().for_each(|place| place.leave_granted(&mut state));
+        drop(state);
+        drop(lost);
+        Some(look)
+    }
+
     /// Has the timer look at the lock when the first of its holds needs that.
     pub(crate) fn look_in_time(self: &Arc<LocalLock>) {
         let mut state = self.state();
         let next = state.holds.iter().map(|own| own.look_at).min();
         self.locks.timer_table.lock().put(self, &mut state.look_at, next);
+    }
+
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.state().holds.iter().map(|own| Arc::clone(&own.hold)).collect()
     }
 
     pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
@@ -130,17 +158,17 @@ impl LocalLock {
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
-        wish: Wish,
+        [caches, asks, waits]: [bool; 3],
         may_use: impl FnOnce(&Hold, Reuse) -> bool,
         now: Moment,
     ) -> (Found<Arc<Hold>>, Option<QueuePlace>) {
         let mut state = self.state();
         let at = state.at(now);
-        let found = state.find(thread, wish, |hold, reuse| may_use(hold, reuse), at);
+        let found = state.find(thread, caches, asks, |hold, reuse| may_use(hold, reuse), at);
         if let Found::Cached(hold, _) = &found {
             hold.begin_again(now);
         }
-        let joins = wish.waits && matches!(found, Found::Uncontended);
+        let joins = waits && matches!(found, Found::Uncontended);
         let place = joins.then(|| self.place(&mut state, false));
         (found, place)
     }
@@ -184,7 +212,8 @@ impl LocalLock {
     /// The recalls so far, if all are heard. `listen` begins to listen if nobody does; then none is heard
     /// yet.
     pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
-        let state = self.state();
+        let mut state = self.state();
+        state.keeps_recalls = true;
         if state.recalls.is_some() {
             return state.caching.heard(state.at(now));
         }
@@ -225,7 +254,7 @@ impl LocalLock {
         if is_over {
             self.is_watched.store(false, Ordering::SeqCst);
         }
-        let not_needed = if is_over && !state.caching.may_cache { state.recalls.take() } else { None };
+        let not_needed = if is_over && !state.keeps_recalls { state.recalls.take() } else { None };
         drop(state);
         drop(not_needed);
         watched
@@ -363,8 +392,8 @@ impl Drop for LocalLock {
 /// A thread's place in a lock's queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuePlace {
-    local: Arc<LocalLock>,
-    ticket: TicketId,
+    pub(crate) local: Arc<LocalLock>,
+    pub(crate) ticket: TicketId,
     wait: Arc<Wait>,
     has_left: bool,
 }
@@ -374,60 +403,11 @@ impl QueuePlace {
         &self.wait
     }
 
-    pub(crate) fn is_head(&self) -> bool {
-        self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
-    }
-
-    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
-        let mut state = self.local.state();
-        state.queue.get_mut(self.ticket).is_some_and(|ticket| ticket.waiter.note_sleeper(sleeper))
-    }
-
-    pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
-        let mut state = self.local.state();
-        // Also if the releaser no longer waits for the outcome.
-        let is_handed = state.queue.get(self.ticket).is_some_and(|ticket| ticket.waiter.handed.is_some());
-        if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
-    }
-
-    /// See [`Machine::sleep`]. `offer`: the claim under which the lock can be handed to it. Returns whether it is
-    /// the head; `None`: something has changed since it looked.
-    pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
-        let mut state = self.local.state();
-        if !state.sleep(self.ticket, offer.is_some(), for_head) {
-            return None;
-        }
-        let ticket = state.queue.get_mut(self.ticket)?;
-        ticket.waiter.offer = offer;
-        Some(ticket.is_head)
-    }
-
-    /// Whether something has changed since it looked.
-    #[cfg(all(test, not(leasehold_shuttle)))]
-    pub(crate) fn has_word(&self) -> bool {
-        self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
-    }
-
-    /// See [`Machine::withdraw`]. The lock, if it is on its way, is to be received.
-    pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
-        let mut state = self.local.state();
-        let withdrawn = state.withdraw(self.ticket);
-        (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| ticket.waiter.handed.take()))
-    }
-
-    pub(crate) fn received(&self, is_refused: bool) -> Option<State> {
-        self.local.state().received(self.ticket, is_refused)
-    }
-
     /// Leaves the queue by a grant. The hold is already in `state`, which the caller has locked: the next
     /// head sees a hold to wait for.
     pub(crate) fn leave_granted(mut self, state: &mut LockState) {
         drop(state.queue.leave(self.ticket));
         self.has_left = true;
-    }
-
-    pub(crate) fn takes_queue_place(&self) -> bool {
-        self.local.state().takes_queue_place()
     }
 }
 
@@ -444,32 +424,62 @@ impl Drop for QueuePlace {
     }
 }
 
-/// Uses the hash that a key brings along.
-#[derive(Debug, Default)]
-pub(crate) struct OwnHash(u64);
+/// When the timer looks at each lock next, in the order of time: a look costs by the locks that are due, not by
+/// all. A lock has one entry at most, for the first of its holds. The entry stays when that hold ends, and moves to
+/// an earlier moment only, so locks that come and go do not touch the table: the look finds out.
+///
+/// By moment and, to tell locks of the same moment apart, by where each is in memory.
+#[derive(Debug)]
+pub(crate) struct TimerTable<L>(BTreeMap<(Moment, usize), Weak<L>>);
 
-impl Hasher for OwnHash {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+impl<L> Default for TimerTable<L> {
+    fn default() -> TimerTable<L> {
+        TimerTable(BTreeMap::new())
+    }
+}
+
+impl<L> TimerTable<L> {
+    /// Moves the entry of a lock from `at`. The caller has locked the lock.
+    pub(crate) fn put(&mut self, local: &Arc<L>, at: &mut Option<Moment>, next: Option<Moment>) {
+        self.remove(&**local, *at);
+        if let Some(next) = next {
+            self.0.insert((next, Arc::as_ptr(local).addr()), Arc::downgrade(local));
+        }
+        *at = next;
     }
 
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
+    pub(crate) fn remove(&mut self, local: *const L, at: Option<Moment>) {
+        at.into_iter().for_each(|at| drop(self.0.remove(&(at, local.addr()))));
     }
 
-    fn finish(&self) -> u64 {
-        self.0
+    /// Takes out some of the locks whose moment comes by then. Each is put back by `LocalLock::look_in_time`.
+    pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<L>> {
+        let mut due = Vec::new();
+        while due.len() < most
+            && let Some(first) = self.0.first_entry()
+            && first.key().0 <= by
+        {
+            due.extend(first.remove().upgrade());
+        }
+        due
+    }
+
+    pub(crate) fn first(&self) -> Option<(Moment, Weak<L>)> {
+        self.0.first_key_value().map(|((at, _), local)| (*at, Weak::clone(local)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::hold::{Grant, Holder};
+    use crate::engine::hold::Holder;
     use crate::engine::lock::Then;
     use crate::error::ErrorKind;
     use crate::ident::{ClientId, Owner};
     use crate::seam::Others;
+    use crate::seam::subscription::Channel;
+    use crate::seam::subscription::tests::Nobody;
+    use crate::sync::Waker;
     use crate::time::Lease;
 
     fn local() -> Arc<LocalLock> {
@@ -481,22 +491,10 @@ mod tests {
     fn entered(local: &Arc<LocalLock>) -> Arc<Hold> {
         let owner = Owner::new(ClientId::random(), 1);
         let lease = Duration::from_secs(30);
-        let grant = Grant {
-            claim: Claim::new(Kind::Mutex, &local.key.name, owner, lease),
-            holder: Holder::Guard { taker: None },
-            sent: at(0),
-            lease: Lease::Renewed,
-            renewed_lease: lease,
-            ceiling: None,
-            fence: None,
-            bound: None,
-            may_be_cached: true,
-            asks_to_cache: false,
-            leads: false,
-        };
-        let (hold, own, _level) = Hold::new(grant, local);
-        let at = local.state().at(at(0));
-        let _entered = local.state().enter(own, None, at);
+        let claim = Claim::new(Kind::Mutex, &local.key.name, owner, lease);
+        let hold = Hold::new(&claim, Holder::Guard { taker: None }, at(0), lease, local);
+        let (hold, own, _level) = hold.begin(Lease::Renewed);
+        let _entered = local.state().enter(own);
         hold
     }
 
@@ -593,6 +591,28 @@ mod tests {
         local.look_by(&mut local.state(), at(1));
         drop((holds, local));
         assert!(locks.timer_table.lock().first().is_none(), "it has left with its last value");
+    }
+
+    #[test]
+    fn a_hearing_holds_subscription_ends_with_it() {
+        for keeps_recalls in [false, true] {
+            let local = local();
+            let hold = entered(&local);
+            let now = local.state().at(at(0));
+            local.state().caching.begin(2, now);
+            let channel = Arc::new(Channel::new("a", true));
+            let listen = || Some(Subscription::new(channel, Arc::new(Nobody), &Waker::default()));
+            if keeps_recalls {
+                assert_eq!(local.heard(at(0), listen), None);
+            } else {
+                local.listen(listen);
+            }
+            local.state().hear(hold.serial(), at(0));
+            assert!(matches!(local.watch(false, at(0)), Watched::Until { .. }));
+            drop(local.state().remove(hold.serial(), None));
+            assert!(matches!(local.watch(false, at(9)), Watched::Over));
+            assert_eq!(local.state().recalls.is_some(), keeps_recalls);
+        }
     }
 
     #[test]

@@ -1,17 +1,54 @@
 //! A hold's notifications: to listeners of its loss, and callbacks when others want its lock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Hold;
-use crate::engine::hold::listeners::{List, OnContended, forget};
-use crate::observe::Loss;
+use crate::engine::hold::phase::{List, OnContended, forget};
+use crate::observe::event::Event;
 use crate::observe::reporter::{OnLost, Reporter};
+use crate::observe::{Loss, LossReason};
 use crate::sync::atomic::Ordering;
-use crate::time::Clock;
+use crate::time::{Clock, Moment};
 
 impl Hold {
+    /// Records the loss, gives up the owner's number, and notifies all listeners, once; returns whether this
+    /// call did. The number must go, since a request under it may be on its way, and the old guard may still
+    /// try to release. A write hold whose owner reads is ended in the store from here on, again and again.
+    pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
+        if self.phase.loss().is_some() {
+            return false;
+        }
+        let mut state = self.local.state();
+        if self.phase.loss().is_some() {
+            return false;
+        }
+        if state.state_of(self.serial).is_none() && reason != LossReason::ShutDown {
+            self.retire_owner_in(&mut state);
+        }
+        // A hold that is being released, or was removed, is lost only for its listeners.
+        if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
+            return false;
+        }
+        drop(state);
+        if self.is_cached() {
+            return true; // nobody held it
+        }
+        let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
+        self.notify(&loss, reporter);
+        let is_abandoned = self.with(|state| state.is_abandoned).unwrap_or_default();
+        reporter.counters.note_loss(reason);
+        let kind = self.kind().label();
+        let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };
+        let (held, span) = (now.since(self.since()), self.span.end(reason.end(is_abandoned)));
+        reporter.observe_later(move |observer| {
+            span(&|| observer.event(&Event::Lost { loss: &loss, kind, held, overdue, is_abandoned }));
+        });
+        true
+    }
+
     fn known_loss(&self) -> Option<Loss> {
         let reason = self.phase.loss()?;
         Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })

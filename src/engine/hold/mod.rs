@@ -1,36 +1,32 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
 //! `local_lock` is the lock in this process, with all that changes about its holds under one mutex, as the
-//! state machine of `engine/lock` has it. `phase` is what each look reads of that, `listeners` who is notified of
-//! a loss, and called when others want the lock.
+//! state machine of `engine/lock` has it. `phase` is what each look reads of that, with who is notified of a
+//! loss (`loss`).
 
-pub(crate) mod grant;
-pub(crate) mod listeners;
 pub(crate) mod local_lock;
 mod loss;
 mod phase;
 mod renewal;
-
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-pub(crate) use crate::engine::hold::grant::{Grant, Holder};
-use crate::engine::hold::listeners::Listeners;
 pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace};
-use crate::engine::hold::phase::Phase;
-pub(crate) use crate::engine::hold::phase::Standing;
+pub(crate) use crate::engine::hold::phase::{List, OnContended, Standing};
+use crate::engine::hold::phase::{Listeners, Phase};
 use crate::engine::lock::{Handle, HoldState, Stage};
-use crate::engine::policy::{at_risk, renewal_slack};
-use crate::ident::{FencingToken, LockName, Owner};
+use crate::engine::pace::{at_risk, renewal_slack};
+use crate::ident::{FencingToken, LockName, Owner, ThreadMarker};
+use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::observe::spans::HoldSpan;
-use crate::observe::{Loss, LossReason, event::Event};
 use crate::seam::{Bound, Claim, Kind, Releasing};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::task::TaskMarker;
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
 
 /// See [`HoldState`].
@@ -81,9 +77,10 @@ pub(crate) struct Hold {
     pub(crate) span: HoldSpan,
     /// The holder leads, for those who look.
     pub(crate) leads: bool,
-    ceiling: Option<Moment>,
-    bound: Option<Arc<dyn Bound>>,
-    may_be_cached: bool,
+    pub(crate) ceiling: Option<Moment>,
+    pub(crate) bound: Option<Arc<dyn Bound>>,
+    /// As [`AcquireCall::may_cache_slice`](crate::engine::acquire::call::AcquireCall::may_cache_slice) says.
+    pub(crate) may_be_cached: bool,
     phase: Phase,
     /// The end of the hold's own window, as `Moment::nanos`. Only raised.
     until: AtomicU64,
@@ -102,37 +99,44 @@ pub(crate) struct Hold {
 static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 impl Hold {
-    /// Returns the hold, its state to be entered in its lock, and the id of its first level.
-    pub(crate) fn new(grant: Grant, local: &Arc<LocalLock>) -> (Arc<Hold>, State, u64) {
-        let (sent, lease, asks_to_cache) = (grant.sent, grant.lease, grant.asks_to_cache);
-        let until = grant.sent.plus(window(grant.claim.lease));
-        let hold_thread = match &grant.holder {
-            Holder::Thread { id, .. } => Some(*id),
-            Holder::Guard { .. } => None,
-        };
-        let hold = Hold {
-            claim: grant.claim.of_hold(),
+    /// The hold of a grant that was asked for at `sent`, when its window opens.
+    pub(crate) fn new(
+        claim: &Claim,
+        holder: Holder,
+        sent: Moment,
+        renewed_lease: Duration,
+        local: &Arc<LocalLock>,
+    ) -> Hold {
+        Hold {
+            claim: claim.clone().of_hold(),
             local: Arc::clone(local),
             serial: SERIALS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-            holder: grant.holder,
+            holder,
             span: HoldSpan::none(),
-            leads: grant.leads,
-            ceiling: grant.ceiling,
-            bound: grant.bound,
-            may_be_cached: grant.may_be_cached,
+            leads: false,
+            ceiling: None,
+            bound: None,
+            may_be_cached: false,
             phase: Phase::live(),
-            until: AtomicU64::new(until.nanos()),
-            since: AtomicU64::new(grant.sent.nanos()),
-            renewed_lease: AtomicU64::new(nanos(grant.renewed_lease)),
-            fence: grant.fence.map_or_else(OnceLock::new, OnceLock::from),
+            until: AtomicU64::new(sent.plus(window(claim.lease)).nanos()),
+            since: AtomicU64::new(sent.nanos()),
+            renewed_lease: AtomicU64::new(nanos(renewed_lease)),
+            fence: OnceLock::new(),
             has_spent_guard: AtomicBool::new(false),
             listeners: Listeners::default(),
             hears: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the hold with its state, to be entered in its lock, and the id of its first level.
+    pub(crate) fn begin(self, lease: Lease) -> (Arc<Hold>, State, u64) {
+        let (sent, until, number) = (self.since(), self.window_end(), self.claim.owner.number());
+        let thread = match self.holder {
+            Holder::Thread { id, .. } => Some(id),
+            Holder::Guard { .. } => None,
         };
-        let (hold, thread) = (Arc::new(hold), hold_thread);
-        let number = hold.claim.owner.number();
-        let mut state =
-            State { asks_to_cache, ..HoldState::new(Arc::clone(&hold), thread, number, sent, until) };
+        let hold = Arc::new(self);
+        let mut state = HoldState::new(Arc::clone(&hold), thread, number, sent, until);
         let level = state.levels.add(lease);
         (hold, state, level)
     }
@@ -450,41 +454,6 @@ impl Hold {
     pub(crate) fn begin_release(&self) -> bool {
         self.local.state().begin_return(self.serial)
     }
-
-    /// Records the loss, gives up the owner's number, and notifies all listeners, once; returns whether this
-    /// call did. The number must go, since a request under it may be on its way, and the old guard may still
-    /// try to release. A write hold whose owner reads is ended in the store from here on, again and again.
-    pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
-        if self.phase.loss().is_some() {
-            return false;
-        }
-        let mut state = self.local.state();
-        if self.phase.loss().is_some() {
-            return false;
-        }
-        if state.state_of(self.serial).is_none() && reason != LossReason::ShutDown {
-            self.retire_owner_in(&mut state);
-        }
-        // A hold that is being released, or was removed, is lost only for its listeners.
-        if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
-            return false;
-        }
-        drop(state);
-        if self.is_cached() {
-            return true; // nobody held it
-        }
-        let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
-        self.notify(&loss, reporter);
-        let is_abandoned = self.with(|state| state.is_abandoned).unwrap_or_default();
-        reporter.counters.note_loss(reason);
-        let kind = self.kind().label();
-        let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };
-        let (held, span) = (now.since(self.since()), self.span.end(reason.end(is_abandoned)));
-        reporter.observe_later(move |observer| {
-            span(&|| observer.event(&Event::Lost { loss: &loss, kind, held, overdue, is_abandoned }));
-        });
-        true
-    }
 }
 
 impl fmt::Debug for Hold {
@@ -495,5 +464,38 @@ impl fmt::Debug for Hold {
             .field("phase", &self.phase)
             .field("until", &self.until())
             .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Holder {
+    /// A thread and its task; the mark is gone when the thread has ended.
+    Thread { id: u64, mark: Weak<ThreadMarker>, task: TaskMarker },
+    /// A transferable guard. `taker`: the thread that acquired it, and probably releases it; `None` if that
+    /// ran a task, since the thread goes on to the next task.
+    Guard { taker: Option<Weak<ThreadMarker>> },
+}
+
+impl Holder {
+    pub(crate) fn thread(&self) -> Option<Arc<ThreadMarker>> {
+        match self {
+            Holder::Thread { mark, .. } => mark.upgrade(),
+            Holder::Guard { .. } => None,
+        }
+    }
+
+    pub(crate) fn taker(&self) -> Option<u64> {
+        match self {
+            Holder::Thread { .. } => None,
+            Holder::Guard { taker } => Some(taker.as_ref()?.upgrade()?.id()),
+        }
+    }
+
+    /// Whether the calling thread runs the task that took the lock, if any. A guard's hold is no task's.
+    pub(crate) fn is_this_task(&self) -> bool {
+        match self {
+            Holder::Thread { task, .. } => *task == TaskMarker::current(),
+            Holder::Guard { .. } => true,
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! The renewals of a hold: whether, when, and for how long.
 
+use std::time::Duration;
+
 use super::{Hold, State};
-use crate::engine::policy::renewal_period;
+use crate::engine::pace::renewal_period;
 use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
@@ -71,5 +73,38 @@ impl Hold {
     pub(crate) fn is_renewable_in(&self, state: &State) -> bool {
         // The store does not know a hold without a lease, and would answer that it is not held.
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
+    }
+
+    /// When the timer has to look at the hold, as of `now`.
+    pub(super) fn next_look(&self, state: &State, now: Moment) -> Moment {
+        let (soon, lease) = (now.plus(Duration::from_millis(1)), self.renewed_lease());
+        if state.has_lapsed {
+            return now.plus(lease); // its thread may end without asking for it
+        }
+        if self.is_releasing() {
+            return now.plus(renewal_period(lease));
+        }
+        let until = self.until();
+        // The watchdog renews it, and does not have it yet.
+        let (due, is_renewed) = (self.due_in(state), self.is_renewable_in(state) && !state.is_queued);
+        if is_renewed && due < until && !self.is_orphaned() {
+            return due.max(soon);
+        }
+        if !self.is_of_any_thread() {
+            return until.max(soon);
+        }
+        // Now and then whether the thread lives: less and less often the longer it still has.
+        let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
+        until.min(check).max(soon)
+    }
+
+    /// Has the timer look in time; returns when.
+    pub(crate) fn look_in_time(&self, now: Moment) -> Moment {
+        let mut state = self.local.state();
+        let Some(own) = state.state_of(self.serial) else { return Moment::NEVER };
+        let look = self.next_look(own, now);
+        own.look_at = look;
+        self.local.look_by(&mut state, look);
+        look
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::engine::lock::{CacheTerms, Found, Then, Wish};
+use crate::engine::lock::caching::RULES;
+use crate::engine::lock::{Found, Then};
 use crate::engine::registry::Registry;
 use crate::ident::{ClientId, ThreadMarker};
 use crate::task::TaskMarker;
@@ -8,49 +9,40 @@ use crate::time::ManualClock;
 const LEASE: Duration = Duration::from_secs(30);
 
 fn hold(lease: Lease, sent: Moment) -> Arc<Hold> {
-    hold_by(grant((lease, false), Kind::Mutex, sent))
+    enter(grant(Kind::Mutex, sent), lease, false)
 }
 
 fn reading(lease: Lease, sent: Moment) -> Arc<Hold> {
-    hold_by(grant((lease, false), Kind::Read, sent))
+    enter(grant(Kind::Read, sent), lease, false)
 }
 
-/// `asks_to_cache`: as of a thread whose call asks to keep the lock.
-fn grant((lease, asks_to_cache): (Lease, bool), kind: Kind, sent: Moment) -> Grant {
+fn grant(kind: Kind, sent: Moment) -> Hold {
     let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
-    Grant {
-        claim: Claim::new(kind, &name, Owner::new(ClientId::random(), 1), LEASE),
-        holder: Holder::Guard { taker: None },
-        sent,
-        lease,
-        renewed_lease: LEASE,
-        ceiling: None,
-        fence: None,
-        bound: None,
-        may_be_cached: asks_to_cache,
-        asks_to_cache,
-        leads: false,
+    let claim = Claim::new(kind, &name, Owner::new(ClientId::random(), 1), LEASE);
+    let local = Registry::default().local(kind, &name);
+    Hold::new(&claim, Holder::Guard { taker: None }, sent, LEASE, &local)
+}
+
+fn hold_by(grant: Hold) -> Arc<Hold> {
+    enter(grant, Lease::Renewed, false)
+}
+
+/// As its lock has it.
+fn enter(grant: Hold, lease: Lease, until_recall: bool) -> Arc<Hold> {
+    let (hold, mut own, _level) = grant.begin(lease);
+    own.asks_to_cache = hold.may_be_cached;
+    if until_recall {
+        own.until_recall(0, false, hold.since(), RULES.first_check);
     }
-}
-
-/// As the registry has it.
-fn hold_by(grant: Grant) -> Arc<Hold> {
-    let local = Registry::default().local(grant.claim.kind, &grant.claim.name);
-    enter(grant, &local, None)
-}
-
-fn enter(grant: Grant, local: &Arc<LocalLock>, terms: Option<CacheTerms>) -> Arc<Hold> {
-    let (hold, own, _level) = Hold::new(grant, local);
-    let mut state = local.state();
-    let at = state.at(hold.since());
-    let _entered = state.enter(own, terms, at);
+    let _entered = hold.local.state().enter(own);
     hold
 }
 
-fn cached() -> Grant {
+/// As of a thread whose call asks to cache the hold.
+fn cached() -> Hold {
     let mark = ThreadMarker::current();
     let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark), task: TaskMarker::current() };
-    Grant { holder, ..grant((Lease::Renewed, true), Kind::Mutex, ManualClock::new().now()) }
+    Hold { holder, may_be_cached: true, ..grant(Kind::Mutex, ManualClock::new().now()) }
 }
 
 /// Ends the last level so that the hold is cached.
@@ -71,7 +63,7 @@ fn begin_again(hold: &Arc<Hold>, since: Moment, caches: bool) {
 
 fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found<Arc<Hold>> {
     let Holder::Thread { id, .. } = hold.holder else { panic!("it is a thread's") };
-    hold.local.find(Some(id), Wish { caches, asks: true, waits: false }, |_, _| true, since).0
+    hold.local.find(Some(id), [caches, true, false], |_, _| true, since).0
 }
 
 fn can_be_cached(hold: &Hold, is_dropped: bool) -> Option<bool> {
@@ -128,9 +120,9 @@ fn a_loss_is_told_once_and_stays() {
 /// A hold of the calling thread.
 fn of_thread(mark: &Arc<ThreadMarker>) -> Arc<Hold> {
     let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(mark), task: TaskMarker::current() };
-    let grant = grant((Lease::Renewed, false), Kind::Mutex, ManualClock::new().now());
+    let grant = grant(Kind::Mutex, ManualClock::new().now());
     let owner = Owner::new(ClientId::random(), mark.number());
-    hold_by(Grant { holder, claim: Claim { owner, ..grant.claim.clone() }, ..grant })
+    hold_by(Hold { holder, claim: Claim { owner, ..grant.claim.clone() }, ..grant })
 }
 
 #[test]
@@ -346,7 +338,7 @@ fn a_hold_is_cached_after_its_whole_use() {
     };
     assert!(is_cached(&|_| ()));
     assert!(!is_cached(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
-    let bound = hold_by(Grant { bound: Some(Arc::new(Session)), ..cached() });
+    let bound = hold_by(Hold { bound: Some(Arc::new(Session)), ..cached() });
     assert!(can_be_cached(&bound, false).is_none(), "its session");
     assert!(!is_cached(&|hold| hold.note_failed_renewal()), "a renewal that is due");
     assert!(!is_cached(&|hold| hold.retire_owner_on_end()), "a request in doubt");
@@ -361,9 +353,7 @@ fn a_hold_is_cached_after_its_whole_use() {
 
 #[test]
 fn a_hold_with_a_doubtful_number_is_not_cached() {
-    let grant = cached();
-    let local = Registry::default().local(grant.claim.kind, &grant.claim.name);
-    let hold = enter(grant, &local, Some(CacheTerms { heard: 0, is_wanted: false }));
+    let hold = enter(cached(), Lease::Renewed, true);
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(can_be_cached(&hold, false).is_some(), "a renewal that is on its way concerns no other hold");
     assert!(
@@ -377,7 +367,7 @@ fn a_hold_with_a_doubtful_number_is_not_cached() {
 #[test]
 fn a_reused_holds_use_counts_from_its_call() {
     let start = ManualClock::new().now();
-    let hold = hold_by(Grant { sent: start, ..cached() });
+    let hold = hold_by(Hold { since: AtomicU64::new(start.nanos()), ..cached() });
     begin_again(&hold, start.plus(LEASE / 2), true);
     assert_eq!((hold.since(), hold.is_cached(), hold.count()), (start.plus(LEASE / 2), false, 1));
 }

@@ -95,12 +95,6 @@ pub(crate) struct Caching {
     pub(crate) may_cache: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CacheOutcome {
-    ForTimeSlice,
-    UntilRecall,
-}
-
 #[derive(Debug)]
 pub(crate) enum Watched<H> {
     /// Nobody uses the cached hold, or others want it: release it.
@@ -224,7 +218,7 @@ impl Caching {
 
 impl<H: Handle, W: Waits> Machine<H, W> {
     /// Caches a hold whose last level has ended. `by_time_slice`: the hold may stay for a time slice.
-    pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CacheOutcome> {
+    pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CachedFor> {
         let waiting = self.queue.len();
         // At most one hold at a time is cached, handed off or being released.
         if self.holds.iter().any(|other| !matches!(other.stage, Stage::Held | Stage::Lost)) {
@@ -234,8 +228,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
         // Pairs with `Waiting::note_join`.
         if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
-            own.set(Stage::Cached(CachedFor::UntilRecall(at.now)));
-            return Some(CacheOutcome::UntilRecall);
+            let until_recall = CachedFor::UntilRecall(at.now);
+            own.set(Stage::Cached(until_recall));
+            return Some(until_recall);
         }
         if !by_time_slice {
             return None;
@@ -250,7 +245,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             return None;
         }
         own.set(Stage::Cached(CachedFor::TimeSlice));
-        Some(CacheOutcome::ForTimeSlice)
+        Some(CachedFor::TimeSlice)
     }
 
     /// For a call that would cache the hold until a recall (`caches`) or not. In its time slice the hold is
@@ -335,20 +330,36 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// client waits for a lock whose holds hear of others.
     pub(crate) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
-        let now = at.now;
-        let (mut checks, mut calls, mut next) = (Vec::new(), Vec::new(), Moment::NEVER);
+        let (now, mut next) = (at.now, Moment::NEVER);
         let (mut in_slice, mut is_idle) = (false, false);
         for own in holds.iter_mut().filter(|own| own.is_live()) {
             let is_wanted = caching.is_wanted(own, at);
             if let Stage::Cached(CachedFor::UntilRecall(since)) = own.stage {
-                let until = since.plus(at.rules.unused);
-                if is_wanted || now >= until {
+                next = since.plus(at.rules.unused);
+                if is_wanted || now >= next {
                     return Watched::Idle;
                 }
-                next = next.min(until);
                 is_idle = true;
             }
             in_slice |= own.stage == Stage::Cached(CachedFor::TimeSlice);
+        }
+        // A hold that others have recalled is cached for a time slice only.
+        let until = caching.last.plus(at.rules.idle);
+        match (in_slice, caching.ends) {
+            _ if is_idle => {}
+            (true, Some(ends)) if now < until.min(ends) => next = until.min(ends),
+            (true, _) => {
+                if caching.dropped.take().is_some() {
+                    caching.note_absence();
+                }
+                return Watched::Idle;
+            }
+            (_, Some(ends)) if now < ends => next = now.plus(at.rules.idle),
+            _ => {}
+        }
+        // After all that may end the look: what is noted here as checked or called back must be.
+        let (mut checks, mut calls) = (Vec::new(), Vec::new());
+        for own in holds.iter_mut().filter(|own| own.is_live()) {
             if let Some(recallable) = &mut own.recallable {
                 // A check may come up to a quarter of its gap early, so that many holds share one:
                 // otherwise ten thousand holds would be scanned at each one's time.
@@ -366,20 +377,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
                 next = next.min(look);
             }
         }
-        // A hold that others have recalled is cached for a time slice only.
-        let until = caching.last.plus(at.rules.idle);
-        match (in_slice, caching.ends) {
-            _ if is_idle => {}
-            (true, Some(ends)) if now < until.min(ends) => next = next.min(until).min(ends),
-            (true, _) => {
-                if caching.dropped.take().is_some() {
-                    caching.note_absence();
-                }
-                return Watched::Idle;
-            }
-            (_, Some(ends)) if now < ends => next = next.min(now.plus(at.rules.idle)),
-            _ if next < Moment::NEVER => {}
-            _ => return Watched::Over,
+        if next == Moment::NEVER {
+            return Watched::Over;
         }
         Watched::Until { next, checks, calls }
     }

@@ -20,18 +20,15 @@
 
 pub(crate) mod caching;
 mod hearing;
-mod hold;
-mod queue;
-mod retired;
+mod state;
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests;
+
 use std::fmt::Debug;
 
-pub(crate) use crate::engine::lock::caching::{CacheOutcome, Caching, Reuse, Rules, Watched};
-pub(crate) use crate::engine::lock::hold::{CacheTerms, CachedFor, HoldState, Stage};
-pub(crate) use crate::engine::lock::queue::{Queue, Ticket, TicketId};
-pub(crate) use crate::engine::lock::retired::Retired;
+pub(crate) use crate::engine::lock::caching::{Caching, Reuse, Rules, Watched};
+pub(crate) use crate::engine::lock::state::{CachedFor, HoldState, Queue, Retired, Stage, Ticket, TicketId};
 use crate::observe::LossReason;
 use crate::seam::Others;
 use crate::time::Moment;
@@ -104,17 +101,10 @@ pub(crate) struct End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     StillHeld,
-    Cached(CacheOutcome),
+    Cached(CachedFor),
     Leaves(Next),
     /// The hold is lost, or its time is over.
     Over,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
-    pub(crate) caches: bool,
-    pub(crate) asks: bool,
-    pub(crate) waits: bool,
 }
 
 #[derive(Debug)]
@@ -179,23 +169,27 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
-    /// `may_use`: whether the call can use a cached hold again.
+    /// `caches`: the call would cache the hold until a recall; `asks`: it asks at once for an uncontended lock;
+    /// `may_use`: it can use a cached hold again.
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
-        wish: Wish,
+        caches: bool,
+        asks: bool,
         may_use: impl FnOnce(&H, Reuse) -> bool,
         at: At<'_>,
     ) -> Found<H> {
         if let Some(thread) = thread {
-            self.caching.note_asked(thread, at);
+            if self.caching.may_cache {
+                self.caching.note_asked(thread, at);
+            }
             if let Some(hold) = self.of_thread(thread) {
                 return Found::Own(hold.clone());
             }
             let own = |own: &&HoldState<H>| own.is_of(thread);
             if let Some(cached) = self.holds.iter().filter(own).find(|own| own.is_cached()) {
                 let hold = cached.hold.clone();
-                return match self.reuse(hold.serial(), wish.caches, may_use, at) {
+                return match self.reuse(hold.serial(), caches, may_use, at) {
                     Some(level) => Found::Cached(hold, level),
                     None => {
                         let next = self.begin_release(hold.serial(), at);
@@ -207,7 +201,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
                 return Found::Leaving;
             }
         }
-        if wish.asks && self.is_uncontended(at) { Found::Uncontended } else { Found::Used }
+        if asks && self.is_uncontended(at) { Found::Uncontended } else { Found::Used }
     }
 
     pub(crate) fn is_uncontended(&self, at: At<'_>) -> bool {
@@ -292,22 +286,14 @@ impl<H: Handle, W: Waits> Machine<H, W> {
 
     /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread: they make
     /// room, and their guards still know them.
-    pub(crate) fn enter(
-        &mut self,
-        mut own: HoldState<H>,
-        terms: Option<CacheTerms>,
-        at: At<'_>,
-    ) -> Vec<HoldState<H>> {
+    pub(crate) fn enter(&mut self, own: HoldState<H>) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {
             thread.is_some_and(|thread| other.is_of(thread))
                 && matches!(other.stage, Stage::Held | Stage::Lost)
         };
         let lost = self.holds.extract_if(.., makes_room).collect();
-        if let Some(terms) = terms {
-            own.until_recall(terms, at);
-            self.caching.may_cache = true;
-        }
+        self.caching.may_cache |= own.recallable.is_some();
         let serial = own.hold.serial();
         let place = self.holds.partition_point(|other| other.hold.serial() < serial);
         self.holds.insert(place, own);

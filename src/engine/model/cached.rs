@@ -1,7 +1,7 @@
 //! Holds that a client caches after their last level: for a time slice, and until a recall.
 
 use super::*;
-use crate::engine::acquire::lock_config::LockConfig;
+use crate::engine::acquire::call::LockConfig;
 use crate::engine::hold::LocalLock;
 
 /// Guards are dropped and taken again within turns, beside calls that ask for something else, questions, and

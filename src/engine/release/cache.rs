@@ -6,15 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::calls::Call;
-use crate::engine::core::{Core, Ended};
-use crate::engine::exit;
+use crate::engine::core::{Call, Core, Ended};
 use crate::engine::hold::{Hold, LocalLock, State};
 use crate::engine::lock::caching::{IDLE, LONGEST_CHECK_GAP};
-use crate::engine::lock::{CacheOutcome, Next, Watched};
+use crate::engine::lock::{CachedFor, Next, Watched};
 use crate::engine::renewals::CHUNK;
+use crate::engine::{Engine, exit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMarker;
 use crate::observe::LossReason;
@@ -39,9 +37,9 @@ impl Engine {
         can_give_back.then_some(by_time_slice)
     }
 
-    pub(super) fn cached(&self, hold: &Arc<Hold>, outcome: CacheOutcome, now: Moment) {
+    pub(super) fn cached(&self, hold: &Arc<Hold>, cached: CachedFor, now: Moment) {
         // A hold cached until a recall has been watched since its grant.
-        if outcome == CacheOutcome::ForTimeSlice {
+        if cached == CachedFor::TimeSlice {
             self.watch_cached_hold(hold, now.plus(IDLE));
         }
         self.report_released(hold, now.since(hold.since()));
@@ -137,7 +135,7 @@ impl Core {
     }
 
     /// On the keeper's thread: releases what nobody uses or others want, and returns when to look next.
-    fn watch_cached(self: &Arc<Core>) -> Moment {
+    pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);

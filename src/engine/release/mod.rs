@@ -1,11 +1,10 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level goes to the next local thread (`handoff`), is released in the store, or is cached (`cache`).
-//! `completion` is what follows, on whichever thread learns of the answer.
+//! The last level goes to the next local thread or is released in the store (`completion` has what follows, on
+//! whichever thread learns of the answer), or the hold is cached (`cache`).
 
 pub(crate) mod cache;
 pub(crate) mod completion;
-pub(crate) mod handoff;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,8 @@
 
 use super::answers::in_doubt;
 use super::*;
-use crate::engine::calls::Calls;
-use crate::engine::core::Ended;
-use crate::engine::hold::LocalLock;
+use crate::engine::core::{Calls, Core, Ended};
+use crate::engine::hold::{Hold, Holder, LocalLock};
 use crate::engine::lock::caching::UNUSED;
 use crate::engine::registry::Registry;
 use crate::engine::renewals::CHUNK;
@@ -332,4 +331,42 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
     client.engine.shutdown().unwrap();
     let releases = client.engine.core.end_cached(None).unwrap();
     assert!(releases.wait(Clock::System.after(LONG), || false));
+}
+
+/// One look of the keeper, for a thread that has ended and a hold that is to be checked.
+#[test]
+fn an_ending_thread_waits_for_no_check() {
+    let (store, clock) = (Arc::new(Odd { caches: true, ..Odd::default() }), ManualClock::new());
+    let (open, reporter) = (Arc::<Odd>::clone(&store) as Arc<dyn Store>, Arc::new(Reporter::new(None)));
+    let (core, _parkers) = Core::new(Options::default(), Clock::Manual(clock.clone()), open.into(), reporter);
+    let (name, lease) = (name(), core.options.lease);
+    let (local, now) = (core.registry.local(Kind::Mutex, &name), clock.now());
+    let claim = Claim::new(Kind::Mutex, &name, Owner::new(core.id, 1), lease);
+    let hold = Hold::new(&claim, Holder::Guard { taker: None }, now, lease, &local);
+    let (_hold, mut state, _level) = hold.begin(Lease::Renewed);
+    state.until_recall(0, false, now, Duration::ZERO);
+    local.enter(state, &mut None, &core.clock).unwrap();
+    core.cache_thread.locks.lock().push(local);
+    let calls: Arc<Calls> = Arc::default();
+    let ended = Ended { thread: Some(u64::MAX), call: Arc::new(calls.begin().detached()) };
+    core.cache_thread.ended.lock().push(ended);
+    let (told, is_told) = bounded(1);
+    store.checking.lock().push_back(Box::new(move || {
+        told.send(calls.wait(Clock::System.now(), || false)).unwrap();
+        Ok(CachedCheck::Stays)
+    }));
+    core.watch_cached();
+    assert!(is_told.try_recv().unwrap());
+}
+
+#[test]
+fn a_hold_hears_before_its_client_listens() {
+    let (keeps, name) = (Keeps::begin(), name());
+    let held = acquire(&keeps.engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (told, is_told) = bounded(1);
+    let local = Arc::clone(held.hold.local());
+    keeps.store.listening.lock().push_back(Box::new(move || told.send(local.hears()).unwrap()));
+    assert!(!keeps.engine.is_contended("is_contended", &held.hold).unwrap());
+    assert!(is_told.try_recv().unwrap());
+    keeps.engine.shutdown().unwrap();
 }

@@ -1,7 +1,7 @@
 //! A store that is connected to when its client is first used.
 
 use super::*;
-use crate::engine::store::StoreCell;
+use crate::engine::core::StoreCell;
 
 /// A client whose store is connected to by `open`.
 fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) -> Engine {

@@ -1,18 +1,24 @@
-//! One attempt of a waiter: the request, and what follows each answer.
+//! One attempt of a waiter: under which claim it asks, what follows each answer, and the hold of a grant.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::is_late;
 use super::{Step, Waiting};
-use crate::engine::acquire::call::{Granted, WaitLimit};
-use crate::engine::handoff::PendingHandoff;
-use crate::engine::hold::{Hold, QueuePlace};
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted, LockConfig, RetryBudget, WaitLimit};
+use crate::engine::hold::{Hold, Holder, QueuePlace};
+use crate::engine::lock::caching::RULES;
+use crate::engine::waiter::PendingHandoff;
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::event::GaveUpReason;
-use crate::observe::{Loss, LossReason};
-use crate::seam::{Answer, Attempt, Claim, Failure, Handoff, Kind, ListensFor, granted_too_late};
-use crate::time::{Moment, random_between};
+use crate::ident::{FencingToken, unbound_number};
+use crate::inspect::Location;
+use crate::observe::event::{Event, GaveUpReason};
+use crate::observe::spans::WaitSpan;
+use crate::seam::{
+    Answer, Attempt, Bound, Claim, Failure, Handoff, HoldNote, Kind, ListensFor, granted_too_late,
+};
+use crate::task::TaskMarker;
+use crate::time::{Lease, Moment, random_between, window};
 
 /// As observers hear of the request.
 const ATTEMPT: &str = "acquire";
@@ -49,7 +55,7 @@ impl Waiting<'_> {
 
     pub(crate) fn next_claim(&mut self) -> Result<Claim> {
         let claim = self.claim();
-        self.would_wait_for_own_writing(&claim)?;
+        self.engine.would_wait_for_own_writing(self.call, self.thread, &claim)?;
         if std::mem::replace(&mut self.home, claim.home) != claim.home {
             self.listening.end(); // it is released elsewhere from now on
         }
@@ -89,9 +95,7 @@ impl Waiting<'_> {
                     self.leave_queue_by_grant(); // a hand-off knows nothing of the store's queue
                 }
                 self.queued = None;
-                let terms = self.cache_terms(&claim, queued);
-                let granted = engine.enter(call, thread, (&claim, window), terms, fence, &mut self.place);
-                let Some(granted) = granted else {
+                let Some(granted) = self.enter(&claim, window, fence, queued) else {
                     self.report_asked(op, sent, None);
                     return self.granted_too_late(claim, sent);
                 };
@@ -103,7 +107,7 @@ impl Waiting<'_> {
                     engine.registry.remember(call.local, at.now);
                 }
                 if engine.writes_here(call, thread) {
-                    self.end_writing_in_time(&granted.hold);
+                    engine.end_writing_in_time(call, thread, &granted.hold);
                 }
                 self.report_asked(op, sent, None);
                 let wait = (self.begun, self.attempts, self.coming);
@@ -166,47 +170,27 @@ impl Waiting<'_> {
         }
     }
 
-    /// A thread that writes may read, as the same owner. If the thread had to give up that owner number
-    /// meanwhile, it reads as another owner, and would wait for itself.
-    fn would_wait_for_own_writing(&self, claim: &Claim) -> Result<()> {
-        let (engine, call) = (self.engine, self.call);
-        if !call.by_thread || call.kind != Kind::Read || call.limit.is_over(engine.clock.now()) {
-            return Ok(());
-        }
-        match engine.registry.of_thread(Kind::Write, call.name, self.thread.id()) {
-            Some(hold)
-                if hold.owner() != claim.owner && hold.is_live(engine.clock.now(), &engine.reporter) =>
-            {
-                let words = "this thread holds the write lock, but one of its requests had no answer, so \
-                    it cannot read as the same owner any more: release the write lock first";
-                Err(Error::new(ErrorKind::WouldDeadlock, call.action, words))
+    pub(super) fn leave_queue_by_grant(&mut self) {
+        if self.wait_mode.may_stand() || self.call.kind == Kind::Read {
+            let mut state = self.call.local.state();
+            state.queued = false;
+            if self.call.kind.is_counted() {
+                state.queue.nudge_apart();
             }
-            _ => Ok(()),
+        }
+        self.wait_mode.become_granted();
+    }
+
+    pub(super) fn reset_retry_budget(&mut self) {
+        if self.retry_budget.since.is_some() || self.parker.is_some() {
+            self.retry_budget = RetryBudget::default();
+            self.call.local.note_failure(None);
         }
     }
 
-    /// Sees to it that what this thread writes ends in the store when its own time is over, not with its
-    /// reading: the two may share what has the time.
-    pub(super) fn end_writing_in_time(&self, reading: &Arc<Hold>) {
+    pub(super) fn report_asked(&self, op: &'static str, sent: Moment, error: Option<&Error>) {
         let engine = self.engine;
-        let Some(writing) = engine.registry.of_thread(Kind::Write, self.call.name, self.thread.id()) else {
-            return;
-        };
-        if !writing.is_first(|own| &mut own.is_read_beside) {
-            return;
-        }
-        // The core owns the hold, and with it this callback: a strong reference would be a cycle.
-        let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::downgrade(&engine.core));
-        let end = move |loss: &Loss| {
-            if let (LossReason::Expired | LossReason::HeldTooLong, Some(core)) = (loss.reason, core.upgrade())
-            {
-                let now = core.clock.now();
-                let until = now.plus(core.options.lease).max(reading.until());
-                core.clean_up(claim, until, now);
-            }
-        };
-        writing.on_lost(Box::new(end), &engine.reporter);
-        engine.watch(&writing);
+        engine.reporter.report_request(op, sent, &engine.clock, error);
     }
 
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Step> {
@@ -222,5 +206,168 @@ impl Waiting<'_> {
         // Before that the releaser's thread may not ask under it again. Pairs with `Machine::held_here`.
         drop(place.received(is_refused));
         step
+    }
+}
+
+pub(super) fn is_late(lease: Duration, took: Duration) -> bool {
+    took > window(lease) * 3 / 4
+}
+
+impl Waiting<'_> {
+    /// The claim of this caller, as it waits now. Made anew for each attempt: the number may have been given
+    /// up since the last.
+    pub(super) fn claim(&mut self) -> Claim {
+        let Waiting { engine, call, .. } = *self;
+        let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
+        let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
+        let LockConfig { writers_first, max_hold, leads, .. } = call.config;
+        let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
+        // Counted first, asked second: a recall that arrives from here on may concern this claim's hold.
+        self.heard = if call.caches() { engine.heard(call.local, &claim) } else { None };
+        Claim {
+            caches: self.heard.is_some() && self.unbound.is_none(),
+            waits: self.wait_mode.waits(),
+            queue_mode: self.wait_mode.queue_mode(),
+            listens_for: self.listening.listens_for(),
+            units: call.units,
+            leads,
+            writers_first,
+            waited: self.waited(),
+            note,
+            wants_fence: call.wants_fence(),
+            ..claim
+        }
+    }
+
+    fn waited(&self) -> Duration {
+        let Waiting { engine, call, thread, .. } = *self;
+        match call.kind {
+            Kind::Read if !call.by_thread && engine.live_hold(Kind::Read, call.name, thread).is_some() => {
+                Duration::MAX
+            }
+            Kind::Read | Kind::Write | Kind::Semaphore | Kind::Permits if self.attempts > 0 => {
+                // At least 1 ms, the unit of the stores: 0 stands for a first attempt.
+                engine.clock.now().since(self.begun).max(Duration::from_millis(1))
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Enters the hold of a grant that was asked for under `claim`, whose lease counts from `since` on; the
+    /// local queue is left with that. `bound`: what ends the hold besides its lease. `queued`: so many stood in
+    /// the queue out of which the grant came. `None`: the grant does not count any more.
+    fn enter(
+        &mut self,
+        claim: &Claim,
+        (since, bound): (Moment, Option<Arc<dyn Bound>>),
+        fence: Option<FencingToken>,
+        queued: u32,
+    ) -> Option<Granted> {
+        let Waiting { engine, call, thread, .. } = *self;
+        let holder = if call.by_thread {
+            Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMarker::current() }
+        } else {
+            let is_of_task = TaskMarker::current().is_some();
+            Holder::Guard { taker: (!is_of_task).then(|| Arc::downgrade(thread)) }
+        };
+        let renewed_lease = match call.lease {
+            Lease::Kept(_) => claim.lease,
+            _ => engine.options.lease,
+        };
+        let mut hold = Hold::new(claim, holder, since, renewed_lease, call.local);
+        hold.set_fence(fence);
+        (hold.bound, hold.ceiling) = (bound, call.config.max_hold.map(|most| since.plus(most)));
+        (hold.may_be_cached, hold.leads) = (call.may_cache_slice(), call.config.leads);
+        let (hold, mut state, level) = hold.begin(call.lease);
+        state.asks_to_cache = call.caches();
+        let now = engine.clock.now();
+        let heard = self.heard.filter(|_| claim.caches);
+        if let Some(heard) = heard {
+            let is_wanted = queued > 1; // the client itself stood in the queue
+            state.until_recall(heard, is_wanted, now, RULES.first_check);
+        }
+        let look = call.local.enter(state, &mut self.place, &engine.clock)?;
+        engine.timer.run_by(look);
+        if heard.is_some() {
+            engine.watch_cached_hold(&hold, now.plus(RULES.first_check));
+        }
+        Some(Granted { hold, level })
+    }
+
+    pub(super) fn deadline(&self, sent: Moment) -> Moment {
+        sent.plus(self.engine.options.command_timeout).min(self.latest)
+    }
+
+    /// The window of a grant that was asked for at `sent` and read just now: since when its lease counts, and
+    /// what ends the hold besides. `None`: the grant cannot be counted on, and is to be undone.
+    pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<(Moment, Option<Arc<dyn Bound>>)> {
+        // Asked once for each grant, and never of a claim that has none: the hold keeps the answer.
+        let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
+        let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
+        let since = self.renewed_if_late(claim, sent)?;
+        // A failed release under this number will be repeated, and must not find this hold. A release of
+        // another lock cannot, except that the halves of a read-write lock share one number.
+        let number = claim.owner.number();
+        let is_given_up = self.unbound.is_none()
+            && self.thread.number() != number
+            && (self.call.local.state().retired.has(number)
+                || claim.kind.other_half().is_some()
+                || self.capabilities.majority.is_some());
+        let is_open = self.engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
+        (is_open && !is_given_up).then_some((since, bound))
+    }
+
+    /// The moment from which the lease of a grant counts that was asked for at `sent`; `None`: it cannot be
+    /// counted on. A grant of whose lease less than a quarter is left, since its thread waited for a
+    /// connection, say, is renewed here: the watchdog would hardly come in time.
+    fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
+        let engine = self.engine;
+        let now = engine.clock.now();
+        let left = sent.plus(window(claim.lease)).since(now);
+        let is_renewed = self.call.lease.is_renewed() && claim.kind.is_leased() && !claim.kind.only_asks();
+        if !is_renewed || !is_late(claim.lease, now.since(sent)) {
+            return Some(sent);
+        }
+        let renew = || engine.store.renew(std::slice::from_ref(claim), now.plus(left)).pop();
+        (!left.is_zero() && matches!(renew(), Some(Ok(true)))).then_some(now)
+    }
+
+    pub(super) fn give_up_number(&mut self, claim: &Claim) {
+        match &mut self.unbound {
+            Some(number) => *number = unbound_number(),
+            None => {
+                self.call.local.state().retired.add(claim.owner.number());
+                self.thread.retire(claim.owner.number());
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when
+    /// the lock was on its way here, and whether from a thread of this client.
+    pub(crate) fn report_granted(
+        &self,
+        call: &AcquireCall<'_>,
+        hold: &Hold,
+        (started, attempts, coming): (Moment, u32, Option<(Moment, bool)>),
+        span: &WaitSpan,
+    ) {
+        let (name, kind, owner) = (call.name.given(), call.kind.label(), hold.owner());
+        let fence = hold.fencing_token();
+        span.granted(owner, fence, attempts);
+        hold.span.open(name, kind, owner, fence);
+        if !self.reporter.is_observed() {
+            return;
+        }
+        let now = self.clock.now();
+        let waited = now.since(started);
+        self.reporter
+            .report(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
+        if let Some((since, is_local)) = coming {
+            let took = now.since(since);
+            self.reporter
+                .report(|observer| observer.event(&Event::HandedOff { name, kind, owner, is_local, took }));
+        }
     }
 }

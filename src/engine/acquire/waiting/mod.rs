@@ -4,29 +4,22 @@
 //! sleeps. Each other waiter sleeps until it is the head, or until the lock is handed to it.
 
 mod attempt;
-mod events;
-mod leave;
-mod listening;
-mod poll_pause;
-mod request;
 mod sleep;
+mod store_queue;
 mod wait_mode;
-mod wait_queue;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::listening::{Listening, ReleaseWatch};
-use self::poll_pause::PollPause;
-use self::wait_mode::WaitMode;
+use self::wait_mode::{Listening, PollPause, ReleaseWatch, WaitMode};
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::acquire::retry::RetryBudget;
-use crate::engine::handoff::PendingHandoff;
+use crate::engine::acquire::call::{AcquireCall, Granted, RetryBudget, WaitLimit};
 use crate::engine::hold::QueuePlace;
 use crate::engine::lock::{Look, Withdrawn};
+use crate::engine::waiter::PendingHandoff;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ThreadMarker, unbound_number};
+use crate::observe::event::{Event, GaveUpReason};
 use crate::observe::spans::WaitSpan;
 use crate::park::Parker;
 use crate::seam::{Capabilities, Claim, Kind, QueueMode};
@@ -147,6 +140,24 @@ impl<'a> Waiting<'a> {
         let ended = self.take_or_give_up();
         self.report_given_up(&ended);
         ended
+    }
+
+    fn report_given_up(&self, ended: &Result<Option<Granted>>) {
+        let reason = match ended {
+            Ok(Some(_)) => return,
+            Ok(None) if self.call.limit == WaitLimit::Once => GaveUpReason::Busy,
+            Ok(None) => GaveUpReason::TimedOut,
+            Err(error) if error.kind() == ErrorKind::Interrupted => GaveUpReason::Interrupted,
+            Err(error) => GaveUpReason::Failed(error),
+        };
+        self.engine.reporter.counters.gave_up.add(1);
+        self.span.gave_up(&reason, self.attempts);
+        if self.engine.reporter.is_observed() {
+            let (name, kind, attempts) = (self.call.name.given(), self.call.kind.label(), self.attempts);
+            let waited = self.engine.clock.now().since(self.begun);
+            let event = Event::GaveUp { name, kind, waited, attempts, reason };
+            self.engine.reporter.report(|observer| observer.event(&event));
+        }
     }
 
     fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
@@ -369,8 +380,12 @@ impl Drop for Waiting<'_> {
         if self.is_waiting {
             self.engine.reporter.counters.end_wait();
         }
-        self.leave_queue();
-        self.end_release_watch();
+        if let Some(claim) = self.queued.take() {
+            self.leave_queue(claim);
+        }
+        if self.release_watch.subscription.is_some() {
+            self.end_release_watch();
+        }
     }
 }
 
@@ -378,7 +393,7 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
     use crate::engine::acquire::call::WaitLimit;
-    use crate::engine::acquire::lock_config::{Backoff, LockConfig};
+    use crate::engine::acquire::call::{Backoff, LockConfig};
     use crate::ident::LockName;
     use crate::seam::PLACE_LASTS;
 

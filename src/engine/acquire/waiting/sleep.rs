@@ -1,13 +1,15 @@
-//! The sleep of a waiter, and its turn between processes.
+//! The sleep of a waiter: its turn between processes, its place in the local queue, and what observers hear of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
 use crate::engine::acquire::call::interrupted;
-use crate::engine::hold::QueuePlace;
-use crate::engine::waiter::Sleeper;
-use crate::error::Result;
+use crate::engine::hold::{QueuePlace, State};
+use crate::engine::lock::{Look, Withdrawn};
+use crate::engine::waiter::{PendingHandoff, Sleeper};
+use crate::error::{Error, Result};
+use crate::observe::event::Event;
 use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
 use crate::time::Moment;
@@ -110,5 +112,95 @@ impl Waiting<'_> {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
             Parker::new(&engine.clock).park(engine.clock.after(STAND_BACK.mul_f64(part)), call.interrupt);
         }
+    }
+}
+
+impl Waiting<'_> {
+    pub(super) fn report_waiting(&self) {
+        if !self.is_waiting {
+            let (name, kind) = (self.call.name.given(), self.call.kind.label());
+            self.engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
+        }
+    }
+
+    /// From now on the waiter counts: a release here can hand the lock to it.
+    pub(super) fn count_waiter(&mut self) {
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            self.engine.reporter.counters.begin_wait(self.call.name.given());
+            self.engine.note_waiter(self.call.local);
+        }
+    }
+
+    /// Whether a message ended the sleep: the lock may have been released elsewhere. Else something in this
+    /// process did, the time, an interrupt, or nothing.
+    pub(super) fn note_woken(&mut self, ended: Woken) -> bool {
+        let is_message = ended == Woken::Signal && self.listening.has_message();
+        let counters = &self.engine.reporter.counters;
+        match ended {
+            Woken::Signal if is_message => counters.woken_by_message.add(1),
+            Woken::Signal => counters.woken_locally.add(1),
+            Woken::Time => counters.woken_by_time.add(1),
+            Woken::Interrupted => {}
+        }
+        self.coming = is_message.then(|| (self.engine.clock.now(), false));
+        is_message
+    }
+
+    pub(super) fn report_unknown(&self, error: &Error) {
+        self.engine.reporter.counters.unknown_outcomes.add(1);
+        let (name, kind) = (self.call.name.given(), self.call.kind.label());
+        self.engine.reporter.report(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
+    }
+}
+
+/// What a waiter does in the local queue, each under the mutex of its lock.
+impl QueuePlace {
+    pub(crate) fn is_head(&self) -> bool {
+        self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
+    }
+
+    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
+        let mut state = self.local.state();
+        state.queue.get_mut(self.ticket).is_some_and(|ticket| ticket.waiter.note_sleeper(sleeper))
+    }
+
+    pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
+        let mut state = self.local.state();
+        // Also if the releaser no longer waits for the outcome.
+        let is_handed = state.queue.get(self.ticket).is_some_and(|ticket| ticket.waiter.handed.is_some());
+        if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
+    }
+
+    /// See [`Machine::sleep`]. `offer`: the claim under which the lock can be handed to it. Returns whether it is
+    /// the head; `None`: something has changed since it looked.
+    pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
+        let mut state = self.local.state();
+        if !state.sleep(self.ticket, offer.is_some(), for_head) {
+            return None;
+        }
+        let ticket = state.queue.get_mut(self.ticket)?;
+        ticket.waiter.offer = offer;
+        Some(ticket.is_head)
+    }
+
+    /// Whether something has changed since it looked.
+    #[cfg(all(test, not(leasehold_shuttle)))]
+    pub(crate) fn has_word(&self) -> bool {
+        self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
+    }
+
+    /// See [`Machine::withdraw`]. The lock, if it is on its way, is to be received.
+    pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
+        let mut state = self.local.state();
+        let withdrawn = state.withdraw(self.ticket);
+        (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| ticket.waiter.handed.take()))
+    }
+
+    pub(crate) fn received(&self, is_refused: bool) -> Option<State> {
+        self.local.state().received(self.ticket, is_refused)
+    }
+
+    pub(crate) fn takes_queue_place(&self) -> bool {
+        self.local.state().takes_queue_place()
     }
 }

@@ -1,6 +1,8 @@
-//! How a waiter waits, and by that how it goes by the store's wait queue.
+//! How a waiter waits: its mode, the messages that it listens for, and until when it asks nothing.
 
-use crate::seam::QueueMode;
+use crate::seam::subscription::Subscription;
+use crate::seam::{ListensFor, QueueMode};
+use crate::time::Moment;
 
 /// How a waiter waits. Changed by the `become_` methods here, and by nothing else.
 ///
@@ -107,6 +109,177 @@ impl WaitMode {
     }
 }
 
+/// The subscription of a waiter, and the counts of its channel when they were last looked at.
+///
+/// A store without a wait queue knows one channel for each lock, whatever is asked for.
+#[derive(Default)]
+pub(super) struct Listening {
+    subscription: Option<Subscription>,
+    listens_for: ListensFor,
+    /// The message count of the channel before the last attempt. `None`: no subscription stood then.
+    message_count: Option<u64>,
+    /// The count of a standing subscription before this waiter listened.
+    unheard: Option<u64>,
+    turns: Option<u64>,
+    standbys: Option<u64>,
+}
+
+impl Listening {
+    pub(super) fn subscription(&self) -> Option<&Subscription> {
+        self.subscription.as_ref()
+    }
+
+    pub(super) fn listens_for(&self) -> ListensFor {
+        self.listens_for
+    }
+
+    /// To be called before an attempt of a listening waiter. Returns whether a message since the last call
+    /// said that this client is next; `None`: the waiter does not listen yet.
+    pub(super) fn note_heard(&mut self) -> Option<bool> {
+        let subscription = self.subscription.as_ref()?;
+        self.message_count = subscription.is_up().then(|| subscription.message_count());
+        let turns = Some(subscription.turn_count());
+        let is_next = self.turns.is_some() && self.turns != turns;
+        (self.turns, self.standbys) = (turns, Some(subscription.standby_count()));
+        Some(is_next)
+    }
+
+    /// To be called before an attempt of a waiter that does not listen yet: notes the messages of a standing
+    /// subscription. Pairs with [`listen`](Self::listen): a message may arrive between the two.
+    pub(super) fn note_unheard(&mut self, count: Option<u64>) {
+        (self.unheard, self.message_count) = (count, count);
+    }
+
+    /// A new subscription: what it has counted so far is no news, but for what came since
+    /// [`note_unheard`](Self::note_unheard). On a channel for its turn alone that was its turn.
+    pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
+        if let Some(subscription) = &subscription {
+            let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();
+            let unheard = self.unheard.take().filter(|_| own_turn);
+            let was_notified = unheard.is_some_and(|count| count != subscription.message_count());
+            let turns = subscription.turn_count();
+            self.turns = Some(if was_notified { turns.wrapping_sub(1) } else { turns });
+            self.standbys = Some(subscription.standby_count());
+        }
+        self.subscription = subscription;
+    }
+
+    pub(super) fn end(&mut self) {
+        self.subscription = None;
+    }
+
+    pub(super) fn listen_for(&mut self, listens_for: ListensFor) {
+        if std::mem::replace(&mut self.listens_for, listens_for) != listens_for {
+            (self.subscription, self.turns, self.standbys, self.unheard) = (None, None, None, None);
+        }
+    }
+
+    pub(super) fn pass_over(&mut self) {
+        self.message_count = self.subscription.as_ref().map(Subscription::message_count);
+    }
+
+    pub(super) fn has_message(&self) -> bool {
+        self.subscription.as_ref().is_some_and(|at| Some(at.message_count()) != self.message_count)
+    }
+
+    /// Whether there is reason to ask: a message, or a subscription that stands only now.
+    pub(super) fn has_moved(&self) -> bool {
+        self.subscription.as_ref().is_some_and(Subscription::is_up) && self.has_message()
+    }
+
+    /// Whether the server refused to let it listen to other messages than releases.
+    pub(super) fn is_refused(&self) -> bool {
+        self.listens_for != ListensFor::Releases
+            && self.subscription.as_ref().is_some_and(Subscription::is_refused)
+    }
+
+    /// Whether it was only told, since the last look, that it may be next soon.
+    pub(super) fn stands_by(&mut self) -> bool {
+        let Some(subscription) = &self.subscription else { return false };
+        if self.has_message() {
+            return false;
+        }
+        let standbys = Some(subscription.standby_count());
+        std::mem::replace(&mut self.standbys, standbys) != standbys
+    }
+}
+
+#[derive(Default)]
+pub(super) struct ReleaseWatch {
+    pub(super) begins_at: Option<Moment>,
+    pub(super) subscription: Option<Subscription>,
+    /// The messages that it had before the last attempt. `None`: it did not stand then.
+    message_count: Option<u64>,
+}
+
+impl ReleaseWatch {
+    /// To be called before an attempt: a message between this and the sleep is reason for another attempt.
+    pub(super) fn note_count(&mut self) {
+        self.message_count = self.count();
+    }
+
+    pub(super) fn has_moved(&self) -> bool {
+        let count = self.count();
+        count.is_some() && count != self.message_count
+    }
+
+    fn count(&self) -> Option<u64> {
+        self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PollPause {
+    until: Until,
+    /// When the store is asked although a hold of this process exists.
+    next_poll: Option<Moment>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    #[default]
+    Now,
+    /// The waiter was woken without a reason to ask, and sleeps on; the next wake-up ends the pause.
+    Next(Moment),
+    Firm(Moment),
+}
+
+impl PollPause {
+    pub(super) fn sleep_on(&mut self, until: Moment) {
+        if !self.is_firm() {
+            self.until = Until::Next(until);
+        }
+    }
+
+    pub(super) fn pause(&mut self, until: Moment) {
+        self.until = Until::Firm(until);
+    }
+
+    pub(super) fn is_firm(&self) -> bool {
+        matches!(self.until, Until::Firm(_))
+    }
+
+    pub(super) fn take(&mut self, now: Moment) -> Option<Moment> {
+        match self.until {
+            Until::Firm(until) if now < until => Some(until),
+            Until::Next(until) | Until::Firm(until) => {
+                self.until = Until::Now;
+                Some(until).filter(|until| now < *until)
+            }
+            Until::Now => None,
+        }
+    }
+
+    /// The time at which the waiter polls although this process has a hold: the time already set, or else `first`.
+    pub(super) fn poll_by(&mut self, first: Moment) -> Moment {
+        *self.next_poll.get_or_insert(first)
+    }
+
+    pub(super) fn end_polls(&mut self) {
+        self.next_poll = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,5 +341,102 @@ mod tests {
         for (wait_mode, queue_mode, waits) in table {
             assert_eq!((wait_mode.queue_mode(), wait_mode.waits()), (queue_mode, waits), "{wait_mode:?}");
         }
+    }
+}
+
+#[cfg(test)]
+mod listening_tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::seam::subscription::{Channel, ChannelSource};
+    use crate::sync::Waker;
+
+    struct Nobody;
+
+    impl ChannelSource for Nobody {
+        fn left(&self, _channel: &Arc<Channel>) {}
+    }
+
+    fn listens(channel: &Arc<Channel>) -> Subscription {
+        Subscription::new(Arc::clone(channel), Arc::new(Nobody), &Waker::default())
+    }
+
+    /// Whether a waiter takes what `between` does, after its attempt and before it listens, for its turn. The
+    /// subscription is up all the time, although nobody listened.
+    fn is_next_after(between: impl FnOnce(&Channel, &mut Listening)) -> bool {
+        let channel = Arc::new(Channel::new("a", true));
+        let mut listening = Listening { listens_for: ListensFor::OwnTurn, ..Listening::default() };
+        channel.take(b"next"); // of an earlier wait
+        listening.note_unheard(Some(channel.message_count()));
+        between(&channel, &mut listening);
+        listening.listen(Some(listens(&channel)));
+        listening.note_heard().expect("it listens")
+    }
+
+    #[test]
+    fn a_wake_up_before_listening_counts() {
+        assert!(!is_next_after(|_, _| {}));
+        assert!(is_next_after(|channel, _| channel.take(b"next")));
+        assert!(!is_next_after(|channel, _| channel.take(b"standby")));
+        assert!(!is_next_after(|channel, listening| {
+            listening.listen_for(ListensFor::Releases);
+            channel.take(b"0");
+        }));
+    }
+
+    #[test]
+    fn each_message_is_read_once() {
+        let channel = Arc::new(Channel::new("a", true));
+        let mut listening = Listening::default();
+        assert!(listening.note_heard().is_none(), "it does not listen");
+        listening.listen(Some(listens(&channel)));
+        assert!(listening.has_moved(), "the subscription stands only now");
+        assert_eq!(listening.note_heard(), Some(false));
+        assert!(!listening.has_message() && !listening.stands_by());
+        channel.take(b"standby");
+        assert!(!listening.has_message());
+        assert!(listening.stands_by() && !listening.stands_by());
+        channel.take(b"next");
+        assert!(listening.has_message() && !listening.stands_by());
+        assert_eq!(listening.note_heard(), Some(true));
+        assert_eq!(listening.note_heard(), Some(false));
+        channel.take(b"0");
+        assert!(listening.has_moved());
+        listening.pass_over();
+        assert!(!listening.has_moved());
+        channel.set_up(false);
+        assert!(listening.has_message() && !listening.has_moved(), "nothing is heard until it stands again");
+    }
+}
+
+#[cfg(test)]
+mod poll_pause_tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn only_a_pause_outlasts_a_wake_up() {
+        let now = Moment::from_nanos(1);
+        let later = now.plus(Duration::from_millis(20));
+        let mut poll_pause = PollPause::default();
+        assert_eq!(poll_pause.take(now), None);
+        poll_pause.sleep_on(later);
+        assert_eq!((poll_pause.take(now), poll_pause.take(now)), (Some(later), None));
+        poll_pause.pause(later);
+        poll_pause.sleep_on(now);
+        assert_eq!((poll_pause.take(now), poll_pause.take(now)), (Some(later), Some(later)));
+        assert_eq!((poll_pause.take(later), poll_pause.is_firm()), (None, false));
+        poll_pause.sleep_on(now);
+        assert_eq!(poll_pause.take(now), None, "that time has come");
+    }
+
+    #[test]
+    fn a_set_poll_stays_until_the_next_request() {
+        let (first, second) = (Moment::from_nanos(1), Moment::from_nanos(2));
+        let mut poll_pause = PollPause::default();
+        assert_eq!((poll_pause.poll_by(first), poll_pause.poll_by(second)), (first, first));
+        poll_pause.end_polls();
+        assert_eq!(poll_pause.poll_by(second), second);
     }
 }

@@ -33,10 +33,10 @@ impl One {
         At { now, recalls: self.recalls, rules: &RULES }
     }
 
-    fn enter(&mut self, hold: TestHold, terms: Option<CacheTerms>, now: Moment) {
-        let at = self.at(now);
-        let own = HoldState::new(hold, Some(1), hold.0.number, now, Moment::NEVER);
-        drop(self.lock.enter(own, terms, at));
+    fn enter(&mut self, hold: TestHold, recalls: Option<u64>, now: Moment) {
+        let mut own = HoldState::new(hold, Some(1), hold.0.number, now, Moment::NEVER);
+        recalls.into_iter().for_each(|heard| own.until_recall(heard, false, now, RULES.first_check));
+        drop(self.lock.enter(own));
     }
 
     fn own(&mut self) -> &mut HoldState<TestHold> {
@@ -44,7 +44,7 @@ impl One {
     }
 
     /// The end of the last level, with so many waiters.
-    fn end_use(&mut self, by_time_slice: bool, waiting: usize, now: Moment) -> Option<CacheOutcome> {
+    fn end_use(&mut self, by_time_slice: bool, waiting: usize, now: Moment) -> Option<CachedFor> {
         for ticket in self.waiting..waiting {
             self.lock.queue.join(TicketId(ticket as u64), TestWaiter::default(), false);
         }
@@ -223,12 +223,12 @@ fn a_descheduled_process_gets_a_longer_slice() {
 #[test]
 fn an_unused_cached_hold_is_released() {
     let mut one = in_time_slice(64, 8);
-    assert_eq!(one.end_use(true, 0, at(10)), Some(CacheOutcome::ForTimeSlice));
+    assert_eq!(one.end_use(true, 0, at(10)), Some(CachedFor::TimeSlice));
     assert!(one.is_watched_until(at(309), at(310)));
     assert!(one.reuse(false, at(309)).is_some());
     assert!(one.is_watched_until(at(320), at(620)), "it is held");
     one.own().levels.take(None);
-    assert_eq!(one.end_use(true, 0, at(400)), Some(CacheOutcome::ForTimeSlice));
+    assert_eq!(one.end_use(true, 0, at(400)), Some(CachedFor::TimeSlice));
     assert!(matches!(one.watch(at(700)), Watched::Idle));
     assert_eq!(*one.score(), MOST - LATE, "it stayed away");
     assert!(one.give_back(at(700)) && !one.give_back(at(700)), "once");
@@ -252,7 +252,7 @@ fn an_unused_cached_hold_is_released() {
 fn an_idle_hold_is_released_with_its_slice() {
     let mut one = in_time_slice(64, 8);
     one.lock.caching.last = at(900);
-    assert_eq!(one.end_use(true, 0, at(950)), Some(CacheOutcome::ForTimeSlice));
+    assert_eq!(one.end_use(true, 0, at(950)), Some(CachedFor::TimeSlice));
     assert!(one.is_watched_until(at(960), at(1000)));
     assert!(matches!(one.watch(at(1000)), Watched::Idle));
 }
@@ -277,10 +277,10 @@ fn a_handed_lock_is_held_since_the_hand_off() {
 fn a_recalled_hold_ends_with_its_slice() {
     let mut one = in_time_slice(2, 8);
     let now = one.at(at(0));
-    one.own().until_recall(CacheTerms { heard: 0, is_wanted: true }, now);
+    one.own().until_recall(0, true, now.now, RULES.first_check);
     one.lock.caching.may_cache = true;
     assert!(one.is_watched_until(at(10), at(310)), "it is in use");
-    assert_eq!(one.end_use(true, 0, at(20)), Some(CacheOutcome::ForTimeSlice));
+    assert_eq!(one.end_use(true, 0, at(20)), Some(CachedFor::TimeSlice));
     assert!(one.is_watched_until(at(30), at(320)));
     assert!(matches!(one.watch(at(320)), Watched::Idle));
     assert!(one.give_back(at(320)));
@@ -288,6 +288,20 @@ fn a_recalled_hold_ends_with_its_slice() {
 }
 
 // ---- recalls
+
+#[test]
+fn an_idle_hold_uses_up_no_check_of_another() {
+    let mut one = One::new();
+    one.own().until_recall(0, false, at(0), RULES.first_check);
+    assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
+    let other = TestHold(Id { serial: 0, number: 9 });
+    one.enter(other, None, at(0));
+    one.lock.hear(0, at(0));
+    let unused = Moment::from_nanos(0).plus(RULES.unused);
+    assert!(matches!(one.watch(unused), Watched::Idle));
+    assert!(one.give_back(unused));
+    assert!(matches!(one.watch(unused), Watched::Until { checks, .. } if checks == [other]));
+}
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -310,7 +324,7 @@ fn granted() -> One {
 fn grant(one: &mut One, now: Moment) {
     let heard = one.lock.caching.heard(one.at(now)).unwrap();
     one.lock.take_out(1);
-    one.enter(HOLD, Some(CacheTerms { heard, is_wanted: false }), now);
+    one.enter(HOLD, Some(heard), now);
 }
 
 fn recall(one: &mut One) {
@@ -349,7 +363,7 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
 fn a_hold_wanted_at_its_grant_is_not_cached() {
     let mut one = granted();
     let now = one.at(ms(1));
-    one.own().until_recall(CacheTerms { heard: 0, is_wanted: true }, now);
+    one.own().until_recall(0, true, now.now, RULES.first_check);
     assert!(!stays(&mut one, ms(2)));
 }
 
@@ -360,7 +374,7 @@ fn a_slice_reuses_its_hold_despite_waiters() {
     recall(&mut one);
     let in_time_slice = |one: &mut One, now| {
         one.lock.caching.pass_on(now);
-        assert_eq!(one.end_use(true, 0, now), Some(CacheOutcome::ForTimeSlice));
+        assert_eq!(one.end_use(true, 0, now), Some(CachedFor::TimeSlice));
     };
     in_time_slice(&mut one, ms(1));
     assert_eq!(one.reuse(true, ms(1)), Some(Reuse::ForTimeSlice));

@@ -119,9 +119,8 @@ impl<'a> Step<'a> {
         let user = &mut self.client.users[thread];
         (user.caches, user.once, user.unbound, user.is_calm) = (caches, once, None, false);
         (user.poll_at, user.pause_until) = (Moment::NEVER, None);
-        let wish = Wish { caches, asks, waits: !once };
         let may_use = |_: &TestHold, reuse| reuse != Reuse::Never;
-        match self.lock().find(Some(thread as u64), wish, may_use, at) {
+        match self.lock().find(Some(thread as u64), caches, asks, may_use, at) {
             Found::Own(TestHold(id)) => {
                 let own =
                     self.lock().state_of(id.serial).map(|own| (own.is_over(NOW), own.levels.open.len()));
@@ -338,13 +337,15 @@ impl<'a> Step<'a> {
                 }
                 self.client.grants += 1;
                 let user = &mut self.client.users[thread];
-                let terms = user.heard.take().map(|heard| CacheTerms { heard, is_wanted: queued > 1 });
-                let terms = terms.filter(|_| !is_handed);
+                let heard = user.heard.take().filter(|_| !is_handed);
                 let (mut own, is_calm) = (own, user.is_calm);
                 own.asks_to_cache = user.caches;
                 own.levels.add(Lease::Renewed);
-                let _lost = self.lock().enter(own, terms, at);
-                if terms.is_some() {
+                heard
+                    .into_iter()
+                    .for_each(|heard| own.until_recall(heard, queued > 1, NOW, at.rules.first_check));
+                let _lost = self.lock().enter(own);
+                if heard.is_some() {
                     self.client.watch_by(NOW.plus(at.rules.first_check));
                 }
                 let renew_at = NOW.plus(self.rules.renew_after);

@@ -3,7 +3,7 @@
 use super::world::NOW;
 use super::*;
 use crate::engine::lock::caching;
-use crate::engine::lock::retired::MOST_RETIRED;
+use crate::engine::lock::state::MOST_RETIRED;
 use crate::engine::lock::{Look, Next, Withdrawn};
 
 const FIRST: TicketId = TicketId(1);
@@ -37,7 +37,7 @@ fn words(lock: &mut Lock) -> Vec<TicketId> {
 /// A hold of the first owner.
 fn hold(lock: &mut Lock) -> u64 {
     let own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, NOW.plus(RULES.lease));
-    let _entered = lock.enter(own, None, at());
+    let _entered = lock.enter(own);
     1
 }
 

@@ -227,7 +227,7 @@ fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Cli
         _ => Stage::Held,
     };
     if stage == 4 {
-        own.until_recall(CacheTerms { heard: 0, is_wanted: false }, at);
+        own.until_recall(0, false, NOW, at.rules.first_check);
     }
     let joins = matches!(event, Event::Want { .. }) || thread_at == At::Going;
     if !joins {
@@ -237,7 +237,7 @@ fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Cli
         waiter.into_iter().for_each(|ticket| ticket.is_asleep = is_asleep);
     }
     if stage > 0 {
-        let _entered = client.lock.enter(own, None, at);
+        let _entered = client.lock.enter(own);
     }
     if stage == 3 {
         client.lock.caching.begin(1, at);

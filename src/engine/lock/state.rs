@@ -1,9 +1,15 @@
-//! One hold, as its lock has it: where it is, its levels, and the requests about it.
+//! The parts of a lock's state: each hold with its stage, its levels and the requests about it; the local queue;
+//! and the owner numbers under which no hold follows.
+//!
+//! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own: it sleeps as its back-off
+//! says, and waiters that are notified of releases must not wait for that. A hand-off goes to the first
+//! waiter of both.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::engine::lock::hearing::Hears;
-use crate::engine::lock::{At, Handle, TicketId};
+use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
 /// The place of a hold. A hold that its lock does not have is free in the store, or left to a clean-up.
@@ -32,20 +38,12 @@ pub(crate) enum CachedFor {
     UntilRecall(Moment),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CacheTerms {
-    /// The recalls that had come before the lock was asked for.
-    pub(crate) heard: u64,
-    /// Others waited for the lock when it was granted.
-    pub(crate) is_wanted: bool,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Recallable {
     pub(crate) heard: u64,
     pub(crate) is_wanted: bool,
     pub(crate) next_check: Moment,
-    pub(crate) gap: std::time::Duration,
+    pub(crate) gap: Duration,
 }
 
 /// All that changes about a hold, but for what each look reads.
@@ -161,10 +159,10 @@ impl<H: Handle> HoldState<H> {
         self.is_under_way
     }
 
-    pub(crate) fn until_recall(&mut self, terms: CacheTerms, at: At<'_>) {
-        let CacheTerms { heard, is_wanted } = terms;
-        let gap = at.rules.first_check;
-        self.recallable = Some(Recallable { heard, is_wanted, next_check: at.now.plus(gap), gap });
+    /// `heard`: the recalls that had come before the lock was asked for; `is_wanted`: others waited for it when
+    /// it was granted; `gap`: the time until the first check.
+    pub(crate) fn until_recall(&mut self, heard: u64, is_wanted: bool, now: Moment, gap: Duration) {
+        self.recallable = Some(Recallable { heard, is_wanted, next_check: now.plus(gap), gap });
     }
 }
 
@@ -227,5 +225,164 @@ impl Levels {
 
     fn place(&self, id: u64) -> Option<usize> {
         self.open.binary_search_by_key(&id, |level| level.id).ok()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct TicketId(pub(crate) u64);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Ticket<W> {
+    pub(crate) id: TicketId,
+    pub(crate) waiter: W,
+    spins: bool,
+    /// The first of those who spin, or of those who do not.
+    pub(crate) is_head: bool,
+    /// The waiter sleeps, and the lock may be handed to it.
+    pub(crate) is_asleep: bool,
+    /// The waiter looks again when the hand-off to another is settled.
+    pub(crate) follows: bool,
+    /// Something has changed for the waiter since it looked: looked at before each sleep, forgotten before
+    /// each attempt.
+    pub(crate) word: bool,
+}
+
+impl<W: Waits> Ticket<W> {
+    pub(super) fn tell(&mut self) {
+        self.word = true;
+        self.waiter.wake();
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Queue<W> {
+    tickets: VecDeque<Ticket<W>>,
+    spinning: usize,
+}
+
+impl<W> Default for Queue<W> {
+    fn default() -> Queue<W> {
+        Queue { tickets: VecDeque::new(), spinning: 0 }
+    }
+}
+
+impl<W: Waits> Queue<W> {
+    pub(crate) fn join(&mut self, id: TicketId, waiter: W, spins: bool) {
+        let alike = if spins { self.spinning } else { self.tickets.len() - self.spinning };
+        self.spinning += usize::from(spins);
+        let (is_head, is_asleep, follows, word) = (alike == 0, false, false, false);
+        self.tickets.push_back(Ticket { id, waiter, spins, is_head, is_asleep, follows, word });
+    }
+
+    /// Returns the leaver. If it was a head, the next of its kind becomes head and is woken. A new head
+    /// attempts first, so a wake-up that the leaver did not use is not lost.
+    pub(crate) fn leave(&mut self, id: TicketId) -> Option<Ticket<W>> {
+        let at = self.tickets.iter().position(|ticket| ticket.id == id)?;
+        let left = self.tickets.remove(at)?;
+        self.spinning -= usize::from(left.spins);
+        if left.is_head
+            && let Some(next) = self.tickets.iter_mut().find(|other| other.spins == left.spins)
+        {
+            next.is_head = true;
+            next.tell();
+        }
+        // The head of the other kind may sleep until the hand-off to the leaver is settled.
+        if at == 0
+            && let Some(first) = self.tickets.front_mut()
+            && first.spins != left.spins
+        {
+            first.tell();
+        }
+        Some(left)
+    }
+
+    /// A hand-off goes to it.
+    pub(crate) fn head(&mut self) -> Option<&mut Ticket<W>> {
+        self.tickets.front_mut()
+    }
+
+    pub(crate) fn get(&self, id: TicketId) -> Option<&Ticket<W>> {
+        self.tickets.iter().find(|ticket| ticket.id == id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: TicketId) -> Option<&mut Ticket<W>> {
+        self.tickets.iter_mut().find(|ticket| ticket.id == id)
+    }
+
+    /// The lock may be free: worth an attempt at once.
+    pub(crate) fn nudge(&mut self) {
+        let Some(first) = self.tickets.front_mut() else { return };
+        first.tell();
+        let spins = first.spins;
+        if (1..self.tickets.len()).contains(&self.spinning)
+            && let Some(other) = self.tickets.iter_mut().find(|other| other.spins != spins)
+        {
+            other.tell();
+        }
+    }
+
+    /// The place of its client in the store's queue is gone, which waiters of both kinds counted on.
+    pub(crate) fn nudge_apart(&mut self) {
+        if self.spinning > 0 {
+            let asking = |ticket: &&mut Ticket<W>| ticket.spins || ticket.is_head;
+            self.tickets.iter_mut().filter(asking).for_each(Ticket::tell);
+        }
+    }
+
+    pub(super) fn tell_followers(&mut self) {
+        for ticket in self.tickets.iter_mut().filter(|ticket| ticket.follows) {
+            ticket.follows = false;
+            ticket.tell();
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Ticket<W>> {
+        self.tickets.iter()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        self.tickets.iter_mut().for_each(|ticket| ticket.waiter.wake());
+    }
+}
+
+/// The last owner numbers under which a request about the lock may still come. Later numbers are greater.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Retired {
+    pub(super) last: VecDeque<u64>,
+    /// This number and all before count as retired: there were too many.
+    until: u64,
+}
+
+pub(super) const MOST_RETIRED: usize = 32;
+
+impl Retired {
+    /// Something may still come under that number.
+    pub(crate) fn add(&mut self, number: u64) {
+        if !self.last.contains(&number) {
+            self.last.push_back(number);
+        }
+        if self.last.len() > MOST_RETIRED
+            && let Some(oldest) = self.last.pop_front()
+        {
+            self.until = self.until.max(oldest);
+        }
+    }
+
+    /// Whether that number is one of the last, as one that was retired a moment ago is.
+    pub(super) fn has_lately(&self, number: u64) -> bool {
+        self.last.contains(&number)
+    }
+
+    /// Whether a grant under that number may meet a late request.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        number <= self.until || self.last.contains(&number)
     }
 }
