@@ -212,10 +212,7 @@ fn unreachable(place: &ServerPlace, error: std::io::Error) -> Error {
             (ErrorKind::Unreachable, format!("no server listens at {place}"))
         }
         Io::TimedOut | Io::WouldBlock => (ErrorKind::Unreachable, format!("{place} did not answer in time")),
-        _ => (
-            ErrorKind::Unreachable,
-            format!("{place} cannot be reached: check host, port and network"),
-        ),
+        _ => (ErrorKind::Unreachable, format!("{place} cannot be reached: check host, port and network")),
     };
     Error::new(kind, "connect", words).with_source(error)
 }
