@@ -221,11 +221,7 @@ pub use topologies::ring::plan::{Ring, RingNode};
 /// For the program `leasehold` alone: may change in any version.
 #[doc(hidden)]
 pub mod program {
-    pub use crate::client::settings::Settings;
-
-    pub const HOST_NAME: fn() -> String = crate::system::host_name;
-    pub const NANOS: fn() -> u64 = crate::system::nanos;
-    pub const SPAN: fn(std::time::Duration) -> String = crate::inspect::span;
+    pub use crate::client::settings::{HOST_NAME, NANOS, SPAN, Settings};
 }
 
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! The builder's options, for the program `leasehold`, which uses them to ask servers beside the library.
+//! For the program `leasehold`: the builder's options, with which it asks servers beside the library, and what it shares.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,6 +6,13 @@ use std::time::Duration;
 
 use crate::client::ClientBuilder;
 use crate::config::{Provider, read_urls};
+
+/// The clock of this machine that includes sleep, in nanoseconds.
+pub const NANOS: fn() -> u64 = crate::system::nanos;
+/// The name of this machine.
+pub const HOST_NAME: fn() -> String = crate::system::host_name;
+/// A time in words.
+pub const SPAN: fn(Duration) -> String = crate::inspect::span;
 
 /// The options in effect. Empty or `None` means the default.
 #[expect(missing_docs, reason = "each is the builder's option of the same name")]

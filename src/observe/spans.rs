@@ -1,7 +1,7 @@
 //! Spans of waits and holds, for the crate `tracing`; empty without that feature.
 #![cfg_attr(
     not(feature = "tracing"),
-    allow(unused_variables, clippy::unused_self, reason = "there are no spans")
+    allow(dead_code, unused_variables, clippy::unused_self, reason = "there are no spans")
 )]
 
 #[cfg(feature = "tracing")]
