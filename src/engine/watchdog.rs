@@ -173,7 +173,7 @@ impl Round {
     /// Sends some of the clean-ups that are due. `Err`: some were answered, or not, at that moment; else returns
     /// when the next one is due.
     ///
-    /// Renewals wait for it for a third of their lease at most; where they fail, it waits for them.
+    /// Renewals wait for it for a sixth of their lease at most; where they fail, it waits for them.
     fn clean_up(&mut self) -> std::result::Result<Moment, Moment> {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
@@ -206,7 +206,7 @@ impl Round {
             return Ok(if is_held_back { next.max(CleanupPace::next(now)) } else { next });
         }
         let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-        let limit = core.registry.first_look().plus(lease / 6).since(now).max(lease / 3).min(command_timeout);
+        let limit = core.registry.first_look().plus(lease / 6).since(now).max(lease / 6).min(command_timeout);
         let answers = core.store.clean_up(&claims, now.plus(limit));
         let now = core.clock.now();
         let mut answers = answers.into_iter();

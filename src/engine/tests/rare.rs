@@ -527,7 +527,7 @@ fn a_clean_up_has_time_beside_short_leases() {
     let options = Options { lease, ..Options::default() };
     let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
     let _held = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
-    for least in [450, 300].map(Duration::from_millis) {
+    for least in [450, 160].map(Duration::from_millis) {
         let now = clock.now();
         let claim = Claim::new(Kind::Mutex, &name(), Owner::new(engine.id, 7), lease);
         store.cleaned_up.lock().clear();
