@@ -19,6 +19,13 @@ fn no_folder_exceeds_its_size_limit() {
 }
 
 #[test]
+fn a_decision_has_at_most_250_words() {
+    let records = texts("docs/decisions", &["md"]).filter(|(path, _)| !path.ends_with("README.md"));
+    let long = records.filter(|(_, text)| text.split_whitespace().count() > 250).map(|(path, _)| path);
+    assert_eq!(long.collect::<Vec<_>>(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn a_room_beyond_its_limit_or_without_one_is_reported() {
     let limits = limits("# why\nsrc/engine 100\ntests 500\ngone 1\n");
     let counts = [("src/engine", 101), ("tests", 450), ("cli", 7)]
