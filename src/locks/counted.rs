@@ -15,7 +15,7 @@ use crate::time::checked_lease;
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
 /// The store only counts, so the permits of a dead process do not come back; an
-/// [`ExpirableSemaphore`](crate::ExpirableSemaphore)'s do.
+/// [`ExpirableSemaphore`]'s do.
 ///
 /// Each process calls [`try_set_permits`](Self::try_set_permits) first: the first call sets the number, later
 /// calls change nothing. Without it acquiring, waiting or not, is an error of kind
@@ -132,7 +132,7 @@ impl Semaphore {
     }
 }
 
-/// A [`Semaphore`](crate::Semaphore) whose permits have ids and leases: Redisson's
+/// A [`Semaphore`] whose permits have ids and leases: Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
 /// The watchdog renews a permit until it is released, unless the call named a lease; the permits of a dead
@@ -312,7 +312,7 @@ fn parse_id(text: &str) -> Option<[u8; 16]> {
 /// open, as in Redisson: set it up before anyone waits.
 ///
 /// # Blocking
-/// As [`Semaphore`](crate::Semaphore).
+/// As [`Semaphore`].
 ///
 /// # Guarantees
 /// When the latch opens, all waiters continue: by a message, or within 1.2 s if the message is lost. A

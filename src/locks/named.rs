@@ -39,7 +39,7 @@ use crate::time::Lease;
 /// While the server keeps its data and clocks agree within 1 %, no two owners hold a lock at once. A lease
 /// lock cannot promise more: see the
 /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and
-/// [`FencedLock`](crate::FencedLock) for the rest.
+/// [`FencedLock`] for the rest.
 ///
 /// # Examples
 /// ```
@@ -438,7 +438,7 @@ impl ReadWriteLock {
     }
 
     /// The half that many may hold at a time. A writing thread can take it for itself, but not for an
-    /// [`OwnedGuard`](crate::OwnedGuard), which would be another reader: refused as below.
+    /// [`OwnedGuard`], which would be another reader: refused as below.
     #[must_use = "`read()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn read(&self) -> &RedisLock {
         &self.read
@@ -447,7 +447,7 @@ impl ReadWriteLock {
     /// The half that one owner may hold, while no other holds either half.
     ///
     /// A thread that only reads gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and
-    /// `false` or `None` from calls that do not wait. The read lock of an [`OwnedGuard`](crate::OwnedGuard)
+    /// `false` or `None` from calls that do not wait. The read lock of an [`OwnedGuard`]
     /// belongs to no thread: a writer waits for that guard, whichever thread has it.
     #[must_use = "`write()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn write(&self) -> &RedisLock {

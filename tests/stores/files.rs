@@ -60,7 +60,7 @@ fn a_linked_or_special_register_is_refused() {
     let (victim, path) = (folder.path().join("victim"), folder.path().join("report"));
     fs::write(&victim, "0").unwrap();
     fs::hard_link(&victim, beside(&path, ".fence")).unwrap();
-    refused(fencing::write_file(&path, fences().0, b"new"), "not a token register");
+    refused(fencing::write_file(&path, fences().0, b"new"), "no register of this file's owner");
     assert_eq!(fs::read(&victim).unwrap(), b"0");
     fs::create_dir(folder.path().join("inner")).unwrap();
     refused(fencing::write_file(&folder.path().join("inner"), fences().0, b"new"), "no file");

@@ -86,7 +86,7 @@ fn lists_that_cannot_be_a_ring_are_refused() {
 
     drop(client(Ring::new(nodes(&servers, 0..2))));
     let error = builder().ring(Ring::new(nodes(&servers, 0..1))).build().unwrap_err();
-    assert!(error.to_string().contains("a number of its own"), "{error}");
+    assert!(error.to_string().contains("an epoch of its own"), "{error}");
     let error = builder().ring(Ring::new(nodes(&servers, 0..1)).epoch(2)).build().unwrap_err();
     assert!(error.to_string().contains("moving_from"), "{error}");
     let client = client(Ring::new(nodes(&servers, 0..2)));

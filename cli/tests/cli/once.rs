@@ -99,7 +99,7 @@ fn a_grace_longer_than_a_third_is_refused() {
         outcome(&mut command)
     };
     let (code, said) = with("5100ms");
-    assert!(code == 64 && said.contains("--kill-grace 5.1s is more than a third"), "{said}");
+    assert!(code == 64 && said.contains("--kill-grace 5.1s is over a third"), "{said}");
     assert_eq!((runs(&server), server.keys()), (0, Vec::new()));
     let (code, said) = with("5s");
     assert_eq!((code, runs(&server)), (0, 1), "{said}");

@@ -142,7 +142,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();
     fs::hard_link(&inside, beside(&path, ".fence")).unwrap();
-    refused(fencing::write_file(&path, fence, b"new"), "not a token register");
+    refused(fencing::write_file(&path, fence, b"new"), "no register of this file's owner");
     for victim in [&victim, &inside] {
         assert_eq!(fs::read(victim).unwrap(), b"");
     }
@@ -154,7 +154,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
         });
     assert!(good, "{text}");
     refused(fencing::write_file(&path, fence, b"new"), "no file");
-    refused(fencing::write_file(&beside(&path, "2"), fence, b"new"), "not a token register");
+    refused(fencing::write_file(&beside(&path, "2"), fence, b"new"), "no register of this file's owner");
     refused(fencing::write_file(folder.path(), fence, b"new"), "no file");
     if !is_root(safe.path()) {
         return missing(NEEDS_ROOT);
@@ -165,7 +165,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
     let path = folder.path().join("by another's register");
     fs::write(beside(&path, ".fence"), "0").unwrap();
     chown(beside(&path, ".fence"), Some(STRANGER), None).unwrap();
-    refused(fencing::write_file(&path, fence, b"new"), "not a token register");
+    refused(fencing::write_file(&path, fence, b"new"), "no register of this file's owner");
     assert_eq!(fs::read(&victim).unwrap(), b"");
     assert_eq!(names(safe.path()), ["victim"]);
 }

@@ -171,7 +171,7 @@ impl QueuePlace {
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }
 
-    /// See [`Machine::sleep`]. `offer`: the claim under which the lock can be handed to it. Returns whether it is
+    /// See `Machine::sleep`. `offer`: the claim under which the lock can be handed to it. Returns whether it is
     /// the head; `None`: something has changed since it looked.
     pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
         let mut state = self.local.state();
@@ -189,7 +189,7 @@ impl QueuePlace {
         self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
     }
 
-    /// See [`Machine::withdraw`]. The lock, if it is on its way, is to be received.
+    /// See `Machine::withdraw`. The lock, if it is on its way, is to be received.
     pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
         let mut state = self.local.state();
         let withdrawn = state.withdraw(self.ticket);

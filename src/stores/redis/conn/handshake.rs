@@ -17,6 +17,8 @@ use crate::wire::Wire;
 
 const OLDEST: (u32, u32) = (6, 2);
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
+/// For the version of a server without HELLO, which only the error's words need.
+const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// The contents of the handshake. Not `Debug`: it holds the password.
 #[derive(Clone)]
@@ -69,9 +71,7 @@ pub(crate) fn open_at(
         let checked = match (step, accepted(reply)) {
             (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, login.role, login.is_durable),
             (HandshakeStep::Hello, Err(error)) if is_lacking(&error) => {
-                let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in front of \
-                             it; give the address of the server itself";
-                Err(Error::new(ErrorKind::Unsupported, "connect", words))
+                return Err(without_hello(connection, steps.len(), deadline));
             }
             (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
             // The name only helps readers of CLIENT LIST, and not every user may set one.
@@ -140,6 +140,41 @@ fn is_lacking(error: &ServerError) -> bool {
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
 }
 
+/// Why HELLO, which came with Redis 6.0, is missing: an old server, or a proxy without it. `steps`: how many
+/// replies are owed.
+fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> Error {
+    let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
+    let mut bytes = Vec::new();
+    Command::new("INFO").arg("server").pack_into(&mut bytes);
+    let mut version = None;
+    if connection.send(&bytes, deadline).is_ok() {
+        for _ in 0..steps {
+            let Ok(reply) = connection.receive(deadline) else { break };
+            version = version_in(&reply).or(version);
+        }
+    }
+    match version {
+        Some(version) if is_before(&version, OLDEST) => too_old(&version),
+        _ => {
+            let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in \
+                front of it; give the address of the server itself";
+            Error::new(ErrorKind::Unsupported, "connect", words)
+        }
+    }
+}
+
+fn too_old(version: &str) -> Error {
+    let (major, minor) = OLDEST;
+    let words = format!("the server is Redis {version}; the oldest supported is {major}.{minor}");
+    Error::new(ErrorKind::TooOld, "connect", words)
+}
+
+fn version_in(info: &Value) -> Option<String> {
+    let Value::BulkString(info) = info else { return None };
+    let text = String::from_utf8_lossy(info);
+    text.lines().find_map(|line| line.strip_prefix("redis_version:")).map(|version| version.trim().to_owned())
+}
+
 /// Never repeats the server's words: one that does not know AUTH repeats the password.
 pub(crate) fn auth_refused(error: &ServerError) -> Error {
     if error.details().is_some_and(|text| text.contains("max number of clients")) {
@@ -178,9 +213,7 @@ fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> 
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if lacks(OLDEST) {
-        let (major, minor) = OLDEST;
-        let words = format!("the server is Redis {version}; the oldest supported is {major}.{minor}");
-        return Err(Error::new(ErrorKind::TooOld, "connect", words));
+        return Err(too_old(version));
     }
     if wanted != Role::ClusterMember && matches!(field("role"), "replica" | "slave") {
         return Err(Error::new(ErrorKind::ReadOnly, "connect", "the server is a read-only replica"));
