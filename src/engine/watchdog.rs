@@ -50,6 +50,8 @@ struct Round {
 impl Round {
     /// Does one thing that is due, renewals first, and says when the next is.
     fn round(&mut self) -> Moment {
+        // First read, then taken: what the timer puts into the inbox later is due by then.
+        let next_renewal = self.core.registry.first_look();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();
         self.due.let_go(now).iter().for_each(|hold| self.let_go(hold));
@@ -60,10 +62,7 @@ impl Round {
             }
             Err(again) => again,
         };
-        let cleaned = match self.clean_up() {
-            Ok(next) => next,
-            Err(over) => return over, // renewals may be due by now
-        };
+        let cleaned = self.clean_up(next_renewal);
         let (core, lease) = (&self.core, self.core.options.lease);
         // No search while renewals fail, longer than renewals can spare, or when a shutdown waits for this
         // round.
@@ -170,11 +169,11 @@ impl Round {
         }
     }
 
-    /// Sends some of the clean-ups that are due. `Err`: some were answered, or not, at that moment; else returns
-    /// when the next one is due.
+    /// Sends some of the clean-ups that are due, and returns when the next ones are.
     ///
-    /// Renewals wait for it for a sixth of their lease at most; where they fail, it waits for them.
-    fn clean_up(&mut self) -> std::result::Result<Moment, Moment> {
+    /// A renewal that falls due meanwhile waits for a sixth of the lease at most. At servers where renewals
+    /// fail, clean-ups wait.
+    fn clean_up(&mut self, next_renewal: Moment) -> Moment {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
         let now = core.clock.now();
@@ -203,10 +202,10 @@ impl Round {
             inbox.cleanups.shrink_if_sparse();
             let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
             let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
-            return Ok(if is_held_back { next.max(CleanupPace::next(now)) } else { next });
+            return if is_held_back { next.max(CleanupPace::next(now)) } else { next };
         }
         let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-        let limit = core.registry.first_look().plus(lease / 6).since(now).max(lease / 6).min(command_timeout);
+        let limit = next_renewal.since(now).max(lease / 6).min(command_timeout);
         let answers = core.store.clean_up(&claims, now.plus(limit));
         let now = core.clock.now();
         let mut answers = answers.into_iter();
@@ -237,6 +236,6 @@ impl Round {
             is_to_be_answered || cleanup.next < cleanup.until
         });
         core.inbox.lock().cleanups.append(&mut asked);
-        Err(now)
+        now
     }
 }

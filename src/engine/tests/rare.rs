@@ -518,24 +518,3 @@ fn a_hold_that_has_run_out_is_in_no_sample() {
     assert!(engine.registry.renewed(held.hold.until()).is_empty());
     engine.shutdown().unwrap();
 }
-
-/// Whether the next renewal is far or near.
-#[test]
-fn a_clean_up_has_time_beside_short_leases() {
-    let (store, clock) = (Arc::new(Odd::default()), ManualClock::new());
-    let lease = Duration::from_secs(1);
-    let options = Options { lease, ..Options::default() };
-    let engine = engine_with(options, &store, &Clock::Manual(clock.clone()));
-    let _held = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
-    for least in [450, 160].map(Duration::from_millis) {
-        let now = clock.now();
-        let claim = Claim::new(Kind::Mutex, &name(), Owner::new(engine.id, 7), lease);
-        store.cleaned_up.lock().clear();
-        engine.clean_up(claim, now.plus(lease), now);
-        comes_about("a clean-up", || !store.cleaned_up.lock().is_empty());
-        let (_, by) = store.cleaned_up.lock()[0].clone();
-        assert!(by.since(now) >= least, "{:?}", by.since(now));
-        clock.advance(Duration::from_millis(325));
-    }
-    engine.shutdown().unwrap();
-}
