@@ -193,6 +193,7 @@ impl Hosts {
     }
 
     /// As [`Host::given`]; servers may name the host too.
+    #[cfg(any(test, feature = "mysql"))]
     pub(crate) fn given(&self, name: &str, is_sure: bool) -> Host {
         self.own(Host::given(name, is_sure))
     }

@@ -80,6 +80,31 @@ fn a_lost_answer_means_a_carried_out_request() {
 }
 
 #[test]
+fn failed_requests_are_reported_with_their_outcome() {
+    let (observer, requests) = told(|event| match event {
+        Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
+        _ => None,
+    });
+    let (clock, store) = place();
+    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(observer);
+    let client = builder.build_in_memory(&store).unwrap();
+    let lock = client.get_lock("a");
+    for (fault, outcome) in [(Fault::Refused, Some(false)), (Fault::AnswerLost, Some(true))] {
+        store.fail(fault);
+        lock.try_lock().unwrap_err();
+        assert_eq!(requests.try_iter().last(), Some(("acquire", outcome)));
+        store.heal();
+        clock.advance(ms(60_000));
+        lock.lock().unwrap();
+        store.fail(fault);
+        lock.unlock().unwrap_err();
+        assert_eq!(requests.try_iter().last(), Some(("release", outcome)));
+        store.heal();
+        clock.advance(ms(60_000));
+    }
+}
+
+#[test]
 fn a_loss_is_reported_with_its_circumstances() {
     let (observer, losses) = told(|event| match event {
         Event::Lost { held, is_abandoned, .. } => Some((*held, *is_abandoned)),

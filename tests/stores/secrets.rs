@@ -420,3 +420,16 @@ fn connections_are_replaced_before_their_credentials_end() {
         ids().iter().all(|id| !first.contains(id))
     }));
 }
+
+/// Before the name is looked up too.
+#[test]
+fn an_etcd_provider_gets_each_members_host() {
+    let (asked, seen) = crossbeam_channel::unbounded();
+    let client = LockClient::builder().url("etcd://one.invalid,two.invalid:7000").username("app");
+    let client = client.credentials(move |address: &str| {
+        asked.send(address.to_owned()).unwrap();
+        Ok::<_, std::io::Error>(Credentials::new("S3CR3T"))
+    });
+    client.build().unwrap_err();
+    assert_eq!(seen.recv().unwrap(), "one.invalid:2379,two.invalid:7000");
+}

@@ -142,7 +142,8 @@ impl Transport {
             return Ok(());
         }
         let address = &self.members.address;
-        let members: Vec<_> = (0..address.members.len()).map(|at| address.place(at)).collect();
+        let members: Vec<_> =
+            address.members.iter().map(|(host, port)| format!("{}:{port}", host.name())).collect();
         let log_in = |address: &EtcdAddress, _ends: Option<Moment>| {
             self.authenticate_as(address, deadline).map_err(Failure::into_error)
         };

@@ -307,8 +307,8 @@ fn acknowledged(answer: Option<Value>) -> Result<i64> {
         Ok(Value::Int(count)) => Ok(count),
         Ok(other) => Err(unexpected(&other)),
         Err(error) => {
-            let words = "the user may not run WAIT, by which the client learns that a replica has \
-                         the grant: allow it, or set without_replicas()";
+            let words = "the server refuses WAIT, which shows that a replica has the grant: allow it, or set \
+                         without_replicas()";
             Err(refused_by(words, &error))
         }
     }

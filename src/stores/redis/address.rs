@@ -54,7 +54,7 @@ impl RedisAddress {
     fn read(options: &ServerOptions, form: Form, is_tls: bool) -> Result<Vec<RedisAddress>> {
         let bad = || form.unusable();
         check_url(&options.url)?;
-        let (url, pairs) = parameters(&options.url)?;
+        let (url, pairs) = parameters(options.url.trim())?;
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
         if is_tls && !cfg!(feature = "tls") {
             return Err(needs_feature(&scheme.to_ascii_lowercase(), "tls"));
@@ -72,7 +72,10 @@ impl RedisAddress {
         let mut read = with_parameters(options, pairs, database)?;
         let login = list.login.unwrap_or_default();
         let (username, password) = login.split_once(':').unwrap_or((login, ""));
-        let text = |text: &str| unescaped(text).ok_or_else(bad);
+        let text = |text: &str| {
+            let words = "the URL's user or password has a % that begins no escape: write % as %25";
+            unescaped(text).ok_or_else(|| Error::invalid("connect", words))
+        };
         read.username = read.username.or(Some(text(username)?).filter(|name| !name.is_empty()));
         read.password = read.password.or(Some(text(password)?).filter(|password| !password.is_empty()));
         let database = match database {
@@ -327,7 +330,11 @@ mod tests {
         assert_eq!(read.login.username.as_deref(), Some("me"));
         assert_eq!(read.login.password.as_deref(), Some("p@ss"));
         assert_eq!(read.login.database, 3);
-        assert_eq!(address("redis://localhost").unwrap().target.to_string(), "localhost:6379");
+        for url in ["redis://localhost", "redis://localhost\n"] {
+            assert_eq!(address(url).unwrap().target.to_string(), "localhost:6379");
+        }
+        let error = address("redis://:50%off@localhost").err().unwrap();
+        assert!(error.to_string().contains("write % as %25"), "{error}");
         #[cfg(unix)]
         for url in ["redis+unix:///run/r.sock?db=2&pass=x", "unix:///run/r.sock?db=2&pass=x"] {
             let read = address(url).unwrap();

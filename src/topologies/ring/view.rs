@@ -13,7 +13,7 @@ use crate::seam::ring_member::{Marked, RingMember};
 use crate::seam::{Answer, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::channel::unbounded;
+use crate::sync::channel::{Sender, bounded, unbounded};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 use crate::topologies::ring::plan::{Circle, Ring, RingMark};
@@ -161,7 +161,7 @@ pub(super) fn on_each<'a, K: Clone + Send + 'static, T: Send + 'static>(
     for (node, key, job) in jobs {
         let (sender, its) = (sender.clone(), key.clone());
         // Nobody listens to a late result.
-        if !node.send(move || drop(sender.send((its, Some(job()))))) {
+        if !node.send(Box::new(move || drop(sender.send((its, Some(job())))))) {
             results.push((key, None));
         }
     }
@@ -180,47 +180,62 @@ pub(super) fn not_answering() -> Error {
     Error::new(ErrorKind::TimedOut, "request", "the node has not answered in time")
 }
 
+pub(crate) type NodeJob = Box<dyn FnOnce() + Send>;
+
 pub(crate) struct RingServer {
     pub(crate) label: String,
     pub(crate) url: String,
     pub(crate) store: Arc<dyn RingMember>,
-    /// Of the last job.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    courier: Mutex<NodeThread>,
     /// From the hand-over of a job to its end.
     is_busy: Arc<AtomicBool>,
 }
 
+/// The node's thread, started for the first job.
+enum NodeThread {
+    Idle,
+    Up(Sender<NodeJob>, JoinHandle<()>),
+    Closed,
+}
+
 impl RingServer {
     pub(crate) fn new(label: String, url: String, store: Arc<dyn RingMember>) -> RingServer {
-        RingServer { label, url, store, thread: Mutex::default(), is_busy: Arc::default() }
+        let courier = Mutex::new(NodeThread::Idle);
+        RingServer { label, url, store, courier, is_busy: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// Runs `job` on a thread; `false`: the node is busy with another, or the system starts no thread.
-    pub(crate) fn send(&self, job: impl FnOnce() + Send + 'static) -> bool {
+    /// Runs `job` on the node's thread; `false`: it is busy, or cannot be started.
+    pub(crate) fn send(&self, job: NodeJob) -> bool {
+        let mut courier = self.courier.lock();
+        if let NodeThread::Idle = *courier {
+            let (jobs, orders) = bounded::<NodeJob>(1);
+            let is_busy = Arc::clone(&self.is_busy);
+            let started = thread::Builder::new().name("leasehold-node".to_owned()).spawn(move || {
+                for job in orders.iter() {
+                    job();
+                    is_busy.store(false, Ordering::SeqCst);
+                }
+            });
+            let Ok(thread) = started else { return false };
+            *courier = NodeThread::Up(jobs, thread);
+        }
+        let NodeThread::Up(jobs, _) = &*courier else { return false };
         if self.is_busy.swap(true, Ordering::SeqCst) {
             return false;
         }
-        let is_busy = Arc::clone(&self.is_busy);
-        let work = move || {
-            job();
-            is_busy.store(false, Ordering::SeqCst);
-        };
-        let started = thread::Builder::new().name("leasehold-node".to_owned()).spawn(work).ok();
-        let is_started = started.is_some();
-        if !is_started {
-            self.is_busy.store(false, Ordering::SeqCst);
-        }
-        *self.thread.lock() = started;
-        is_started
+        jobs.try_send(job).is_ok()
     }
 
-    /// Ends the connections and the thread, unless a request is pending on it.
+    /// Ends the connections and the thread, which finishes a pending request.
     pub(crate) fn close(&self) {
         self.store.close();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|_| !self.is_busy.load(Ordering::SeqCst)) {
-            // The thread never panics; if it did, nothing would be left to do.
-            drop(thread.join());
+        let courier = std::mem::replace(&mut *self.courier.lock(), NodeThread::Closed);
+        if let NodeThread::Up(jobs, thread) = courier {
+            drop(jobs);
+            if !self.is_busy.load(Ordering::SeqCst) && thread.thread().id() != thread::current().id() {
+                // The thread never panics; if it did, nothing would be left to do.
+                drop(thread.join());
+            }
         }
     }
 }
