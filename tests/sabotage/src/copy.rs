@@ -1,6 +1,6 @@
 //! A copy of the sources with each mutation beside the text that it replaces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -107,17 +107,36 @@ pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathB
     broken.insert("cli/src/sabotage.rs", SWITCH.to_owned());
     let build = "//! Says that mutations are here.\n\nfn main() {\n    println!(\"cargo::rustc-check-cfg=cfg(leasehold_sabotage)\");\n    println!(\"cargo::rustc-cfg=leasehold_sabotage\");\n    println!(\"cargo::rerun-if-changed=build.rs\");\n}\n";
     broken.insert("build.rs", build.to_owned());
+    let mut written = BTreeSet::new();
     for file in listed(root)? {
         let content = match broken.remove(file.as_str()) {
             Some(text) => text.into_bytes(),
             None => fs::read(root.join(&file)).map_err(|error| format!("{file}: {error}"))?,
         };
         put(folder, &file, &content)?;
+        written.insert(folder.join(file));
     }
     for (file, text) in broken {
         put(folder, file, text.as_bytes())?;
+        written.insert(folder.join(file));
+    }
+    for room in ["src", "cli", "tests"] {
+        remove_others(&folder.join(room), &written).map_err(|error| format!("{room}: {error}"))?;
     }
     Ok(folder.to_owned())
+}
+
+/// Removes the files that an earlier copy had: a module in two places does not compile.
+fn remove_others(folder: &Path, written: &BTreeSet<PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(&path, written)?;
+        } else if !written.contains(&path) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Both texts, and which one is on.
