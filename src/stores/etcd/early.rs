@@ -56,7 +56,7 @@ struct EarlyEntry {
     created: i64,
     settles: Moment,
     end: Weak<End>,
-    /// Kept here until the hold takes it.
+    /// Kept here until the hold takes the handle.
     made: Option<Arc<End>>,
 }
 

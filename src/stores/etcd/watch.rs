@@ -170,7 +170,7 @@ impl Watch {
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        // Others may have come before the watch was open.
+        // Waiters for cached locks may have come before the watch was open.
         self.look_at(
             &lines,
             |line| line.last(None),
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_reported_put_recalls_a_cached_lock() {
-        // No member answers there.
+        // No member answers at this address.
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let hub = watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)));
         let [line, other] = ["a", "b"].map(|name| KeyLine::new("leasehold/", name));

@@ -54,7 +54,7 @@ impl MemoryStore {
         MemoryStore::default()
     }
 
-    /// Makes an empty store on which `clock` counts, also for its clients.
+    /// Makes an empty store with `clock` as its clock, and its clients' clock.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> MemoryStore {
         let shared = MemoryShared { clock: Clock::Manual(clock), ..MemoryShared::default() };
@@ -92,7 +92,7 @@ impl MemoryStore {
     /// lost: the store carries out the request, and its outcome is unknown.
     ///
     /// Each call moves a [`ManualClock`] on by the delay, so that tests with one thread do not wait. The
-    /// watchdog's requests do not.
+    /// watchdog's requests do not move the clock.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;
     }

@@ -66,7 +66,7 @@ fn query(text: &str, table: &str) -> String {
     query
 }
 
-/// The name of a table beside another: the suffix goes inside the quotes.
+/// Appends `suffix` to a table's name, inside its closing quote.
 fn beside(table: &str, suffix: &str) -> String {
     match table.strip_suffix('"') {
         Some(open) => format!("{open}{suffix}\""),

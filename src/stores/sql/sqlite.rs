@@ -40,7 +40,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // Not checked by later connections: a new name for a running client's file costs no hold.
+    // Later connections do not check this: a new path of a running client's file costs no hold.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -50,7 +50,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         if options.table.create {
             let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
             make(include_str!("query/sqlite/schema.sql")).map_err(failed)?;
-            // Failure only costs the directory, so it does not fail the client.
+            // Without this table only the directory fails, so a failure here does not fail the client.
             drop(make(include_str!("query/sqlite/clients.sql")));
         }
         if is_there { Ok(true) } else { has_table() }
@@ -73,8 +73,8 @@ struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file. Only a new client may create it: whoever moved it away since may be about to put
-    /// another in its place.
+    /// Opens the file. Only a new client may create the file: a person who moved it away meanwhile may be
+    /// about to put another in its place.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
@@ -211,7 +211,7 @@ fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     }
 }
 
-// Windows lets nobody move or delete an open database.
+// On Windows an open database can be neither moved nor deleted.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Another program moves the file away and back, all the time.
+    /// Another program keeps moving the file away and back.
     #[test]
     fn an_appearing_file_is_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 pub(super) enum TlsMode {
     Disable,
     Prefer,
-    /// TLS, any server; but one certified by the authorities, if any are named.
+    /// TLS with any server or, if authorities are named, with one that they certified.
     Require,
     VerifyCa,
     VerifyFull,

@@ -28,7 +28,7 @@ pub(super) enum Reply {
 pub(super) struct Request {
     pub(super) operation: i32,
     pub(super) path: String,
-    /// Of a question: sets a watch.
+    /// Whether a question sets a watch.
     pub(super) watches: bool,
 }
 

@@ -45,7 +45,6 @@ pub(super) enum Access {
     Creator,
 }
 
-/// Each names a path.
 #[derive(Debug)]
 pub(super) enum Operation<'a> {
     Create {

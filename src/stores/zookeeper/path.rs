@@ -106,7 +106,7 @@ fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // The last two kinds are refused earlier.
+        // The store refuses the last two families earlier.
         Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
@@ -136,8 +136,8 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server is out of numbers. It then repeats the last one, and two nodes would be first;
-    /// after an overflow the newest would be. Source: ZooKeeper's `DataTree`.
+    /// Whether the server is out of numbers. The server then repeats the last number, and two nodes would be
+    /// first; after an overflow the newest node would be first. Source: ZooKeeper's `DataTree`.
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
     }
@@ -179,7 +179,7 @@ impl NodeLine {
         self.0.iter().find(|waiter| waiter.name == name)
     }
 
-    /// The nearest node that must end before this one holds the lock; `None`: it holds it.
+    /// The nearest node that must end before this one holds the lock; `None`: this one holds the lock.
     pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
         self.0.iter().rev().find(|other| waiter.waits_for(other))
     }

@@ -31,7 +31,7 @@ struct NodePlace {
 #[derive(Debug, Clone)]
 pub(super) struct LockNode {
     pub(super) name: Arc<str>,
-    /// The transaction that made it; it grows, over all locks of an ensemble.
+    /// The number of the transaction that made the node; it grows, over all locks of an ensemble.
     pub(super) transaction: u64,
     pub(super) life: Arc<Life>,
 }

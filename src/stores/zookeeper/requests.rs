@@ -211,7 +211,7 @@ impl ZooKeeperStore {
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         let found = if_there(self.session.call(&Operation::Exists(&node.path(key)), deadline))?;
-        // A node of another session is not this one's.
+        // A reply from another session says nothing about this session's node.
         Ok(found.is_some_and(|reply| Arc::ptr_eq(&reply.life, &node.life)))
     }
 

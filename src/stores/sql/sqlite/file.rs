@@ -50,7 +50,7 @@ impl Files {
         self.beside.iter().all(Option::is_some)
     }
 
-    /// Whether a connection with these files open has this database, and another log or index.
+    /// Whether a connection with the files `open` has this database, and another log or index.
     pub(super) fn is_stray(&self, open: &Files) -> bool {
         self.own == open.own && self.beside != open.beside
     }
@@ -123,8 +123,8 @@ pub(super) fn check_path(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
-/// Time since the machine's start. Read before the statement, which may wait: so a lease ends no later than
-/// its holder counts on, and another's no sooner.
+/// Time since the machine's start. A reading before the statement, which may wait, does not lengthen the
+/// caller's own lease, nor does it end another's early.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
