@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 
 /// The longest wait for one connected replica, by default.
 const WITHIN: Duration = Duration::from_secs(1);
-/// For files: a server that syncs them each second takes that long, and the write itself.
+/// The longest wait for files: a server that syncs them each second takes a second, and then the write
+/// itself.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many replicas a grant waits for, as the program has set it.
@@ -37,7 +38,7 @@ pub(crate) struct Durable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Copies {
     pub(crate) replicas: u32,
-    /// The grant counts, too, if no replica is connected.
+    /// Whether the grant also counts if no replica is connected.
     pub(crate) unless_alone: bool,
     pub(crate) durable: Option<Durable>,
     pub(crate) within: Duration,

@@ -37,10 +37,10 @@ const MOST_KEPT: usize = 256;
 #[derive(Clone)]
 pub(crate) struct Host {
     name: Arc<str>,
-    /// Whether a server named it, rather than the URL.
+    /// Whether a server named the host, rather than the URL.
     is_foreign: bool,
-    /// Whether messages may show it. The text in a host's place may be a password of a URL that lacks the
-    /// host, until it proves to have an address.
+    /// Whether messages may show the host. The text in a host's place may be a password of a URL that lacks
+    /// the host, until it proves to have an address.
     is_shown: Arc<AtomicBool>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Hosts {
     /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// By name, the address that accepted last. It is tried first: a silent address would cost each
+    /// By name, the address that accepted last, which is tried first: a silent address would cost each
     /// connection its time.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
@@ -127,9 +127,9 @@ impl Rounds {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
-    /// The longest time from connecting on; up to a tenth less, so that a fleet does not reconnect at once. By
-    /// then a name or proxy may lead elsewhere or a password be revoked, and a server taken out of use keeps
-    /// its connections.
+    /// The longest time since connecting; up to a tenth less, so that a fleet does not reconnect at once. An
+    /// old connection may use a revoked password, or lead to a server that is no longer behind its name or
+    /// proxy: a server taken out of use keeps its connections.
     pub(crate) age: Duration,
     /// The longest time without a request. Routers and load balancers silently forget connections that idle
     /// for four minutes or more, and the next request would time out.

@@ -26,7 +26,7 @@ impl Refused {
         self.until.store(now.plus(lasts).nanos(), Ordering::Relaxed);
     }
 
-    /// The server did what it had refused.
+    /// Called when the server has done what it had refused.
     #[cfg(any(test, feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);

@@ -21,7 +21,7 @@ use crate::time::{Clock, Moment};
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Most tries of a connection while each answer is newer than the refused one.
+/// Maximum number of tries of a connection while each answer is newer than the refused one.
 pub(crate) const MOST_TRIES: usize = 4;
 const MOST_KEPT: usize = 1024;
 
@@ -354,7 +354,7 @@ mod tests {
         assert!(connect(&self::renewable(&options), "new", Authentication).0.is_ok());
     }
 
-    /// A question sent before the refusal may have the old answer.
+    /// The answer to a question sent before the refusal may be the old one.
     #[test]
     fn a_refusal_needs_an_answer_to_a_later_question() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();

@@ -128,7 +128,7 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// Explains a failed connection if TLS failed; another attempt mends none of these.
+/// Explains a failed connection if TLS failed; another attempt would fail, too.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let words = match error {

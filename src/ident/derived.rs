@@ -46,9 +46,9 @@ parts! {
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners waiting for a fair lock, in order.
     FairQueue = Before("redisson_lock_queue:"),
-    /// Until when Redisson takes each of them for alive.
+    /// Until when Redisson takes each of these owners for alive.
     FairTimeouts = Before("redisson_lock_timeout:"),
-    /// Until when each of ours is alive.
+    /// Until when each of this crate's owners in the queue is alive.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
     /// The wait queue of clients.
     LockQueue = Before("leasehold_lock_queue:"),

@@ -84,7 +84,7 @@ impl Socket {
     }
 
     /// Waits until `is_ready` or the time-out. Winsock does not say whether `shutdown` wakes a polling
-    /// thread, so this checks.
+    /// thread, so this method checks for a shutdown itself.
     fn wait(&self, limit: &AtomicU64, is_ready: impl Fn(&TcpStream, Duration) -> bool) -> io::Result<()> {
         const LOOK: u64 = 100;
         let mut left = limit.load(Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl AsSocket for Socket {
 /// Local connections: the standard library has no Unix sockets here, so none can be made.
 pub(crate) type LocalSocket = Socket;
 
-/// Why there are none, in words.
+/// Why this system has no local sockets, in words.
 pub(crate) const NO_LOCAL_SOCKETS: Option<&str> =
     Some("Unix sockets are not supported on Windows: name a host and a port");
 
@@ -205,7 +205,8 @@ pub(crate) fn process_start() -> Option<u64> {
 /// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-/// Opened for attributes only. Closing it ends no lock on the file, which belongs to its own handle.
+/// Opens the file for its attributes only. Closing this handle ends no lock, since a lock belongs to its own
+/// handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }
