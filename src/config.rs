@@ -159,8 +159,8 @@ impl Options {
 
 /// How the members of a Redis Cluster notify waiters; set by
 /// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub). All clients that share locks
-/// must use the same way: other listeners are not woken, and find a free lock by polling; Redisson's find it
-/// when the lease that they last saw is over.
+/// must use the same way. A client that listens in another way is not woken, and finds a free lock by
+/// polling; a Redisson client finds it when the lease that it last saw is over.
 ///
 /// # Examples
 /// ```no_run
@@ -292,7 +292,7 @@ impl ServerOptions {
     }
 }
 
-/// One of the servers that [`LockClient::redlock`](crate::LockClient::redlock) keeps locks on.
+/// One of the servers on which [`LockClient::redlock`](crate::LockClient::redlock) keeps locks.
 ///
 /// # Examples
 /// ```
@@ -348,7 +348,7 @@ impl RedlockOptions {
     }
 }
 
-/// A plain identifier, with or without a schema: it becomes part of the statements.
+/// Accepts a plain identifier, with or without a schema, since the name becomes part of the statements.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn check_table(table: &str) -> Result<()> {
     const MOST: usize = 48;
@@ -412,7 +412,8 @@ impl Credentials {
         self
     }
 
-    /// When, from now on, the server ends connections that logged in with these. Defaults to never.
+    /// The time after which the server ends connections that logged in with these credentials. Defaults to
+    /// never.
     ///
     /// On Redis the client replaces each connection before that: a fifth of the time, at least 30 s and at
     /// most half of it, and up to an eighth earlier, so that a fleet does not reconnect at once. The old

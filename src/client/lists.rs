@@ -33,7 +33,7 @@ pub struct ListedLock {
     pub name: String,
     /// The kind, as [`Inspection::kind`](crate::Inspection::kind).
     pub kind: ObjectKind,
-    /// Its holders; empty for a semaphore whose permits are out.
+    /// The lock's holders; empty for a semaphore whose permits are out.
     pub holders: Vec<Holder>,
     /// The time after which the lock ends unless renewed; `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
@@ -108,8 +108,8 @@ impl LockClient {
     ///
     /// Names are the keys without the client's [prefix](crate::ClientBuilder::key_prefix); the pattern
     /// applies to names that [`map_names`](crate::ClientBuilder::map_names) made. Free locks are not listed;
-    /// a semaphore is while permits with leases are out. On Redis only locks whose owners are a UUID and a
-    /// number are listed: another program's token lock looks like a cache entry.
+    /// a semaphore is listed while permits with leases are out. On Redis only locks whose owners are a UUID
+    /// and a number are listed: another program's token lock looks like a cache entry.
     ///
     /// # Blocking
     /// When the first item of a page of some hundred keys is needed. On Redis, in memory and in databases up
@@ -134,7 +134,7 @@ impl LockClient {
     /// Lists the clients of this crate that hold or wait for locks on this store, as their directory entries
     /// say. See [`ClientInfo`].
     ///
-    /// Not listed: Redisson; and a client that began a moment ago, has its
+    /// The list lacks Redisson's clients, and a client that began a moment ago, has its
     /// [directory](crate::ClientBuilder::directory) off or lacks the permission. A dead client is listed for
     /// up to its lease. A database without the table of entries lists the holders in its rows.
     ///
@@ -150,11 +150,12 @@ impl LockClient {
 
     /// Looks for threads of all clients on this store that wait for each other in a cycle. See [`Deadlock`].
     ///
-    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if
-    /// its thread holds something. Considered are plain, fenced, fair and token locks, both halves of
-    /// read-write locks, and all of these in multi-locks; not permits, which have no single holder; holds of
-    /// guards that may change threads; or a thread that holds by one client and waits by another. Without a
-    /// [directory](crate::ClientBuilder::directory) only this client's own threads are considered.
+    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if its
+    /// thread holds something. The search considers plain, fenced, fair and token locks, both halves of
+    /// read-write locks, and all of these in multi-locks. It does not consider permits, which have no single
+    /// holder; holds of guards that may change threads; or a thread that holds by one client and waits by
+    /// another. Without a [directory](crate::ClientBuilder::directory) it considers only this client's own
+    /// threads.
     ///
     /// # Blocking
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and

@@ -263,7 +263,8 @@ impl LockClient {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }
 
-    /// The same lock, with a fencing token for each grant: Redisson's `RFencedLock`.
+    /// The same lock as [`get_lock`](Self::get_lock), with a fencing token for each grant: Redisson's
+    /// `RFencedLock`.
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name.as_ref()))
     }
@@ -326,8 +327,9 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For users without the right to subscribe, and for locks that are rarely waited for. Unlike Java's, its
-    /// release wakes waiters that listen. Spinning threads of one client queue among themselves.
+    /// For users without the right to subscribe, and for locks that are rarely waited for. Unlike a release
+    /// of Java's spin lock, a release of this one wakes waiters that listen. Spinning threads of one client
+    /// queue among themselves.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).spin(Backoff::default()).build()
     }
@@ -390,14 +392,14 @@ impl LockClient {
     /// long, who waits, how many permits are out. Changes nothing.
     ///
     /// Holders and waiters of this crate are shown with host, process, program and thread, as they wrote to
-    /// the [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's only the id
-    /// is known. Stores other than Redis and memory report what they know: most of them one holder and its
-    /// remaining time.
+    /// the [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's holders and
+    /// waiters only the id is known. Stores other than Redis and memory report what they know: most of them
+    /// one holder and its remaining time.
     ///
     /// # Blocking
     /// One round trip on Redis and in a database's table; two on etcd; one for each holder and waiter on
-    /// ZooKeeper; up to four elsewhere. One more, or on stores other than one Redis one for each other
-    /// client, finds where the holders and waiters are. Up to 80 more find the waiters in the directory, if
+    /// ZooKeeper; up to four elsewhere. To find where the holders and waiters are takes one more; on stores
+    /// other than one Redis, one for each other client. Up to 80 more find the waiters in the directory, if
     /// the store does not know them. The lock, the clients and the waiters have one command time-out each.
     ///
     /// # Errors
@@ -406,7 +408,7 @@ impl LockClient {
     ///
     /// # Guarantees
     /// On one Redis, in a cluster and in memory all but the number of listeners was true at one moment; on a
-    /// Redlock a majority showed it. The answer is old when it is read: never decide by it who may go on.
+    /// Redlock a majority showed it. The answer is old when it is read: never use it to decide who may go on.
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
         self.engine.describe("inspect", self.get_lock(name).checked("inspect")?)
     }
@@ -424,8 +426,8 @@ impl LockClient {
         self.engine.stats()
     }
 
-    /// The locks that calls of this client have waited for most, `max` at most, in that order. Counted are
-    /// calls that slept, since the client was made, in memory for 256 names.
+    /// The locks that calls of this client have waited for most, `max` at most, in that order. The client
+    /// counts calls that slept, from its start on, in memory for 256 names.
     ///
     /// # Blocking
     /// Never; the store is not asked.
@@ -452,9 +454,9 @@ impl LockClient {
         self.engine.sweep(age)
     }
 
-    /// Says, in words for people, what keeps a database from removing old row versions, which slows locks
-    /// down: the oldest transaction that is open for longer than `age`, unused replication slots, a long
-    /// history list, a long SQLite log. Facts that the user may not see are left out. Empty elsewhere.
+    /// Describes, in words for people, the causes that keep a database from removing old row versions, which
+    /// slows locks down: the oldest transaction that is open for longer than `age`, unused replication slots,
+    /// a long history list, a long SQLite log. Facts that the user may not see are left out. Empty elsewhere.
     ///
     /// # Blocking
     /// One round trip.
@@ -490,11 +492,12 @@ impl LockClient {
     /// refused; they ask again at random moments, for two seconds at most.
     ///
     /// # Errors
-    /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: it
-    /// [`is_not_held`](crate::Error::is_not_held) if the job took longer than `at_most`, so that another may
-    /// have begun; of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client was shut down meanwhile. A
-    /// failed release is no error: the observer gets [`ReleaseFailed`](crate::Event::ReleaseFailed), and the
-    /// client frees the lock when `at_least` has passed, or the lock ends with `at_most`.
+    /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: an
+    /// error that [`is_not_held`](crate::Error::is_not_held) if the job took longer than `at_most`, so that
+    /// another may have begun; of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client was shut down
+    /// meanwhile. A failed release is no error: the observer gets
+    /// [`ReleaseFailed`](crate::Event::ReleaseFailed), and the client frees the lock when `at_least` has
+    /// passed, or the lock ends with `at_most`.
     ///
     /// # Panics
     /// When `job` does; it counts as run.
@@ -599,8 +602,8 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Stops this client's own threads until the result is dropped, as if its process were stopped: it
-    /// renews nothing, and reports no loss. Afterwards it continues, and finds out.
+    /// Stops this client's own threads until the result is dropped, as if its process were stopped: the
+    /// client renews nothing, and reports no loss. Afterwards the client continues, and finds out.
     ///
     /// The test's own threads continue, unlike those of a stopped process, and callbacks already due still
     /// run.
@@ -651,9 +654,10 @@ impl Drop for PausedClient {
     }
 }
 
-// These types may be used after a caught panic (`catch_unwind`), and with them all that are made of them. Observers,
-// callbacks and name mappings run where nothing is locked or half done, and their panics are caught, so no panic
-// leaves a guard or a client inconsistent. The compiler cannot see this through the locks inside.
+// These types may be used after a caught panic (`catch_unwind`), and with them all types that are made of
+// them. Observers, callbacks and name mappings run where nothing is locked or half done, and their panics are
+// caught, so no panic leaves a guard or a client inconsistent. The compiler cannot see this through the locks
+// inside.
 macro_rules! unwind_safe {
     ($($name:ty),+) => {
         $(

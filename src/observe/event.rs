@@ -38,7 +38,7 @@ pub enum Event<'a> {
         /// The lock's kind.
         kind: &'static str,
     },
-    /// A lock was acquired. Not for a re-entry.
+    /// A lock was acquired. A re-entry is no such event.
     #[non_exhaustive]
     Acquired {
         /// The lock.
@@ -49,7 +49,7 @@ pub enum Event<'a> {
         owner: Owner,
         /// The time that the call waited.
         waited: Duration,
-        /// The number of requests that it sent to the store.
+        /// The number of requests that the call sent to the store.
         attempts: u32,
     },
     /// The lock just acquired was passed on by a thread that released it, through a message or within the
@@ -62,7 +62,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The new holder.
         owner: Owner,
-        /// Whether a thread of this client released it.
+        /// Whether a thread of this client released the lock.
         is_local: bool,
         /// Time to the grant: from the release request, or from another process's message.
         took: Duration,
@@ -76,7 +76,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The time that the call waited.
         waited: Duration,
-        /// The number of requests that it sent to the store.
+        /// The number of requests that the call sent to the store.
         attempts: u32,
         /// The reason.
         reason: GaveUpReason<'a>,
@@ -88,7 +88,7 @@ pub enum Event<'a> {
         holds: u64,
         /// The time of the request.
         took: Duration,
-        /// How late the request was for the hold that was due last: zero while the watchdog keeps up.
+        /// How late the request was for its most overdue hold: zero while the watchdog keeps up.
         lag: Duration,
     },
     /// A request that changes something in the store ended.
@@ -126,15 +126,15 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The holder until then.
         owner: Owner,
-        /// How long it was held.
+        /// How long the lock was held.
         held: Duration,
     },
-    /// A release failed without a caller to tell: of a dropped guard, or of
+    /// A release failed without a caller to report to: the release of a dropped guard, or of
     /// [`with_lock`](crate::AcquireOptions::with_lock), which returns its work's result. The client repeats
     /// the release until it is answered or the lease is over.
     #[non_exhaustive]
     ReleaseFailed {
-        /// The lock; empty for those of a client that ended.
+        /// The lock; empty for releases of a client that ended.
         name: &'a str,
         /// The reason.
         error: &'a Error,
@@ -148,9 +148,9 @@ pub enum Event<'a> {
         kind: &'static str,
         /// From the grant to the loss.
         held: Duration,
-        /// How long its renewal had been due; zero for a hold that is not renewed, or no further.
+        /// How long the hold's renewal had been due; zero for a hold that is not renewed, or no further.
         overdue: Duration,
-        /// Whether the thread that held it had ended without a release.
+        /// Whether the thread that held the lock had ended without a release.
         is_abandoned: bool,
     },
     /// A thread ended without a release; its hold ends with its lease.
@@ -186,7 +186,7 @@ pub enum Event<'a> {
     DeadlockOver {
         /// The cycle, as it was reported.
         deadlock: &'a Deadlock,
-        /// How long it was known.
+        /// How long the deadlock was known.
         lasted: Duration,
     },
     /// Wake-ups do not come; waiters only poll.
@@ -197,8 +197,8 @@ pub enum Event<'a> {
     },
     /// Wake-ups are back.
     WakeupsUp,
-    /// A server whose replicas are to acknowledge each grant has none that is connected and up to date: from
-    /// now on grants count without. Reported once, until one is back.
+    /// A server whose replicas are to acknowledge each grant has no replica that is connected and up to date:
+    /// from now on grants count without acknowledgement. Reported once, until a replica is back.
     #[non_exhaustive]
     NoReplica {
         /// The server, or the Sentinels that name it.

@@ -170,8 +170,8 @@ impl Reporter {
     }
 
     /// Reports, on the callback thread, a condition that repeats while it lasts. If too many reports wait,
-    /// this one is dropped and counted. The first drop is reported on a thread of its own, since the callback
-    /// thread may be stuck; the end reports their number.
+    /// drops and counts this one. The first drop is reported on a thread of its own, since the callback
+    /// thread may be stuck; the last report of the series has the number of drops.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -184,7 +184,7 @@ impl Reporter {
                 let notify = move || {
                     observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksDelayed)))
                 };
-                // Without a thread only the end is reported.
+                // Without a thread only the end of the drops is reported.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
             return;
@@ -213,8 +213,8 @@ impl Reporter {
         }
     }
 
-    /// A subscriber can no longer wake anybody, for this reason; or can again (`None`). Each subscriber
-    /// reports each change.
+    /// Reports that a subscriber can no longer wake anybody, with the reason, or can again (`None`). Each
+    /// subscriber reports each change.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
@@ -252,7 +252,7 @@ impl Reporter {
     }
 
     /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where
-    /// no thread can be started, it runs here.
+    /// no thread can be started, runs `job` on the calling thread.
     pub(crate) fn run_later(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         if matches!(*state, CallbackThread::NotStarted) {
@@ -294,12 +294,12 @@ impl Reporter {
                 let mut asked = unneeded.lock();
                 asked.is_asked = false;
                 let callbacks = std::mem::take(&mut asked.callbacks);
-                drop(asked); // they may end holds themselves
+                drop(asked); // the callbacks may end holds themselves
                 drop_all(callbacks);
             });
         }
         if let Some(callbacks) = too_many {
-            // Without a thread they are dropped here.
+            // If no thread can be started, the callbacks are dropped here.
             let work = move || drop_all(callbacks);
             drop(thread::Builder::new().name("leasehold-drops".to_owned()).spawn(work));
         }
@@ -330,7 +330,7 @@ fn run(job: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(job)));
 }
 
-/// Separately, so that a panic in one drop does not keep the others.
+/// Drops each callback separately, so that a panic in one drop does not prevent the others.
 fn drop_all(callbacks: Vec<OnLost>) {
     callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
 }

@@ -1,7 +1,7 @@
 //! Locks on a PostgreSQL transaction of the caller: lock and data commit together.
 //!
 //! Such a lock has no lease: it ends with its transaction, however the transaction ends. The two kinds here
-//! do not exclude each other, nor [`LockClient`](crate::LockClient)'s locks.
+//! exclude neither each other nor [`LockClient`](crate::LockClient)'s locks.
 //!
 //! All calls use the caller's `postgres::Client`, which blocks, and which panics in a task of an async
 //! runtime: use it in `spawn_blocking`.
