@@ -18,7 +18,7 @@ use crate::time::checked_lease;
 /// [`ExpirableSemaphore`](crate::ExpirableSemaphore)'s do.
 ///
 /// Each process calls [`try_set_permits`](Self::try_set_permits) first: the first call sets the number, later
-/// calls change nothing. Without it acquiring, waiting or not, is an error of kind
+/// calls change nothing. Without this call every acquisition, waiting or not, is an error of kind
 /// [`NotSetUp`](crate::ErrorKind::NotSetUp). (Redisson's calls wait.)
 ///
 /// # Blocking
@@ -26,8 +26,9 @@ use crate::time::checked_lease;
 ///
 /// # Guarantees
 /// Never more permits are out than were set up and added. Clients that wait are served in order of arrival. A
-/// waiter for three permits does not hold up one for one permit, and may wait as long as others take what comes
-/// back. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
+/// waiter for three permits does not hold up a waiter for one permit, and may wait as long as others take
+/// what comes back. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is lost is repeated and
+/// counted once, for up to ten minutes.
 ///
 /// # Examples
 /// ```
@@ -100,7 +101,8 @@ impl Semaphore {
         self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
     }
 
-    /// As [`release`](Self::release), but `false`, with nothing made, if the semaphore does not exist.
+    /// As [`release`](Self::release), but returns `false`, with nothing made, if the semaphore does not
+    /// exist.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -242,7 +244,7 @@ impl ExpirableSemaphore {
     }
 
     /// A permit's remaining lease, whoever took it; `None` if it is not taken, `Some(Duration::MAX)` if it
-    /// has no end, as Java's without a lease.
+    /// has no end, like a permit of Java's without a lease.
     ///
     /// # Errors
     /// As [`release`](Self::release).
@@ -253,8 +255,8 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, taken ones included, whether or not it was set up; returns the number
-    /// available, below zero while more are taken.
+    /// Sets the number of permits, taken ones included, whether or not the semaphore was set up; returns the
+    /// number available, below zero while more are taken.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).

@@ -1,4 +1,4 @@
-//! Levels of several holds that stand and fall together, and their guards.
+//! Levels of several holds that are lost or released together, and their guards.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Even a lease is renewed until `settle`, when the group is complete.
+        // Until `settle`, when the group is complete, even a hold with a lease is renewed.
         entered.hold.note_acquiring(ThreadMarker::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }
@@ -68,7 +68,7 @@ impl Group {
         prolong(self.0.iter().map(|level| (level.engine(), level.hold())), lease);
     }
 
-    /// All locks are acquired: from now on holds with a lease end with it.
+    /// Called when all locks are acquired: from now on holds with a lease end with it.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.id(), level.engine().options.lease);
@@ -84,7 +84,7 @@ impl Group {
 
     fn unlock(mut self) -> Result<()> {
         let refused = |level: &HeldLevel| level.engine().refused_in_observer("unlock");
-        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // dropped then
+        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // the guard is dropped then
         let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
         let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
             engine,
@@ -155,7 +155,8 @@ impl Drop for Group {
 /// The locks of a [`MultiLock`](crate::MultiLock), released when dropped, the last acquired first.
 ///
 /// Like a [`Guard`](crate::Guard) it cannot leave its thread. Once one of the locks is lost, all count as
-/// lost: [`check`](Self::check) names the lock. The others stay taken until this is dropped or unlocked.
+/// lost: [`check`](Self::check) names the lock. The others stay taken until this guard is dropped or
+/// unlocked.
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -214,7 +215,8 @@ macro_rules! group_guard {
                 self.group.fencing_token_of(name)
             }
 
-            /// The state of the holds, without asking the servers: lost if one is, and in a forked child.
+            /// The state of the holds, without asking the servers: lost if one of them is lost, and in a
+            /// forked child.
             #[must_use]
             pub fn state(&self) -> HoldState {
                 self.group.state()
@@ -257,7 +259,7 @@ macro_rules! group_guard {
             ///
             /// # Errors
             /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are
-            /// released all the same.
+            /// released nevertheless.
             pub fn unlock(self) -> Result<()> {
                 self.group.unlock()
             }

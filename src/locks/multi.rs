@@ -78,8 +78,8 @@ tuples_into_locks!(A B C D E F G H);
 ///
 /// [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) makes it from locks of any kinds and
 /// clients, on different stores too: plain, fenced and fair ones, halves of read-write locks, token locks,
-/// and those with [options](crate::LockClient::lock_builder). The store has nothing of a multi-lock's own, so
-/// it excludes all users of each single lock, in whatever language.
+/// and those with [options](crate::LockClient::lock_builder). A multi-lock has no key of its own in the
+/// store, so it excludes all users of each single lock, in whatever language.
 ///
 /// # Blocking
 /// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
@@ -88,8 +88,8 @@ tuples_into_locks!(A B C D E F G H);
 /// to all.
 ///
 /// # Errors
-/// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: there are no locks, or two that
-/// are the same one, be it by two kinds or two clients on the same store.
+/// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: the list is empty, or names one
+/// lock twice, be it by two kinds or by two clients on the same store.
 ///
 /// # Guarantees
 /// - All or nothing: whatever ends the attempt (a busy lock, an error, an interrupt, a loss, the deadline, a
@@ -132,7 +132,7 @@ impl MultiLock {
     /// Releases one level of the calling thread's hold on each lock, the last acquired first.
     ///
     /// # Errors
-    /// As [`RedisLock::unlock`], about the first that failed; the others are released all the same.
+    /// As [`RedisLock::unlock`], about the first that failed; the others are released nevertheless.
     pub fn unlock(&self) -> Result<()> {
         let mut missing = None;
         let mut outcome = Ok(());
@@ -149,7 +149,7 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // Asked last: only the caller waits for the answer.
+        // This question comes last: only the caller waits for the answer.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }

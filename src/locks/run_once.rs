@@ -77,8 +77,8 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// Most tries for a lock that is refused although nobody seems to hold it, since Java's locks have another
-/// owner on each server.
+/// Maximum number of tries for a lock that is refused although nobody seems to hold it, since Java's locks
+/// have another owner on each server.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {
