@@ -283,8 +283,8 @@ impl Error {
     /// Whether the [`action`](Error::action) alone may succeed later without a change by the caller. Code
     /// that did something before the action would repeat that too.
     ///
-    /// `false` if [`work_ran`](Error::work_ran), and therefore for every error of a release: a retry would run
-    /// the work again, and the client goes on releasing by itself.
+    /// `false` if [`work_ran`](Error::work_ran), and therefore for every error of a release: a retry would
+    /// run the work again, and the client goes on releasing by itself.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Busy, Credentials, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};

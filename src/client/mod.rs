@@ -488,8 +488,8 @@ impl LockClient {
     ///
     /// # Blocking
     /// One round trip, then `job`, then one round trip, or up to the client's retry time-out or the end of
-    /// `at_most` while the server does not answer. On Redlock, processes that ask at the same moment may all be
-    /// refused; they ask again at random moments, for two seconds at most.
+    /// `at_most` while the server does not answer. On Redlock, processes that ask at the same moment may all
+    /// be refused; they ask again at random moments, for two seconds at most.
     ///
     /// # Errors
     /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: an
@@ -578,8 +578,8 @@ impl LockClient {
     ///
     /// # Blocking
     /// Until the calls of other threads, which are woken, have ended, and one round trip for all holds
-    /// together; at most three command time-outs while the server does not answer. A second call waits for the
-    /// first.
+    /// together; at most three command time-outs while the server does not answer. A second call waits for
+    /// the first.
     ///
     /// # Errors
     /// A release failed, or a call did not end in that time; its lock ends with its lease. Another

@@ -1,5 +1,4 @@
-//! The directory: for each client that holds or waits, where it runs, and which of its threads hold and
-//! wait.
+//! The directory: for each client that holds or waits, where it runs, and which of its threads hold and wait.
 //!
 //! A client's entry is a text of lines, and ends with the client's lease. It contains ages, not clock
 //! readings; its own age follows from the time that remains to it.

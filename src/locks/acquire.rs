@@ -1,5 +1,5 @@
-//! The methods that acquire a lock, shared by single locks and multi-locks; `with_lock`; and the trait over all
-//! locks.
+//! The methods that acquire a lock, shared by single locks and multi-locks; `with_lock`; and the trait over
+//! all locks.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::locks::multi::MultiLock;
 use crate::locks::named::{FencedLock, RedisLock};
 use crate::locks::options::AcquireOptions;
 
-/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread. The
-/// literals are the words that differ in the documentation.
+/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread.
+/// The literals are the words that differ in the documentation.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {

@@ -122,7 +122,8 @@ impl Condition {
         self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
     }
 
-    /// Waits repeatedly while `condition` is true, which is evaluated with the lock held, first before any wait.
+    /// Waits repeatedly while `condition` is true, which is evaluated with the lock held, first before any
+    /// wait.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

@@ -386,8 +386,8 @@ impl CountDownLatch {
         self.pass("wait", &AcquireOptions::new()).map(drop)
     }
 
-    /// Waits until the latch is open, for `wait` at most, and one command time-out more; `false` if it is still
-    /// closed.
+    /// Waits until the latch is open, for `wait` at most, and one command time-out more; `false` if it is
+    /// still closed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.

@@ -61,8 +61,8 @@ pub enum HoldState {
 ///
 /// # Blocking
 /// A drop waits, for about one command time-out at most, where it must connect first, and where the answer
-/// decides the next step: for an inner level, for a token lock, and when threads of this process wait although
-/// another process is next.
+/// decides the next step: for an inner level, for a token lock, and when threads of this process wait
+/// although another process is next.
 ///
 /// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock. An
 /// [`OwnedGuard`] may be kept. See [using it from async
@@ -453,8 +453,8 @@ macro_rules! contention {
             /// Runs `callback` when others wait for the lock: another client, or another thread of this one.
             /// A long job can thus give way. For a read hold only writers count.
             ///
-            /// The callback runs at most once a second while others wait, until the hold ends, on the client's
-            /// callback thread; a panic in it is caught. A hold may have several.
+            /// The callback runs at most once a second while others wait, until the hold ends, on the
+            /// client's callback thread; a panic in it is caught. A hold may have several.
             ///
             /// # Errors
             /// As [`check`](Self::check), at once; and [`Unsupported`](ErrorKind::Unsupported) if this store

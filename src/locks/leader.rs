@@ -144,8 +144,7 @@ impl Leader {
         office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
-    /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked
-    /// child.
+    /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked child.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
         if is_forked() { &self.no_events } else { &self.events }

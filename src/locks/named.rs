@@ -406,9 +406,9 @@ impl From<&FencedLock> for RedisLock {
 /// While one owner writes, no other reads or writes. Readers and writers take turns: once a writer has waited
 /// for 50 ms, readers that come later wait behind it, and `try_lock` of the read half returns `false`; when a
 /// write ends, the readers that waited go together, and then the next writer. Java's readers, and those of
-/// older versions, take no part, and may pass. A re-entry never waits for a writer. But a reader deadlocks if it
-/// waits for another thread that wants to read, while a writer waits in between. A reader with an explicit lease
-/// counts for that time, even where a Java reader's watchdog would shorten everyone's.
+/// older versions, take no part, and may pass. A re-entry never waits for a writer. But a reader deadlocks if
+/// it waits for another thread that wants to read, while a writer waits in between. A reader with an explicit
+/// lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
 ///
 /// On ZooKeeper all wait in order of arrival.
 ///
@@ -464,8 +464,8 @@ impl ReadWriteLock {
         FencedLock::new(self.write.clone().with_config(LockConfig { fenced: true, ..self.config }))
     }
 
-    /// The same lock, in which all waiting writers come before all new readers, from their first moment. A stream
-    /// of writers can then starve readers.
+    /// The same lock, in which all waiting writers come before all new readers, from their first moment. A
+    /// stream of writers can then starve readers.
     ///
     /// The order is an agreement among the users: a writer announces its wait, and readers let it go first. A
     /// process without this option, Java's among them, excludes and is excluded as always, but takes no part

@@ -14,8 +14,7 @@ use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another process runs it or did within `at_least`. A fenced kind gives the guard a
-/// token.
+/// Runs `job` unless another process runs it or did within `at_least`. A fenced kind gives the guard a token.
 pub(crate) fn run_once<R>(
     engine: &Arc<Engine>,
     (kind, name): (Kind, &Arc<LockName>),

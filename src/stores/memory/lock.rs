@@ -218,8 +218,9 @@ impl Lock {
         is_next || self.line.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
     }
 
-    /// After a release, or when a writer stops waiting: returns the clients to notify, each with its message. The
-    /// readers that waited for a write go before the next writer, which polls soon in case they do not come.
+    /// After a release, or when a writer stops waiting: returns the clients to notify, each with its message.
+    /// The readers that waited for a write go before the next writer, which polls soon in case they do not
+    /// come.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = Alive::default();

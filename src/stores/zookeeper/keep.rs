@@ -48,8 +48,7 @@ impl Session {
         }
     }
 
-    /// Sends a sign of life if one is due, and hangs up if the last is unanswered; returns when to look
-    /// next.
+    /// Sends a sign of life if one is due, and hangs up if the last is unanswered; returns when to look next.
     fn beat(&self, state: &mut SessionState, now: Moment) -> Moment {
         let Some(life) = state.life.clone() else { return Moment::NEVER };
         let mut next = life.lapses_at();

@@ -426,8 +426,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Queues a request for the next [`flush`](Session::flush). The reading thread sees errors of the
-    /// socket.
+    /// Queues a request for the next [`flush`](Session::flush). The reading thread sees errors of the socket.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));
