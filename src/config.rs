@@ -381,8 +381,7 @@ impl fmt::Debug for ServerOptions {
 /// Longest user name and password.
 const LONGEST: usize = 64 * 1024;
 
-/// A user and a password, as a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
-/// returns them.
+/// User and password, from a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
 ///
 /// # Examples
 /// ```
@@ -412,8 +411,7 @@ impl Credentials {
         self
     }
 
-    /// The time after which the server ends connections that logged in with these credentials. Defaults to
-    /// never.
+    /// The time after which the server ends connections with these credentials. Defaults to never.
     ///
     /// On Redis the client replaces each connection before that: a fifth of the time, at least 30 s and at
     /// most half of it, and up to an eighth earlier, so that a fleet does not reconnect at once. The old

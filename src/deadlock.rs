@@ -7,8 +7,7 @@ use crate::inspect::{Location, own, span};
 
 /// Threads that wait for each other in a cycle: each waits for a lock that the next one holds, and the last
 /// for one of the first's. From [`LockClient::deadlocks`](crate::LockClient::deadlocks) and
-/// [`Event::Deadlock`](crate::Event::Deadlock). The text names each thread, what it holds and what it waits
-/// for.
+/// [`Event::Deadlock`](crate::Event::Deadlock). The text names the threads, their holds and their waits.
 ///
 /// # Examples
 /// ```
@@ -24,8 +23,7 @@ pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
     /// Whether the whole cycle existed at one moment. `false` if the cycle may not be a deadlock, since
-    /// another thread may release one of its locks: an owned guard's, or that of a command of `leasehold
-    /// run`.
+    /// another thread may release one of its locks: an owned guard's, or one of a `leasehold run` command.
     pub is_certain: bool,
 }
 

@@ -81,8 +81,7 @@ pub enum ErrorKind {
     WouldDeadlock,
     /// The key has something that is not this kind of lock.
     WrongType,
-    /// The semaphore does not exist: call [`try_set_permits`](crate::Semaphore::try_set_permits) first, in
-    /// each process that uses it.
+    /// The semaphore does not exist: call [`try_set_permits`](crate::Semaphore::try_set_permits) first.
     NotSetUp,
     /// The server cannot be reached or the connection broke.
     Unreachable,
@@ -111,8 +110,7 @@ pub enum ErrorKind {
     TooOld,
     /// The store or the client's settings cannot do this.
     Unsupported,
-    /// Clients of another version keep locks here in another format, and neither would exclude the other. The
-    /// client is not built.
+    /// Clients of another version keep locks here in another format, so this client is not built.
     IncompatibleFormat,
     /// The answer broke the protocol.
     Protocol,
@@ -123,8 +121,7 @@ pub enum ErrorKind {
     Refused,
     /// The client was shut down.
     ShutDown,
-    /// The process was forked after it had made a client: neither that client nor a new one works in the
-    /// child.
+    /// The process was forked after it had made a client: in the child no client works, not even a new one.
     Forked,
     /// The system could not give a thread or another resource.
     Resource,

@@ -29,8 +29,7 @@ use crate::time::{Clock, Moment, random_between};
 
 /// Time for which an answer is reused, for connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
-/// Time for each of several addresses before the next is tried, as RFC 8305 advises; and its factor from
-/// round to round.
+/// Time for each of several addresses before the next is tried (RFC 8305), and its factor for each round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 const MOST_KEPT: usize = 256;
 
@@ -93,8 +92,7 @@ pub(crate) struct Hosts {
     /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// By name, the address that accepted last, which is tried first: a silent address would cost each
-    /// connection its time.
+    /// By name, the last address that accepted. It is tried first, since a silent one would cost its time.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 
@@ -271,8 +269,8 @@ impl Hosts {
         accepted.insert((&*host.name).into(), address);
     }
 
-    /// The host's addresses, the one that accepted last first. If the look-up takes too long, the former
-    /// addresses.
+    /// The host's addresses, beginning with the last that accepted; the former addresses after a slow
+    /// look-up.
     pub(crate) fn addresses(&self, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);

@@ -195,8 +195,7 @@ impl Owner {
         })
     }
 
-    /// The client's id, before the colon; of version 4 instead of 8 if the server refuses this client the
-    /// wait queue.
+    /// The client's id, before the colon; version 4 instead of 8 without the right to the wait queue.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client
@@ -255,8 +254,7 @@ impl fmt::Display for FencingToken {
 /// An owner number that holds nothing.
 pub(crate) const NOBODY: u64 = 0;
 
-/// The identity of a thread, in its thread-local storage: a `Weak` to it shows, without a destructor, that
-/// the thread has ended.
+/// The identity of a thread, in its thread-local storage: a `Weak` to it shows when the thread has ended.
 #[derive(Debug)]
 pub(crate) struct ThreadMarker {
     id: u64,
@@ -268,8 +266,7 @@ pub(crate) struct ThreadMarker {
 impl ThreadMarker {
     fn new() -> ThreadMarker {
         let number = unbound_number();
-        // `ID` has no destructor, so it exists until the thread's very end, and the thread's holds stay its
-        // own.
+        // `ID` has no destructor: it exists until the thread's very end, and the thread keeps its holds.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }

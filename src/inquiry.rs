@@ -1,6 +1,5 @@
 //! Questions whose answers may be slow or never come: to the system's resolver, or the program's provider of
-//! credentials. Separate threads ask, a few at a time; a thread that needs the answer waits until its own
-//! deadline.
+//! credentials. Separate threads ask, a few at a time; each thread waits until its own deadline.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;

@@ -1,5 +1,4 @@
-//! The object that a name stands for in the store, and its holders, for programs and for people; and whether
-//! the store answers.
+//! The object that a name stands for in the store, and its holders; and whether the store answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -32,21 +31,19 @@ pub struct Inspection {
     pub kind: ObjectKind,
     /// One holder, several readers, or a writer that reads as well.
     pub holders: Vec<Holder>,
-    /// The time until the object ends without renewal: `None` if there is nothing, `Duration::MAX` if it has
-    /// no end.
+    /// The time until the object ends without renewal: `None` without an object, `Duration::MAX` without end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was granted.
     pub fencing_token: Option<FencingToken>,
     /// The first hundred waiters of a fair lock, or clients in the wait queue of a plain or fenced lock, in
-    /// order. For other objects, the waiters in the directory as of up to a third of a lease ago, the longest
-    /// waiter first.
+    /// order. For other objects, the waiters in the directory, up to a third of a lease ago, longest wait
+    /// first.
     pub waiters: Vec<Waiter>,
     /// The number of all waiters.
     pub waiting: u64,
     /// Whether there may be more waiters, since not all directory entries were read.
     pub waiting_at_least: bool,
-    /// The number of clients that listen for a release, which they do until a few seconds after their waits;
-    /// not for fair locks.
+    /// The number of clients that listen for a release, until a few seconds after a wait; not for fair locks.
     pub listeners: Option<u64>,
     /// The number of available permits, or what is left to count down.
     pub count: Option<i64>,
@@ -93,9 +90,8 @@ pub enum ObjectKind {
         /// The halves that are held.
         mode: Mode,
     },
-    /// A string with its owner's token, as this crate writes it. Another library's token looks like any other
-    /// string and is [`Foreign`](Self::Foreign); [`RedisLock::holder`](crate::RedisLock::holder) of a token
-    /// lock shows such a token.
+    /// A string with its owner's token, as this crate writes it. Another library's token looks like any
+    /// string and is [`Foreign`](Self::Foreign); [`RedisLock::holder`](crate::RedisLock::holder) shows it.
     TokenLock,
     /// Permits without owners.
     Semaphore,
@@ -149,8 +145,7 @@ pub enum Mode {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner as the store has it: `client:number` of this crate or of Redisson, or another library's
-    /// token.
+    /// The owner as the store has it: `client:number` (also Redisson's), or another library's token.
     pub owner: String,
     /// The number of levels.
     pub hold_count: Option<u32>,
@@ -158,8 +153,7 @@ pub struct Holder {
     pub mode: Option<Mode>,
     /// Whether the asking client is the owner.
     pub by_this_client: bool,
-    /// The time until the hold ends without renewal; zero for a dead reader, `None` where the store does not
-    /// say.
+    /// The time until the hold ends without renewal; zero for a dead reader, `None` if the store has no time.
     pub remaining: Option<Duration>,
     /// How long the owner has held the lock. This crate's holders report this each third of their lease, and
     /// at once with [`max_hold`](crate::LockBuilder::max_hold); Redisson's holders never do.
@@ -195,8 +189,7 @@ impl Holder {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
-    /// As [`Holder::owner`]; in the queue of a plain or fenced lock the client's id alone, for all its
-    /// threads.
+    /// As [`Holder::owner`]; in the queue of a plain or fenced lock the id of a client, for all its threads.
     pub owner: String,
     /// Whether the waiter belongs to the asking client.
     pub by_this_client: bool,

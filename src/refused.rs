@@ -1,7 +1,6 @@
 //! A refusal that is remembered for a while.
 //!
-//! Rights are granted, tables created and proxies replaced while a client runs, so a refused request is
-//! tried again.
+//! A refused request is tried again, since rights, tables and proxies change while a client runs.
 
 use std::time::Duration;
 

@@ -63,8 +63,7 @@ impl ServerOptions {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// Asks the sources about the server at `address`. Only credentials are taken from a new URL: the locks
-    /// stay where they are.
+    /// Asks the sources about the server at `address`. A new URL gives credentials only: the locks stay.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
         // Read before they are used, so that a change meanwhile counts as a change.
@@ -107,9 +106,8 @@ fn behind_label(word: &str) -> &str {
 
 /// A store's own form of its options, made anew for each connection.
 ///
-/// The sources are asked for each connection. After a refused login or handshake all sources are asked
-/// again, certificates too, and the connection is tried again if one has changed: at most [`MOST_TRIES`]
-/// times in all.
+/// The sources are asked for each connection. After a refused login or handshake all sources are asked again,
+/// certificates too, and the connection is tried again if one has changed ([`MOST_TRIES`]).
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,

@@ -1,5 +1,4 @@
-//! The operating system, under the same names on Unix and Windows. Only the two files beside this one know
-//! which it is.
+//! The operating system, under the same names on Unix and Windows. Only its two files know which it is.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |

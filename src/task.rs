@@ -1,7 +1,6 @@
 //! The async task that the calling thread runs, as far as known.
 //!
-//! A thread owns a hold, and tasks share a thread: to the store they are one owner. Therefore a hold also
-//! remembers its task.
+//! Tasks share a thread, which owns their holds in the store. Therefore a hold also remembers its task.
 
 #[cfg(feature = "tokio")]
 use tokio::task::{Id, try_id};

@@ -87,8 +87,7 @@ impl ClientBuilder {
     /// How long one request may take. Defaults to 3 s.
     ///
     /// After this time the outcome is unknown, and the client resolves it. Keep it under a third of the
-    /// lease: a time-out above the lease gives an [`Event::Warning`], since one silent request then costs
-    /// every hold.
+    /// lease: above the lease, which gives an [`Event::Warning`], one silent request costs every hold.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
         self.server.command_timeout = timeout;
@@ -103,8 +102,7 @@ impl ClientBuilder {
     }
 
     /// The file that has the [`password`](Self::password), without line ends at its end. The client reads the
-    /// file whenever it would ask for [`credentials`](Self::credentials), so a password can change while
-    /// clients run.
+    /// file whenever it would ask for [`credentials`](Self::credentials), so running clients follow changes.
     pub fn password_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.password = None;
         self.server.credentials = Some(password_in(file.into()));
@@ -292,8 +290,7 @@ impl ClientBuilder {
     /// How long connecting may take. Defaults to 3 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self = server.connect_timeout: timeout;
 
-    /// How long calls keep trying while the server cannot be used, if their deadline allows. Defaults to 10
-    /// s.
+    /// How long calls keep trying while the server cannot be used, within their deadlines. Defaults to 10 s.
     pub fn retry_timeout(mut self, timeout: Duration) -> Self = options.retry_timeout: timeout;
 
     /// The number of connections for requests: up to 4 that all threads share, and the rest, at least one,
@@ -327,8 +324,7 @@ impl ClientBuilder {
     /// How long a subscription outlives its last waiter. Defaults to 5 s.
     pub fn unsubscribe_delay(mut self, delay: Duration) -> Self = server.unsubscribe_delay: delay;
 
-    /// How the members of a cluster notify waiters; for `redis-cluster://` URLs only. Defaults to
-    /// [`ClusterPubSub::Auto`].
+    /// How the members of a cluster notify waiters (`redis-cluster://`). Defaults to [`ClusterPubSub::Auto`].
     pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self = server.cluster_pub_sub: way;
 
     /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
@@ -364,9 +360,8 @@ impl ClientBuilder {
     /// time limit is the one given there, otherwise 2 s, or two thirds of the `command_timeout` if that is
     /// less. Defaults to no such condition.
     ///
-    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; other servers and stores are refused
-    /// when the client is built. With `appendfsync everysec` a grant takes up to a second, with `always` a
-    /// write to the disk.
+    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; the client is not built on other servers
+    /// and stores. With `appendfsync everysec` a grant takes up to a second, with `always` a disk write.
     pub fn durable(mut self, local: u32, replicas: u32) -> Self =
         server.durable: Some(Durable { local, replicas });
 
@@ -410,9 +405,8 @@ impl ClientBuilder {
     ///
     /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the
     /// error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in the
-    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest of
-    /// the other waits does. If the youngest wait is of a client without this option, the deadlock is
-    /// reported and stays.
+    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest
+    /// other wait does. A deadlock stays if its youngest wait is of a client without this option.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self = options.break_deadlocks: breaks;
 
     /// The observer of this client's events. Defaults to none; without one, and without a subscriber of
@@ -423,8 +417,7 @@ impl ClientBuilder {
     ///
     /// For programs that start before their store. Until a call has connected, each call, in place of
     /// `build`, returns the error of connecting at once, without a retry, and may take the connect time-out
-    /// besides its own time. On ZooKeeper holds last at most as long as the granted session, whatever the
-    /// client's lease.
+    /// besides its own time. On ZooKeeper no hold outlasts the granted session, whatever the client's lease.
     pub fn connect_lazily(mut self) -> Self = is_lazy: true;
 
     /// A prefix of each lock's key, added after mapping. Defaults to nothing.

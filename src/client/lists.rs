@@ -131,8 +131,7 @@ impl LockClient {
         Locks { list: List::new(&self.engine), wanted, known: HashMap::new() }
     }
 
-    /// Lists the clients of this crate that hold or wait for locks on this store, as their directory entries
-    /// say. See [`ClientInfo`].
+    /// Lists the clients that hold or wait for locks on this store, by their [directory entries](ClientInfo).
     ///
     /// The list lacks Redisson's clients, and a client that began a moment ago, has its
     /// [directory](crate::ClientBuilder::directory) off or lacks the permission. A dead client is listed for
@@ -142,8 +141,7 @@ impl LockClient {
     /// As [`list`](Self::list).
     ///
     /// # Guarantees
-    /// An entry is up to a third of its client's lease old. Every user who may write to the store can write
-    /// one.
+    /// An entry is up to a third of its client's lease old. All who may write to the store can write one.
     pub fn clients(&self) -> Clients {
         Clients { list: List::new(&self.engine) }
     }
@@ -154,13 +152,12 @@ impl LockClient {
     /// thread holds something. The search considers plain, fenced, fair and token locks, both halves of
     /// read-write locks, and all of these in multi-locks. It does not consider permits, which have no single
     /// holder; holds of guards that may change threads; or a thread that holds by one client and waits by
-    /// another. Without a [directory](crate::ClientBuilder::directory) it considers only this client's own
-    /// threads.
+    /// another. Without a [directory](crate::ClientBuilder::directory) it considers this client's threads
+    /// only.
     ///
     /// # Blocking
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
-    /// client between a wait and its holders. If there is a cycle, one more second, and the cycle is read
-    /// again.
+    /// client between a wait and its holders. A cycle takes a second more, and is read again.
     ///
     /// # Errors
     /// The store could not be used, or the user lacks the permissions of [`inspect`](Self::inspect) and
@@ -168,8 +165,7 @@ impl LockClient {
     ///
     /// # Guarantees
     /// Each cycle was read twice, one second apart, with the same waits and the same holders, so it existed
-    /// at a moment between. A client that died or is cut off counts as in its last entry until the entry
-    /// ends.
+    /// at a moment between. A client that died or is cut off counts until its last entry ends.
     pub fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.engine.deadlocks()
     }

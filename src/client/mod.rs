@@ -136,8 +136,7 @@ impl LockClient {
         ClientBuilder::default()
     }
 
-    /// Connects to independent servers over which names are spread: each lock is on one of them. See [`Ring`]
-    /// for lists that change.
+    /// Connects to independent servers, each name on one of them. See [`Ring`] for lists that change.
     ///
     /// # Blocking
     /// Up to the connect time-out (default 3 s), for all nodes together.
@@ -162,8 +161,7 @@ impl LockClient {
     /// `retry_timeout`. New processes start with the new list.
     ///
     /// # Blocking
-    /// Up to the connect time-out, if a node does not answer. Such a node gets the list with the next request
-    /// to it.
+    /// Up to the connect time-out, if a node does not answer; the next request to it brings the list.
     ///
     /// # Errors
     /// The list's number is not above the last one's, the list does not name the nodes that it moves from, a
@@ -207,7 +205,7 @@ impl LockClient {
     /// Makes a client on a memory store, which clients may share.
     ///
     /// # Panics
-    /// If the system cannot start the watchdog's thread, and in a forked child of a process that has made a
+    /// If the system cannot start the watchdog's thread, or the process was forked after it had made a
     /// client.
     #[must_use]
     #[expect(clippy::expect_used, reason = "documented; for tests, where a Result only adds noise")]
@@ -238,8 +236,7 @@ impl LockClient {
         self.engine.id
     }
 
-    /// The owner under which the calling thread would take its next lock; an owner that holds nothing in a
-    /// forked child.
+    /// The owner of the calling thread's next lock; in a forked child an owner that holds nothing.
     ///
     /// If the server refuses this client the wait queue, the ids of plain and fenced locks have version 4 in
     /// place of 8 (see
@@ -257,8 +254,8 @@ impl LockClient {
 
     /// The reentrant lock of this name: Redisson's `RLock`. Nothing is acquired: see [`RedisLock`].
     ///
-    /// No I/O and no error: a bad name (empty, over 64 KiB, or part of another lock's bookkeeping) is an
-    /// error at first use.
+    /// No I/O; a bad name (empty, over 64 KiB, or part of another lock's bookkeeping) is an error at first
+    /// use.
     pub fn get_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }
@@ -273,21 +270,20 @@ impl LockClient {
     /// Shared with redis-py's `Lock`, and with redsync on one node.
     ///
     /// Not reentrant: a thread that waits for its own lock gets
-    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock). Waiters poll each 50–100 ms, since those libraries
-    /// announce no release.
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock). Waiters poll each 50–100 ms: no release is
+    /// announced.
     pub fn get_token_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
 
-    /// The lock that serves waiters in order of arrival, across threads, processes and languages: Redisson's
-    /// fair `RLock`.
+    /// The lock that serves waiters in order of arrival, in all processes: Redisson's fair `RLock`.
     ///
     /// A waiter keeps its place in the store's queue by asking at least every 1.2 s; a dead waiter is skipped
     /// after some 6 s (Redisson's after up to five minutes). `try_lock` succeeds only if nobody waits.
     ///
     /// Each hand-over takes a message and a request, so fair locks are slower. Use either this or
-    /// [`get_lock`](Self::get_lock) for a name: a holder by `get_lock` ignores the queue, and its release
-    /// wakes no fair waiter.
+    /// [`get_lock`](Self::get_lock) for a name: holders by `get_lock` ignore the queue and wake no fair
+    /// waiter.
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).fair().build()
     }
@@ -327,9 +323,8 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For users without the right to subscribe, and for locks that are rarely waited for. Unlike a release
-    /// of Java's spin lock, a release of this one wakes waiters that listen. Spinning threads of one client
-    /// queue among themselves.
+    /// For users without the right to subscribe, and for locks that are rarely waited for. Unlike Java's spin
+    /// lock, this lock wakes waiters that listen when released. Spinning threads of a client queue locally.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).spin(Backoff::default()).build()
     }
@@ -347,8 +342,7 @@ impl LockClient {
         AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
     }
 
-    /// Asks the store one question, and says how long the answer took and whether waiters are woken. For
-    /// health checks.
+    /// Asks the store one question; returns its round trip and whether waiters are woken. For health checks.
     ///
     /// The question is whether a lock called `leasehold_ping` (after prefix and mapping) is held. In a
     /// cluster and in a ring the server of that name answers; on a Redlock a majority.
@@ -358,8 +352,7 @@ impl LockClient {
     /// client [connects lazily](ClientBuilder::connect_lazily) and has not yet.
     ///
     /// # Errors
-    /// The store could not be used. A missing permission, or another object under that key, is an answer and
-    /// no error.
+    /// The store could not be used. A missing permission, or another object at that key, is no error.
     pub fn ping(&self) -> Result<Health> {
         let engine = &self.engine;
         engine.usable("ping")?;
@@ -403,8 +396,7 @@ impl LockClient {
     /// the store does not know them. The lock, the clients and the waiters have one command time-out each.
     ///
     /// # Errors
-    /// The name is bad; the server could not be used; or the user lacks a permission, since this reads all
-    /// keys of each kind.
+    /// The name is bad; the server could not be used; or the user may not read the keys of every kind.
     ///
     /// # Guarantees
     /// On one Redis, in a cluster and in memory all but the number of listeners was true at one moment; on a
@@ -439,8 +431,7 @@ impl LockClient {
         if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
 
-    /// Removes a database's rows of locks that have been free for longer than `age`; returns how many. Does
-    /// nothing elsewhere.
+    /// Removes a database's rows of locks free for longer than `age`; returns how many. Zero elsewhere.
     ///
     /// For programs that make up lock names and never use them again. A day is a good age: fencing tokens
     /// still only grow, unless the server's clock is set back by more than `age`.
@@ -467,8 +458,7 @@ impl LockClient {
         self.engine.vacuum_blockers(age)
     }
 
-    /// Makes this process a candidate in the election of `name`: the holder of the fenced lock of that name
-    /// leads. See [`Leader`].
+    /// Makes this process a [candidate](Leader) for `name`: the holder of the fenced lock of that name leads.
     ///
     /// # Blocking
     /// Never: a thread of the candidate's waits.
@@ -564,8 +554,7 @@ impl LockClient {
         self.engine.record_run(lock.checked("record_run")?, guard.owner(), code, took)
     }
 
-    /// How the last [recorded](Self::record_run) run of a job ended; `None` if there was none in the last 40
-    /// days.
+    /// How the last [recorded](Self::record_run) run of a job ended; `None`: no run in the last 40 days.
     ///
     /// # Errors
     /// As [`record_run`](Self::record_run), by one round trip.
@@ -578,8 +567,7 @@ impl LockClient {
     ///
     /// # Blocking
     /// Until the calls of other threads, which are woken, have ended, and one round trip for all holds
-    /// together; at most three command time-outs while the server does not answer. A second call waits for
-    /// the first.
+    /// together; at most three command time-outs without an answer. A second call waits for the first.
     ///
     /// # Errors
     /// A release failed, or a call did not end in that time; its lock ends with its lease. Another
@@ -592,8 +580,7 @@ impl LockClient {
 }
 
 impl MemoryStore {
-    /// Makes every request of this client fail in this way until [`heal`](Self::heal); other clients
-    /// continue.
+    /// Makes every request of this client, and of no other, fail in this way until [`heal`](Self::heal).
     ///
     /// # Errors
     /// The client is not on this store.
@@ -605,8 +592,7 @@ impl MemoryStore {
     /// Stops this client's own threads until the result is dropped, as if its process were stopped: the
     /// client renews nothing, and reports no loss. Afterwards the client continues, and finds out.
     ///
-    /// The test's own threads continue, unlike those of a stopped process, and callbacks already due still
-    /// run.
+    /// The test's own threads continue, unlike a stopped process's, and callbacks already due still run.
     ///
     /// # Errors
     /// The client is not on this store.
@@ -656,8 +642,7 @@ impl Drop for PausedClient {
 
 // These types may be used after a caught panic (`catch_unwind`), and with them all types that are made of
 // them. Observers, callbacks and name mappings run where nothing is locked or half done, and their panics are
-// caught, so no panic leaves a guard or a client inconsistent. The compiler cannot see this through the locks
-// inside.
+// caught, so guards and clients stay consistent. The compiler cannot see this through the locks inside.
 macro_rules! unwind_safe {
     ($($name:ty),+) => {
         $(

@@ -1,5 +1,4 @@
-//! The lines of an entry, `name=value` each. Any program may have written an entry, so nothing in it is
-//! trusted.
+//! The lines of an entry, `name=value` each. Any program may have written an entry, so none is trusted.
 
 use std::fmt::Display;
 

@@ -2,8 +2,7 @@
 //! thread that waits on behalf of another process's hold.
 //!
 //! As entries, these records need neither their own place in a store nor further rights. An entry's age
-//! follows from the time that remains to it. Lists of clients skip these entries, since they have no
-//! `lease_ms`.
+//! follows from the time that remains to it. Lists of clients skip entries without `lease_ms`, such as these.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The methods that acquire a lock, shared by single locks and multi-locks; `with_lock`; and the trait over
-//! all locks.
+//! The acquiring methods of single locks and multi-locks; `with_lock`; and the trait over all locks.
 
 use std::time::Duration;
 
@@ -203,9 +202,8 @@ acquire_methods! { MultiLock, MultiGuard, OwnedMultiGuard, "all locks", "any of 
 }
 
 impl AcquireOptions {
-    /// Runs `work` under the lock. Returns `None`, without running `work`, if the lock stayed busy for as
-    /// long as the options allow. [`LockClient::with_lock`](crate::LockClient::with_lock) waits as long as it
-    /// takes.
+    /// Runs `work` under the lock. Returns `None`, without running `work`, if the lock stayed busy for the
+    /// wait of the options. [`LockClient::with_lock`](crate::LockClient::with_lock) waits without a bound.
     ///
     /// # Blocking
     /// As [`RedisLock::acquire_with`], then `work`, then one round trip.

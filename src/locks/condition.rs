@@ -84,8 +84,8 @@ impl Condition {
     /// callbacks and channels for the loss stay.
     ///
     /// # Blocking
-    /// Until notified, and then until the lock is acquired again. Two round trips before the wait, two or
-    /// more after.
+    /// Until notified, and until the lock is acquired again: two round trips before the wait, two or more
+    /// after.
     ///
     /// # Errors
     /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
@@ -122,8 +122,7 @@ impl Condition {
         self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
     }
 
-    /// Waits repeatedly while `condition` is true, which is evaluated with the lock held, first before any
-    /// wait.
+    /// Waits repeatedly while `condition` is true; evaluates it with the lock held, first before any wait.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -161,8 +160,7 @@ impl Condition {
     /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
-    /// [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock. Or the server could
-    /// not be used.
+    /// [`is_not_held`](Error::is_not_held) on a thread without the lock; or the server could not be used.
     pub fn notify_one(&self) -> Result<bool> {
         self.notify("notify_one", false).map(|count| count > 0)
     }
@@ -197,8 +195,7 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Joins while the lock is held: a notifier must hold the lock too, so no notification comes in
-        // between.
+        // Joins while the lock is held: a notifier must hold the lock too, so it comes later.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);

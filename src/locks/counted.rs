@@ -75,8 +75,8 @@ impl Semaphore {
         self.take("try_acquire_for", permits, &AcquireOptions::new().wait(wait))
     }
 
-    /// Acquires `permits` permits as `options` say; `None` if they did not become available, which needs a
-    /// bound on the wait.
+    /// Acquires `permits` permits as `options` say; `None` if they are not available within the options'
+    /// wait.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and, before
@@ -101,8 +101,7 @@ impl Semaphore {
         self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
     }
 
-    /// As [`release`](Self::release), but returns `false`, with nothing made, if the semaphore does not
-    /// exist.
+    /// As [`release`](Self::release), but `false`, with nothing made, for a semaphore that does not exist.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -210,8 +209,7 @@ impl ExpirableSemaphore {
     /// Releases a permit by its id, whoever took it; `false` if it is not taken.
     ///
     /// # Errors
-    /// As [`try_set_permits`](Self::try_set_permits); and, before any I/O, for an id that is not 32 hex
-    /// digits.
+    /// As [`try_set_permits`](Self::try_set_permits); before any I/O, for an id that is not 32 hex digits.
     pub fn release(&self, id: &str) -> Result<bool> {
         let id = self.parsed("release", id)?;
         Ok(self.core.count("release", &Counting::GiveBack(id)).map_err(Error::after_work)? == Some(1))
@@ -386,8 +384,7 @@ impl CountDownLatch {
         self.pass("wait", &AcquireOptions::new()).map(drop)
     }
 
-    /// Waits until the latch is open, for `wait` at most, and one command time-out more; `false` if it is
-    /// still closed.
+    /// Waits until the latch is open, for `wait` and one command time-out at most; `false`: still closed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.

@@ -155,8 +155,7 @@ impl Drop for Group {
 /// The locks of a [`MultiLock`](crate::MultiLock), released when dropped, the last acquired first.
 ///
 /// Like a [`Guard`](crate::Guard) it cannot leave its thread. Once one of the locks is lost, all count as
-/// lost: [`check`](Self::check) names the lock. The others stay taken until this guard is dropped or
-/// unlocked.
+/// lost: [`check`](Self::check) names the lock. The others stay taken until this guard ends.
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -215,8 +214,7 @@ macro_rules! group_guard {
                 self.group.fencing_token_of(name)
             }
 
-            /// The state of the holds, without asking the servers: lost if one of them is lost, and in a
-            /// forked child.
+            /// The state of the holds, without a request: lost if one is lost, and in a forked child.
             #[must_use]
             pub fn state(&self) -> HoldState {
                 self.group.state()
@@ -243,8 +241,7 @@ macro_rules! group_guard {
                 self.group.on_lost(callback);
             }
 
-            /// A channel for `select!` that gets the first loss, and is disconnected when all locks are
-            /// released.
+            /// A channel for `select!` with the first loss, disconnected when all locks are released.
             #[must_use]
             pub fn lost(&self) -> Receiver<Loss> {
                 self.group.lost()
@@ -258,8 +255,7 @@ macro_rules! group_guard {
             /// [`Guard::unlock`](crate::Guard::unlock).
             ///
             /// # Errors
-            /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are
-            /// released nevertheless.
+            /// As [`Guard::unlock`](crate::Guard::unlock), about the first failure. All others are released.
             pub fn unlock(self) -> Result<()> {
                 self.group.unlock()
             }

@@ -97,8 +97,7 @@ pub struct Guard {
 pub(crate) type BoundToItsThread =
     PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin + UnwindSafe + RefUnwindSafe>;
 
-/// No type implements this trait. The compiler names it to a caller who sends a guard, so its name says what
-/// to call instead.
+/// No type implements this trait. The compiler names it when a guard is sent: the name says what to call.
 #[expect(non_camel_case_types, reason = "it names the method as it is written")]
 pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
@@ -354,8 +353,7 @@ macro_rules! guard {
             }
 
             /// Runs `callback` when the hold is lost: soon if it is lost already, never if it is released
-            /// before. It runs on the client's callback thread, which a forked child does not have; a panic
-            /// in it is caught.
+            /// before. The client's callback thread, which a forked child lacks, runs it and catches a panic.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
                 self.level.on_lost(callback);
             }
@@ -485,8 +483,7 @@ macro_rules! contention {
 
             /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) reports. The first
             /// call makes the hold hear of others, so its answer may be `false` for the time of a request.
-            /// After the last waiter of other clients has left, the answer stays `true` for up to three
-            /// seconds.
+            /// The answer stays `true` for up to three seconds after other clients' last waiter has left.
             ///
             /// # Errors
             /// As [`on_contended`](Self::on_contended). This thread sends no request.

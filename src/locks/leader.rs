@@ -133,8 +133,8 @@ impl Leader {
         Ok(Leader { shared, orders, events, no_events: unbounded().1, thread: Some(thread) })
     }
 
-    /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`]. `None` in a forked
-    /// child.
+    /// The term, if this candidate leads now, without a round trip, as [`OwnedGuard::check`]; `None` if
+    /// forked.
     #[must_use]
     pub fn term(&self) -> Option<FencingToken> {
         if is_forked() {
@@ -165,8 +165,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Gives the leadership up, if this candidate has it, and stands for it again behind the waiting
-    /// candidates.
+    /// Gives up the leadership, if this candidate has it, and queues for it behind the waiting candidates.
     ///
     /// In a store that keeps no order of waiters, the candidate first pauses for a quarter of a second
     /// longer than the others' polls are apart: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on
@@ -181,8 +180,7 @@ impl Leader {
     ///
     /// # Blocking
     /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. A
-    /// call from an observer on the candidate's own thread does not wait: that thread ends after the observer
-    /// returns.
+    /// call from an observer on the candidate's own thread does not wait: that thread ends later.
     ///
     /// # Errors
     /// The release failed; the leadership ends with its lease.

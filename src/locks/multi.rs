@@ -84,8 +84,8 @@ tuples_into_locks!(A B C D E F G H);
 /// # Blocking
 /// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
 /// Redis server, in a cluster those in one slot (`{…}` in their names), are one script: one request acquires
-/// all, and one releases them. A busy lock is waited for while those before it are held; one deadline applies
-/// to all.
+/// all, and one releases them. While a busy lock is waited for, those before it are held; one deadline
+/// applies.
 ///
 /// # Errors
 /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: the list is empty, or names one
@@ -123,8 +123,7 @@ impl MultiLock {
         MultiLock { clock: clock.clone(), locks: ordered(locks).map(Arc::from).map_err(Arc::new) }
     }
 
-    /// The names of the locks, as given, in the order in which they are taken; none if the list cannot be
-    /// used.
+    /// The names of the locks, as given, in the order of acquisition; none if the list cannot be used.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
     }
@@ -170,8 +169,7 @@ impl MultiLock {
         Ok(true)
     }
 
-    /// The shortest [remaining lease](RedisLock::remaining_lease) of the locks' holders, whoever they are;
-    /// `None` if a lock is free.
+    /// The shortest [remaining lease](RedisLock::remaining_lease) of the holders; `None` if a lock is free.
     ///
     /// # Blocking
     /// One round trip for each, up to the first that is free.

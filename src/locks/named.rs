@@ -19,14 +19,13 @@ use crate::seam::{Claim, Counting, Kind};
 use crate::time::Lease;
 
 /// A lock by name: reentrant, blocking, owned by the calling thread. On Redis this lock is Redisson's
-/// `RLock`, over [several Redis](crate::LockClient::redlock) Redlock, elsewhere the store's lock of that
-/// name.
+/// `RLock`, on [several Redis](crate::LockClient::redlock) Redlock, elsewhere the store's lock of that name.
 ///
 /// [`LockClient::get_lock`](crate::LockClient::get_lock) makes this handle, which is cheap to clone and has
 /// no state: any number of handles for one name are one lock. Two ways of use, which may be mixed, act on the
 /// calling thread's hold: Java's ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and Rust's
-/// ([`acquire`](Self::acquire) gives a [`Guard`]). For a deadline, or an interruptible wait with a lease, see
-/// [`AcquireOptions`].
+/// ([`acquire`](Self::acquire) gives a [`Guard`]). [`AcquireOptions`] has deadlines and interrupts with
+/// leases.
 ///
 /// A lease given with a call belongs to that hold and is never renewed. Without one, the client's watchdog
 /// renews the hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
@@ -101,8 +100,7 @@ impl RedisLock {
     /// [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
-    /// One round trip; while the server does not answer, up to the client's retry time-out or the end of the
-    /// lease.
+    /// One round trip; without an answer, up to the client's retry time-out or the end of the lease.
     ///
     /// # Errors
     /// - [`is_not_held`](Error::is_not_held): this thread does not hold the lock;
@@ -321,8 +319,7 @@ impl fmt::Debug for RedisLock {
 ///
 /// # Guarantees
 /// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each
-/// token is the larger of the counter's next value and the server's time in microseconds. Java sees a
-/// counter.
+/// token is the larger of the counter's next value and the server's time in µs. Java sees a counter.
 ///
 /// # Examples
 /// ```
@@ -355,8 +352,7 @@ impl FencedLock {
         self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
     }
 
-    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if the lock stayed
-    /// busy.
+    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if the lock is busy.
     ///
     /// # Errors
     /// As [`RedisLock::try_lock_for`].
@@ -539,8 +535,7 @@ impl LockBuilder {
     /// gets `false` or `None`. Defaults to reentrant.
     ///
     /// The lock is the same as the reentrant one; the handle that re-enters decides. For locks shared by
-    /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter
-    /// each other's holds.
+    /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter.
     pub fn non_reentrant(mut self) -> Self = config.reentrant: false;
 
     /// Ends a hold `limit` after its request: the watchdog stops renewing the hold, and the holder is
@@ -583,8 +578,7 @@ impl LockBuilder {
     /// takes the lock by two requests. The first use of a lock is never cached.
     ///
     /// The cached lock is renewed: a program that dies within 500 ms of its last use leaves it for the
-    /// client's lease, on ZooKeeper for its session. The fencing token stays the same while the lock is
-    /// cached.
+    /// client's lease, on ZooKeeper for its session. The fencing token stays the same while cached.
     ///
     /// For plain and fenced locks on one Redis, with Sentinels, in a cluster, in a table of PostgreSQL, on
     /// etcd and on ZooKeeper; elsewhere acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported).

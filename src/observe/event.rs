@@ -52,8 +52,7 @@ pub enum Event<'a> {
         /// The number of requests that the call sent to the store.
         attempts: u32,
     },
-    /// The lock just acquired was passed on by a thread that released it, through a message or within the
-    /// process.
+    /// The lock just acquired was passed on by a thread that released it, of this process or another.
     #[non_exhaustive]
     HandedOff {
         /// The lock.
@@ -102,8 +101,7 @@ pub enum Event<'a> {
         /// Why there was no good answer. With an unknown outcome, the request may have been carried out.
         error: Option<&'a Error>,
     },
-    /// A renewal failed, and is repeated. Reported for each hold at its first failure, then at growing
-    /// intervals.
+    /// A renewal failed, and is repeated. Reported at a hold's first failure, then at growing intervals.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -163,8 +161,7 @@ pub enum Event<'a> {
         /// The holder.
         owner: Owner,
     },
-    /// An acquire may or may not have been carried out. The client undoes it; the call continues if it has
-    /// time.
+    /// An acquire may have been carried out. The client undoes it; the call continues if it has time.
     #[non_exhaustive]
     UnknownOutcome {
         /// The lock.
@@ -174,8 +171,8 @@ pub enum Event<'a> {
         /// The reason.
         error: &'a Error,
     },
-    /// Threads wait for each other in a cycle, one of this client's among them. Reported once;
-    /// `DeadlockOver` follows.
+    /// Threads wait for each other in a cycle, one of them this client's. Reported once, until
+    /// `DeadlockOver`.
     #[non_exhaustive]
     Deadlock {
         /// The cycle.
@@ -219,8 +216,7 @@ pub enum Event<'a> {
         /// The number of dropped reports.
         dropped: u64,
     },
-    /// Something about the servers, or about the program's use of its clients, weakens a promise; nothing
-    /// fails because of it.
+    /// The servers, or the program's use of its clients, weaken a promise; nothing fails because of it.
     #[non_exhaustive]
     Warning {
         /// The finding, in words.

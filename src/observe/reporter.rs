@@ -53,15 +53,13 @@ struct QueuedReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// The maximum of waiting changes of wake-ups. Beyond it a change and its opposite cancel out; the last state
-/// is still reported.
+/// Maximum number of waiting changes of wake-ups: further changes cancel out, except the last state.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
-    /// The addresses of the reporters whose observers or callbacks run on this thread in the middle of a
-    /// call, the innermost last.
+    /// The addresses of the reporters whose code runs on this thread in the middle of a call, innermost last.
     static TELLING: RefCell<Vec<usize>> = RefCell::default();
 }
 
@@ -278,8 +276,7 @@ impl Reporter {
     }
 
     /// Drops callbacks that never run, on the callback thread: they may own the client, whose end waits for
-    /// the thread that reads replies. If too many wait, that thread may be stuck, and all are dropped on a
-    /// new thread.
+    /// the thread that reads replies. If too many wait, that thread may be stuck: a new thread drops all.
     pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();

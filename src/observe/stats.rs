@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::observe::event::LossReason;
 use crate::sync::Mutex;
 
-/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Counters begin with the
-/// client.
+/// A client's numbers since its start, from [`LockClient::stats`](crate::LockClient::stats).
 ///
 /// # Examples
 /// ```

@@ -20,8 +20,7 @@ use crate::system::poll::{has_bytes, has_room};
 /// Nanoseconds of a clock that never steps and includes sleep.
 ///
 /// `Instant` reads the performance counter, which includes sleep (`docs/decisions/0057`). Its origin is
-/// unknown, so readings of two processes are not comparable. Ours begins at one day, so that earlier moments
-/// exist.
+/// unknown: processes cannot compare readings. Ours begins at one day, so that earlier moments exist.
 #[expect(clippy::disallowed_methods, reason = "the clock of leases on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -205,8 +204,7 @@ pub(crate) fn process_start() -> Option<u64> {
 /// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-/// Opens the file for its attributes only. Closing this handle ends no lock, since a lock belongs to its own
-/// handle.
+/// Opens the file for its attributes only. Closing this handle ends no lock, which has its own handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }

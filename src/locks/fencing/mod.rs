@@ -27,16 +27,14 @@ use crate::ident::FencingToken;
 /// compare and write in one script.
 pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 
-/// The condition for the `WHERE` of an `UPDATE`, which must also set the column; zero updated rows mean
-/// refused.
+/// The `WHERE` condition of an `UPDATE`, which must also set the column; zero updated rows mean refused.
 ///
 /// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` stands for
 /// the writer's token: `$2`, `?`, `:fence`.
 ///
 /// Neither argument can inject SQL. A column is an identifier, plain or quoted (`fence`, `stock.fence`,
 /// `"Fence"`); a parameter is `?`, or a number or name after `$`, `?`, `:` or `@`, or a decimal token, each
-/// with or without a type after `::`. Any other text makes a condition that is never true: nothing is
-/// written.
+/// with or without a type after `::`. Any other text makes a condition that is never true.
 ///
 /// # Examples
 /// ```
@@ -378,8 +376,7 @@ mod system {
     }
 }
 
-/// A new file has the owner and the permissions that its folder gives. A folder cannot be synced, and NTFS
-/// journals its names.
+/// A new file has its folder's owner and permissions. A folder cannot be synced; NTFS journals its names.
 #[cfg(windows)]
 #[expect(clippy::unnecessary_wraps, reason = "they can fail on Unix")]
 mod system {

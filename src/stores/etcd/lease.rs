@@ -51,8 +51,7 @@ pub(super) fn ttl_of(asked: Duration) -> u64 {
 }
 
 impl Leases {
-    /// An unused lease that runs for at least `asked` from now on. A lease that a failed call made ends by
-    /// itself.
+    /// An unused lease that runs for at least `asked` from now on. A failed call's lease ends by itself.
     pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Answer<EtcdLease> {
         let ttl = ttl_of(asked);
         while let Some(lease) = self.idle(ttl) {
@@ -91,8 +90,7 @@ impl Leases {
         }
     }
 
-    /// Keeps an unused lease for reuse; `false`: there are too many or it is too long, and the caller revokes
-    /// it.
+    /// Keeps an unused lease for reuse; `false`: it is one too many or too long, and the caller revokes it.
     fn keep_idle(&self, lease: EtcdLease) -> bool {
         let mut state = self.state.lock();
         let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;
@@ -135,8 +133,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// The hold with this lease is over and none of its requests is in doubt. `false`: the lease is not kept
-    /// for reuse.
+    /// The hold with this lease is over and no request of it is in doubt. `false`: the lease is not reused.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

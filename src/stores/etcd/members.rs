@@ -128,8 +128,7 @@ impl Transport {
 
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // A token ends after some minutes and with each change of users or roles. The request was refused
-        // unread.
+        // A token ends after some minutes and with each change of users or roles; the request was not read.
         if self.members.has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
@@ -190,8 +189,7 @@ impl Transport {
             self.members.pass_over(connection.at);
             Failure::Unknown(broken(&connection.member, error))
         })?;
-        // The member has no leader, or shuts down. If its name or proxy leads elsewhere by now, only a new
-        // connection gets there.
+        // The member has no leader, or shuts down. Only a new connection reaches a member that replaced it.
         if response.status >= 500 {
             self.members.pass_over(connection.at);
         } else if response.stays {

@@ -84,8 +84,8 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses a format other than ours. Notes ours if none is noted and the client writes to the directory
-    /// (`notes`).
+    /// Refuses a format other than ours. With `notes` (a client with a directory), notes ours if none is
+    /// there.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
@@ -178,8 +178,7 @@ impl Store for EtcdStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // A waiter that never sent a request has nothing to clean up, and need not wait for a troubled
-        // cluster.
+        // A waiter that never sent a request has nothing to clean up, even while the cluster is in trouble.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
         let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();

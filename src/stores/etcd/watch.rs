@@ -130,8 +130,7 @@ impl Watch {
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
-                    // A partial line is no sign of life; otherwise a member that drips bytes would hold the
-                    // watch for ever.
+                    // A partial line is no sign of life: a member that drips bytes must not hold the watch.
                     if self.take(&mut rest, &chunk)? {
                         silent_at = Clock::System.after(SILENCE);
                     }

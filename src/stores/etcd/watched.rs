@@ -252,8 +252,7 @@ impl WatchHub {
 }
 
 impl Watch {
-    /// Wakes `waker` when somebody comes to wait for a lock that this client caches. Never waits for the
-    /// server.
+    /// Wakes `waker` when a waiter comes for a lock that this client caches. Never waits for the server.
     pub(super) fn hear(self: &Arc<Self>, line: KeyLine, waker: &Waker) -> Option<Subscription> {
         let mut state = self.state.lock();
         let source = Arc::clone(self) as Arc<dyn ChannelSource>;

@@ -73,8 +73,7 @@ impl Counted {
     }
 
     /// After a request: whether all waiters may have reason to ask, the waiters for a condition that may go
-    /// on, and the clients for which permits are kept from now on. Behind a client that was refused, others
-    /// may want fewer.
+    /// on, and the clients with new reservations. Those behind a refused client may want fewer permits.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);

@@ -200,8 +200,7 @@ impl Lock {
     }
 
     /// Whether a writer goes before this reader: the writer had waited for too long when the reader came, or
-    /// the free lock is reserved for a writer. Readers that waited when the last write ended enter
-    /// nevertheless.
+    /// the free lock is reserved for a writer. Readers that waited when the last write ended still enter.
     fn is_held_back(&self, claim: &Claim, now: Moment) -> bool {
         let is_kept = self.holds.is_empty() && self.line.kept_for_others(None) > 0;
         let came = now.minus(claim.waited);
@@ -219,8 +218,7 @@ impl Lock {
     }
 
     /// After a release, or when a writer stops waiting: returns the clients to notify, each with its message.
-    /// The readers that waited for a write go before the next writer, which polls soon in case they do not
-    /// come.
+    /// The readers that waited for a write go before the next writer, which polls soon.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = Alive::default();

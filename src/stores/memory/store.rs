@@ -1,5 +1,4 @@
-//! A store in this process that several clients may share. A test can make its requests fail: refused, lost,
-//! or answered late.
+//! A store in this process, for several clients. A test can have requests refused, lost or answered late.
 
 use std::fmt;
 use std::sync::Arc;
@@ -103,7 +102,7 @@ impl MemoryStore {
     }
 
     /// Deletes everything under this key, as a server that lost its data does, and returns whether there was
-    /// anything. No client is notified: a holder finds out when it renews or releases. Fencing tokens
+    /// anything. No client is notified: a holder learns it from a renewal or release. Fencing tokens
     /// continue.
     ///
     /// The key is the lock's name after prefix and mapping.

@@ -86,8 +86,7 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Runs `talk` over a connection that no request waits for; used for the directory and the records of
-    /// runs.
+    /// Runs `talk` over a connection that no request waits for: for the directory and the records of runs.
     ///
     /// Without a connection for renewals, takes an idle one if the next request still finds a place, so that
     /// a client that only waits needs no further session. Otherwise takes the connection for renewals,
@@ -165,8 +164,7 @@ impl<D: Database> Pool<D> {
     }
 
     /// As [`over`](Self::over), with a connection outside the pool. Races with `close`, which marks the pool
-    /// closed first and skips connections in use; this function returns the connection first and reads the
-    /// mark second.
+    /// closed first and skips connections in use; here the connection returns first, then the mark is read.
     fn over_own<T: Outcome>(
         &self,
         mut own: OwnPlace<'_, D>,

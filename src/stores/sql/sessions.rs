@@ -1,8 +1,8 @@
 //! Locks that belong to a connection: the server frees them when the session ends.
 //!
 //! Each hold has a connection of its own, whose session ends when it has idled for the lease; renewing is a
-//! request over it. The server thus frees the lock of a client that died, stalls or is cut off, and a running
-//! client is notified.
+//! request over it. The server thus frees the lock of a client that died, stalls or is cut off, and a client
+//! that still runs is notified.
 //!
 //! A server that turned read-only keeps such a lock, since holding it writes nothing, while other clients
 //! acquire it from its successor. Therefore each attempt and each renewal checks the server's role.
@@ -171,7 +171,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // The server's successor may grant the lock to another client. Hanging up frees the lock on this
+            // The server's successor may grant the lock to another client. Hanging up frees it on this
             // server.
             drop(self.remove(claim));
         }
@@ -193,8 +193,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
-            // Hanging up frees a lock that may have been taken, once the server notices; the clean-up makes
-            // sure.
+            // Hanging up frees a lock that may have been taken; the clean-up makes sure.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
             Ok(false) | Err(_) => place.put(link, outcome.shown()),
         }
@@ -394,8 +393,7 @@ mod tests {
         /// The failure of the next request to free a lock; `None`: it succeeds.
         unlocks: Mutex<Option<Failure>>,
         is_read_only: AtomicBool,
-        /// Answers, the last first, about a session whose connection was given up; by default that it holds
-        /// nothing.
+        /// Answers, the last first, about a given-up connection's session; by default that it holds nothing.
         left: Mutex<Vec<Answer<bool>>>,
         open: AtomicUsize,
     }
@@ -531,8 +529,7 @@ mod tests {
         assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     }
 
-    /// Hanging up frees it, so another may have it at any moment: the release is neither refused nor
-    /// forgotten.
+    /// Hanging up frees the lock at an unknown time: the release is neither refused nor forgotten.
     #[test]
     fn a_release_by_hanging_up_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
@@ -573,8 +570,7 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 assert!(matches!(store.release(&claim, 0, soon()), Err(Failure::Unknown(_))));
             }
-            // Answers, the last first: the server cannot be asked, the session holds the lock, the session is
-            // gone.
+            // The last first: the server cannot be asked, the session holds the lock, the session is gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 let released = store.release(&claim, 0, soon());
@@ -585,8 +581,7 @@ mod tests {
         }
     }
 
-    /// The server's successor may grant the lock to another, and the old server refuses no request that
-    /// writes nothing.
+    /// The server's successor may grant the lock again, and a request that writes nothing is not refused.
     #[test]
     fn a_demoted_servers_session_lock_is_lost() {
         let (server, store, claim) = held_twice();

@@ -1,5 +1,4 @@
-//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; waiters for
-//! a lock only read.
+//! SQLite: a file, for the processes of one machine. Writers take turns by its lock; waiters only read.
 
 use std::io;
 use std::path::Path;
@@ -135,8 +134,7 @@ impl Database for Sqlite {
 
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
-        // The table existed when the client was made. In a new file, another program may be about to create
-        // it.
+        // The table existed when the client was made. In a new file another program may be creating it.
         let has_table = link.on(|conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
@@ -244,8 +242,8 @@ mod tests {
                     std::fs::rename(&away, &path).unwrap();
                 }
             });
-            // Most opens find the file moved away. The test counts the others: a busy machine makes fewer a
-            // second.
+            // Most opens find the file moved away. The test counts the others, which are few on a busy
+            // machine.
             let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
                 opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();

@@ -34,8 +34,7 @@ pub(super) struct Window {
     closed: AtomicBool,
 }
 
-/// The leader's answers on one connection, in the order in which everything passes between the leader and
-/// that server.
+/// The leader's answers on one connection, in the order of all messages between leader and that server.
 ///
 /// A ping between two answers of the leader means that the server had handed in the sign of life of the first
 /// request when it passed on the later answer. That message may still be lost if the server dies, unless the

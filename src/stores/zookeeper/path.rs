@@ -38,8 +38,7 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of the clients' entries. No lock has this path, since in a lock's path two digits follow each
-/// `%`.
+/// The folder of the clients' entries. No lock has this path: a lock's path has two digits after each `%`.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -111,8 +110,8 @@ fn family_marker(family: Family) -> &'static str {
     }
 }
 
-/// Prefix of the names of an owner's nodes. Derived from the owner, so that the owner finds a node whose
-/// creation was not answered.
+/// Prefix of an owner's nodes. Derived from the owner, so that it can find the node of an unanswered
+/// creation.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))

@@ -130,8 +130,7 @@ impl ZooKeeperStore {
         if key.family == Family::Read
             && let Some((node, _)) = self.session.places.holding(&writing(key))
         {
-            // As in Curator: an owner that writes and reads has the writer's number, also after it stops
-            // writing.
+            // As in Curator: a writer that reads keeps the writer's number, also after its write.
             made.push_str(QueuedNode::digits(&node.name, Family::Write));
             mode = Mode::Ephemeral;
         }

@@ -120,8 +120,7 @@ fn an_attempt_after_one_in_doubt_leaves_one_node() {
     store.close();
 }
 
-/// A client of a server that keeps its nodes in `nodes`, and replies to each request with what `reply` makes
-/// of the answer.
+/// A client of a server that keeps its nodes in `nodes` and replies with what `reply` makes of an answer.
 fn on(
     nodes: &Arc<Mutex<Nodes>>,
     reply: impl Fn(&Request, Reply) -> Reply + Send + 'static,

@@ -75,8 +75,7 @@ pub(super) fn tables(
 }
 
 struct Seen {
-    /// The table's full name, and the names that differ from it only in case where the server distinguishes
-    /// case.
+    /// The full name, and names that differ from it only in case, where the server distinguishes case.
     table: TableInUse,
     is_there: bool,
     comment: String,

@@ -73,8 +73,7 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// A local address for each family that the host has, in the host's order; empty if the host has one
-    /// address.
+    /// A local address for each family of the host, in the host's order; empty for a single address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;

@@ -71,8 +71,7 @@ impl NameTable {
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table if it is missing. Call this outside a transaction, because the server would commit
-    /// it.
+    /// Creates the table if it is missing. Call this outside a transaction: the server would commit it.
     ///
     /// # Blocking
     ///
@@ -94,8 +93,7 @@ impl NameTable {
     /// Locks the name's row until the transaction ends, waiting at most `wait`. Returns `None` if the row is
     /// still locked after that. Creates a missing row.
     ///
-    /// The server counts whole seconds, so `wait` is rounded up. Zero does not wait on MariaDB, and waits a
-    /// second on MySQL.
+    /// The server counts seconds, so `wait` is rounded up; zero waits on MySQL only, for a second.
     ///
     /// # Blocking
     ///
@@ -133,8 +131,7 @@ impl NameTable {
         match taken {
             Ok(()) => {
                 limit(transaction, before).map_err(failed)?;
-                // The savepoint ends with the transaction, so `check` can test whether the transaction still
-                // stands.
+                // `check` tests by this savepoint whether the transaction stands: both end together.
                 transaction.query_drop("SAVEPOINT leasehold").map_err(failed)?;
                 Ok(Some(TxLock { name: name.to_owned() }))
             }

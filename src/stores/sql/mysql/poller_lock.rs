@@ -44,8 +44,7 @@ pub(super) struct PollerLockQueries {
     /// Tries to take the poller lock of `:name`; returns the id of the name for `look`.
     pub(super) enter: Statement,
     pub(super) leave: Statement,
-    /// Takes a list of ids in place of `IDS`. Returns those that are held, and `READ_ONLY` if the server
-    /// takes no writes.
+    /// Returns which ids of the list `IDS` are held, and `READ_ONLY` if the server takes no writes.
     pub(super) look: String,
     pub(super) list: (&'static str, &'static str),
     pub(super) realm: String,
@@ -110,8 +109,7 @@ impl TurnstileHub {
 
 impl PollerLocks {
     /// Polls over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
-    /// client has ended. A server that takes no writes is not polled: its locks are never freed, or look
-    /// free for ever.
+    /// client has ended. Does not poll a server without writes: its locks look held or free for ever.
     fn watch(&self, hub: &TurnstileHub, link: &mut MysqlConnection) -> Answer<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
         let replaced_at = Clock::System.after(Lifetime::default().some_age());

@@ -42,9 +42,8 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
     }
 }
 
-/// Whether the code is for shutdown, a killed session, one that idled too long, or a broken network; a proxy
-/// repeats its own client's codes (2000 and up). Connection exceptions have class 08; two of them leave the
-/// connection intact.
+/// Whether the code means a shutdown, a killed or idle session, or a broken network; a proxy repeats its
+/// client's codes (2000 and up). Of the connection exceptions (class 08), two leave the connection intact.
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)

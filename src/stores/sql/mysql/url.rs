@@ -15,8 +15,7 @@ use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 const MODES: [Option<&str>; 5] =
     [Some("DISABLED"), None, Some("REQUIRED"), Some("VERIFY_CA"), Some("VERIFY_IDENTITY")];
 
-/// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
-/// password.
+/// The fields of `options` take precedence over the URL. No message repeats the URL: it may be secret.
 pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let unusable = |words: &str| {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";

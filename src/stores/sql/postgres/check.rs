@@ -1,7 +1,6 @@
 //! Checks once, when a client connects, whether server, sessions and tables can keep locks.
 //!
-//! From then on the table is named with its schema, since the roles of one program may have different search
-//! paths.
+//! From then on the table is named with its schema, since a program's roles may differ in search paths.
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
@@ -53,8 +52,7 @@ pub(super) fn session(
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // A pooler changes no session within a transaction. If no transaction may begin, the pooler pools
-    // statements.
+    // A pooler changes no session within a transaction. If none may begin, the pooler pools statements.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),

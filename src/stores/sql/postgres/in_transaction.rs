@@ -118,8 +118,7 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // Usually the row exists, and nothing is written. The INSERT waits for another transaction's row
-            // that is not committed yet.
+            // Usually the row exists: nothing is written. The INSERT waits for another's uncommitted row.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;
@@ -148,8 +147,7 @@ impl NameTable {
 ///
 /// # Guarantees
 ///
-/// One transaction of this database at a time has the lock. An unsuccessful wait leaves the transaction as it
-/// was.
+/// One transaction of this database at a time has the lock. A failed wait leaves the transaction as it was.
 pub fn lock_advisory(
     transaction: &mut Transaction<'_>,
     name: &str,
@@ -204,8 +202,8 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a time-out, an administrator,
-    /// or its own end.
+    /// [`Lost`](ErrorKind::Lost) if the transaction has ended: by a time-out, an administrator or its own
+    /// end.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         transaction.query("SELECT 1", &[]).map(drop).map_err(|error| failed("check", error).on(&self.name))
     }

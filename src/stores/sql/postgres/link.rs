@@ -149,8 +149,7 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     })
 }
 
-/// A thread whose local storage is being destroyed cannot wait; the watchdog repeats the releases of its
-/// guards.
+/// A thread whose local storage is being destroyed cannot wait; the watchdog repeats its releases.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }
@@ -183,8 +182,7 @@ impl Link for PostgresConnection {
 }
 
 impl PostgresConnection {
-    /// Connects and runs `setup`. Meanwhile cancels requests still running in `given_up`, whose connections
-    /// are closed.
+    /// Connects and runs `setup`. Meanwhile cancels requests of the closed connections in `given_up`.
     pub(super) fn open(
         given_up: Vec<CancelToken>,
         dial: &Dial,
@@ -332,8 +330,7 @@ impl PostgresConnection {
         Ok(read)
     }
 
-    /// Prepares the statements that this session lacks, in one round trip; a failure means that nothing was
-    /// requested.
+    /// Prepares the statements that this session lacks, in one round trip. After a failure nothing was sent.
     pub(super) fn prepare<'a>(&mut self, texts: impl Iterator<Item = &'a str>) -> Answer<()> {
         let mut missing: Vec<_> = texts.filter(|text| !self.statements.contains_key(*text)).collect();
         missing.dedup();
@@ -402,12 +399,10 @@ async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
     }
 }
 
-/// Whether a transaction was open before. Unprepared, since a prepared statement and its transaction begin
-/// at different times.
+/// Whether a transaction was open before. Unprepared: a prepared statement begins after its transaction.
 const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
-/// Limit for statements that follow a change and serve other clients: a locked table must not delay the
-/// caller.
+/// Limit for statements that follow a change and serve others: a locked table must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn record(row: &Row) -> Answer<Record> {

@@ -46,8 +46,7 @@ const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 /// Wait for a locked row while others wait for the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// Longest wait of a statement for locks of another transaction: the server's refusal has to leave time for
-/// another request.
+/// Longest wait of a statement for locks of a transaction: a refusal must leave time for another request.
 fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }
@@ -215,8 +214,8 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
-    /// Skips locked rows and renews them last, so that no hold waits for another's row. Each locked row waits
-    /// for its share of the time.
+    /// Skips locked rows and renews them last, each in its share of the time: no hold waits for another's
+    /// row.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);
@@ -295,8 +294,7 @@ impl SessionDatabase for Postgres {
         let args = Args::one("name", name).and("channel", self.listener.channel(name));
         let freed = link.run(&self.queries.advisory_unlock, &args);
         or_done_unheard(freed.and_then(|freed| first(freed)?.flag(0)), || {
-            // The lock is free, but the session would still end with the lease, so the connection is not
-            // reused.
+            // The lock is free, but the session would still end with the lease: do not reuse it.
             link.ended = true;
             true
         })

@@ -59,8 +59,7 @@ fn has_full_queue(error: &Error) -> bool {
 }
 
 /// Runs a change that notifies `channel`, and again without the message if the server's message queue is
-/// full. The server queues messages as it commits, so the refused change did not happen. Waiters poll before
-/// long.
+/// full. The server queues messages as it commits, so the refused change did not happen. Waiters poll.
 pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answer<T>) -> Answer<T> {
     match change(channel) {
         Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),

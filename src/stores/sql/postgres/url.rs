@@ -16,8 +16,7 @@ use crate::system::NO_LOCAL_SOCKETS;
 const MODES: [Option<&str>; 5] =
     [Some("disable"), Some("prefer"), Some("require"), Some("verify-ca"), Some("verify-full")];
 
-/// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
-/// password.
+/// The fields of `options` take precedence over the URL. No message repeats the URL: it may be secret.
 pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     check_url(&options.url)?;
     // The driver ends the password at the first `@`, and would look up the rest as a host's name.

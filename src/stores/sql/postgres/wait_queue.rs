@@ -103,8 +103,7 @@ impl Postgres {
         loop {
             let records = link.run(&self.queries.take_in_queue, &args)?;
             let taken = taken_of(&records)?;
-            // After the statement that joins the queue, so that a check of the holder sees the join, or this
-            // recall reaches the holder.
+            // After the join: a check of the holder sees the join, or this recall reaches the holder.
             self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
@@ -243,8 +242,8 @@ impl Postgres {
         Ok(Change::Made(others))
     }
 
-    /// Removes the claim's client from the wait queue. If this client was notified as the next, notifies the
-    /// client behind it instead.
+    /// Removes the claim's client from the wait queue; if it was notified as the next, notifies its
+    /// successor.
     pub(super) fn leave_the_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
         let gone = link.run(&self.queries.leave_wait_queue, &args)?;

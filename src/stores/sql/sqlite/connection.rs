@@ -1,9 +1,8 @@
 //! A connection, and which files it has open.
 //!
 //! SQLite shares the log's index among a process's connections to one inode: a connection opened while
-//! another's log or index is deleted would combine that old index with a new log. Therefore a table lists the
-//! connections of this process; before another is opened, those whose files are no longer in place are
-//! closed.
+//! another's log or index is deleted would combine that old index with a new log. Therefore a table lists
+//! this process's connections; those whose files are not in place are closed before another is opened.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -124,8 +123,7 @@ impl SqliteConnection {
     }
 
     /// Whether to use the connection again. One that failed to read may combine an index with another log,
-    /// and that index stays until all connections to it have ended. A closed one stays closed, even if its
-    /// files are back in place.
+    /// and that index stays until all connections to it have ended. A closed connection stays closed.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
     }
@@ -155,8 +153,7 @@ pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
         // Read under the mutex: while the table has a connection, SQLite deletes none of its files. Before
-        // that, the files might be missing or an older connection's, and a new connection would look like a
-        // stray. Races with `among`.
+        // that, files might be missing or old, and a new connection look like a stray. Races with `among`.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()
@@ -285,8 +282,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// The other thread began its check before the connection was opened, and continues once the table lists
-    /// the connection.
+    /// The other thread checks before the connection is opened, and continues once the table lists it.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_new_connection_is_no_stray() {

@@ -32,8 +32,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files at the path, looked up one by one. Never opened here, since closing them would end SQLite's
-    /// own locks.
+    /// The files at the path, looked up one by one, and never opened: closing them would end SQLite's locks.
     pub(super) fn at(path: &Path) -> Option<Files> {
         Some(Files { own: file_id(path)?, beside: beside(path).each_ref().map(|path| file_id(path)) })
     }
@@ -129,8 +128,7 @@ pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
-/// Identifies the machine's start and its time namespace, whose clocks differ: rows count time from there.
-/// `None`: unknown.
+/// Identifies the machine's start and its time namespace, from which rows count time. `None`: unknown.
 pub(super) fn boot() -> Option<String> {
     Some(format!("{} {}", system::boot_id()?, system::clock_namespace().display()))
 }
