@@ -41,9 +41,7 @@ macro_rules! client_options {
                 place: String = String::new();
                 /// The kind of store, for people.
                 store: &'static str = "";
-                /// Whether the client has an entry in the directory.
                 directory: bool = true, "LEASEHOLD_DIRECTORY" directory(switch) "no";
-                /// The client's text in its directory entry.
                 label: Option<String> = None, "LEASEHOLD_LABEL" label(text) "nightly";
                 detect_deadlocks_after: Duration = Duration::from_secs(1);
                 break_deadlocks: bool = false;
@@ -185,14 +183,13 @@ pub enum ClusterPubSub {
     /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or
     /// with `shardedSubscriptionMode=OFF`.
     Plain,
-    /// Both, for mixed fleets. Needs Redis 7 or Valkey.
+    /// Both ways, for mixed fleets. Needs Redis 7 or Valkey.
     Both,
 }
 
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
-    /// See [`ReplicaRule::copies`].
     pub(crate) fn copies(&self, has_replicas: bool) -> Option<Copies> {
         self.replicas.copies(self.durable, self.command_timeout, has_replicas)
     }

@@ -12,7 +12,7 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 /// How many replicas a grant waits for, as the program has set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ReplicaRule {
-    /// One of the connected replicas, if the URL names Sentinels or a cluster; else none.
+    /// One connected replica, if the URL names Sentinels or a cluster; otherwise none.
     #[default]
     ByUrl,
     Nothing,

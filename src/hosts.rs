@@ -44,7 +44,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// A host as it stands in a URL. `is_sure`: the text can only be a host.
+    /// A host from a URL. `is_sure`: the text can only be a host.
     pub(crate) fn given(name: &str, is_sure: bool) -> Host {
         let is_sure = is_sure || name == "localhost" || name.parse::<IpAddr>().is_ok();
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
@@ -145,7 +145,7 @@ impl Lifetime {
         random_between((self.age - self.age / 10, self.age))
     }
 
-    /// Whether to replace a connection, if another can be had.
+    /// Whether to replace a connection, if another can be opened.
     pub(crate) fn is_over(&self, replace_at: Moment, used: Moment, now: Moment) -> bool {
         now >= replace_at || now.since(used) >= self.idle
     }
@@ -160,7 +160,7 @@ pub(crate) fn link(round_trip: Duration) -> u32 {
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
 }
 
-/// Pause before another try to replace an old connection, which serves meanwhile.
+/// Pause before another try to replace an old connection, which is used meanwhile.
 pub(crate) const REPLACE_AGAIN: Duration = Duration::from_secs(60);
 
 /// A younger connection is kept even if its server takes no writes: otherwise a server that stays read-only
@@ -269,8 +269,7 @@ impl Hosts {
         accepted.insert((&*host.name).into(), address);
     }
 
-    /// The host's addresses, beginning with the last that accepted; the former addresses after a slow
-    /// look-up.
+    /// The host's addresses, beginning with the last that accepted; after a slow look-up, the former ones.
     pub(crate) fn addresses(&self, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);

@@ -29,7 +29,7 @@ pub struct Inspection {
     pub name: String,
     /// The kind of object, as far as can be seen.
     pub kind: ObjectKind,
-    /// One holder, several readers, or a writer that reads as well.
+    /// The holders: one, several readers, or a writer that reads as well.
     pub holders: Vec<Holder>,
     /// The time until the object ends without renewal: `None` without an object, `Duration::MAX` without end.
     pub remaining: Option<Duration>,
@@ -383,7 +383,6 @@ impl fmt::Display for Location {
     }
 }
 
-/// A part of a line, if there is a value.
 fn part(
     f: &mut fmt::Formatter<'_>,
     before: &str,

@@ -106,7 +106,6 @@ impl Wire {
         Timed::new(self, deadline, &Cell::default()).write_all(bytes)
     }
 
-    /// `None`: reads never time out.
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         on_socket!(self, socket => socket.set_read_timeout(timeout), pipe => pipe.set_read_timeout(timeout))
     }

@@ -46,7 +46,7 @@ impl Lines {
     }
 }
 
-/// Parsed lines. Of lines with the same name the first counts.
+/// Parsed lines. If several have the same name, the first counts.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a str);
 

@@ -79,7 +79,6 @@ parts! {
     /// The notified waiters that have not noticed yet.
     ConditionNotified = Before("leasehold_condition_notified:"),
     ConditionChannel = Before("leasehold_condition_channel:"),
-    /// A client's entry in the directory.
     ClientEntry = Before("leasehold_client:"),
     /// The mark of a ring's node.
     RingMark = Whole("leasehold_ring_epoch"),

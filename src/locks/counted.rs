@@ -1,4 +1,4 @@
-//! What is counted: permits without owners, permits with leases, and a gate that opens at zero.
+//! Counters: permits without owners, permits with leases, and a gate that opens at zero.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -298,7 +298,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Each permit has its own id, and one request carries them all.
+/// Each permit has its own id, and one request carries all ids.
 const MOST_AT_ONCE: u32 = 1_000;
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {

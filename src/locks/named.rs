@@ -380,7 +380,7 @@ impl Deref for FencedLock {
 }
 
 impl From<FencedLock> for RedisLock {
-    /// The same lock, whose grants still have tokens.
+    /// The lock of the name; grants by it still have tokens.
     fn from(lock: FencedLock) -> RedisLock {
         lock.lock
     }
@@ -394,9 +394,10 @@ impl From<&FencedLock> for RedisLock {
 
 /// Many readers or one writer, across threads, processes and languages: Redisson's `RReadWriteLock`.
 ///
-/// Both halves are reentrant [`RedisLock`]s, with guards, leases, the watchdog, and fencing tokens for
+/// The halves are reentrant [`RedisLock`]s, with guards, leases, the watchdog, and fencing tokens for
 /// writers. A writing thread may also read, and go on reading after it stopped writing (downgrade). A reading
-/// thread cannot begin to write (upgrade), which is refused at once, since two such threads would deadlock.
+/// thread cannot begin to write (upgrade): the call is refused at once, since two such threads would
+/// deadlock.
 ///
 /// # Guarantees
 /// While one owner writes, no other reads or writes. Readers and writers take turns: once a writer has waited

@@ -168,8 +168,8 @@ impl Reporter {
     }
 
     /// Reports, on the callback thread, a condition that repeats while it lasts. If too many reports wait,
-    /// drops and counts this one. The first drop is reported on a thread of its own, since the callback
-    /// thread may be stuck; the last report of the series has the number of drops.
+    /// this one is dropped and counted. A thread of its own reports the first drop, since the callback thread
+    /// may be stuck; `CallbacksCaughtUp` reports the number of drops.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -419,7 +419,7 @@ mod tests {
             reporter.report(|_| ask());
         });
         ask();
-        // The logging observer adds more.
+        // The logging observer adds further answers.
         let mut told: Vec<_> = told.try_iter().collect();
         assert!(told.len() >= 3);
         told.dedup();
@@ -470,7 +470,7 @@ mod tests {
                 });
             }
         }
-        // While the callback blocks, even for ever.
+        // This report arrives while the callback blocks, even for ever.
         assert_eq!(reported.recv().unwrap(), Reported::Behind(None));
         drop(free);
         reporter.close();

@@ -182,7 +182,6 @@ pub(crate) fn host_name() -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// `None`: unknown.
 pub(crate) fn boot_id() -> Option<String> {
     None
 }
@@ -196,7 +195,6 @@ pub(crate) fn pid_namespace() -> u64 {
     0
 }
 
-/// `None`: unknown.
 pub(crate) fn process_start() -> Option<u64> {
     None
 }

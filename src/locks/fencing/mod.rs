@@ -78,7 +78,7 @@ fn is_identifier(text: &str) -> bool {
     starts_well && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$')
 }
 
-/// Replaces a file's content unless a newer token wrote it; `false` if it refused, with nothing changed.
+/// Replaces a file's content unless a newer token wrote it: then returns `false`, with nothing changed.
 ///
 /// A second file, `<name>.fence`, keeps the highest token seen and is locked during the write. A third, with
 /// a random name, takes the content and is renamed, so readers see the old content or the new, never a part.
@@ -158,7 +158,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The path with the folder's links resolved.
+/// Resolves the links of the path's folder.
 fn in_folder(path: &Path) -> io::Result<PathBuf> {
     let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
     let name = path.file_name().ok_or_else(unusable)?;
@@ -248,7 +248,7 @@ impl TokenRegister {
         }
     }
 
-    /// The same users may write the register and the file.
+    /// Lets the same users write the register and the file.
     fn suit(&self, old: Option<&Metadata>) -> io::Result<()> {
         let old = old.filter(|_| self.is_new);
         old.map_or(Ok(()), |old| system::suit(&self.file, old, |mode| mode & FOR_ALL | FOR_THE_OWNER))

@@ -43,7 +43,6 @@ impl EtcdAddress {
         })
     }
 
-    /// Host and port of a member.
     pub(super) fn place(&self, at: usize) -> String {
         match self.members.get(at) {
             Some((host, port)) if host.name().contains(':') => format!("[{host}]:{port}"),

@@ -133,7 +133,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// The hold with this lease is over and no request of it is in doubt. `false`: the lease is not reused.
+    /// Called when a hold is over and no request of it is in doubt. `false`: its lease is not kept for reuse.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

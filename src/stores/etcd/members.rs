@@ -172,7 +172,7 @@ impl Transport {
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let mut place = self.place(deadline).map_err(Failure::Refused)?;
         let mut idle = self.idle();
-        // An idle connection to a member that is no longer first serves only if no new one can be made: a
+        // An idle connection to a member that is no longer first is used only if no new one can be made: a
         // gateway that accepts no new connections still serves the old ones.
         let other = idle.take_if(|idle| idle.at != self.members.first());
         let mut connection = match idle {

@@ -231,7 +231,7 @@ fn a_try_without_a_kept_lease_is_in_doubt() {
     store.close();
 }
 
-// ---- leases that nobody needs any more
+// ---- unneeded leases
 
 /// Otherwise each try for a busy lock would leave a lease behind.
 #[test]

@@ -182,7 +182,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) of_all: Option<Fault>,
-    /// By the id of the client's access.
+    /// The faults of single clients, by the id of a client's access.
     pub(super) of_some: Vec<(Arc<()>, Fault)>,
     pub(super) delay: Duration,
 }

@@ -40,7 +40,7 @@ pub(super) trait Database: Send + Sync + 'static {
         true
     }
 
-    /// Whether an idle connection still stands, as far as is known without asking the server.
+    /// Whether an idle connection is still open, as far as is known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
     /// Whether an answer did not arrive in time. The pool does not reuse such a connection.

@@ -4,8 +4,8 @@
 //! read-only, together with every connection of its age. The connections of session locks are outside the
 //! pool and have no age: their locks would end with them.
 //!
-//! If no new connection can be had, everyone shares the open ones: a request waits for one of them, and a
-//! renewal gets the next that is free. Source: docs/decisions/0035.
+//! If no new connection can be opened, all threads share the open ones: a request waits for one of them, and
+//! a renewal gets the next free one. Source: docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
@@ -224,7 +224,7 @@ impl<D: Database> Pool<D> {
     }
 
     /// The connection, or a new one if it should be replaced. Does not ping an old connection while a new one
-    /// can be had: if a middlebox has forgotten the old one, no answer comes.
+    /// can be opened: if a middlebox has forgotten the old one, no answer comes.
     fn standing(
         &self,
         link: Option<PooledLink<D::Link>>,
@@ -533,7 +533,7 @@ mod tests {
         assert!(pool.state.lock().idle.is_empty() && pool.renewals.lock().is_none());
     }
 
-    /// An old connection works as long as no new one can be had; after a revoked password, for renewals only.
+    /// An old connection is used if no new one can be opened; after a revoked password, for renewals only.
     #[test]
     fn an_old_connection_serves_without_another() {
         let pool = pool(Lifetime { age: NO_TIME, ..LASTING }, 1);

@@ -151,7 +151,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // Whatever became of the request, the server ends the session once it notices.
+        // Whether or not the request was carried out, the server ends the session once it notices.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }

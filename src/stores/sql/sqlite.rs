@@ -102,8 +102,8 @@ impl Sqlite {
                 return Err(error);
             }
             match open() {
-                // Of several processes that create the file at once, one changes its journal mode, and
-                // SQLite refuses the others without waiting.
+                // If several processes create the file at once, one changes its journal mode, and SQLite
+                // refuses the others without waiting.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
                 Err(error) => {
                     let is_hindered = create || before.is_some();

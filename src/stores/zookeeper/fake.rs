@@ -9,7 +9,6 @@ use crossbeam_channel::{Receiver, unbounded};
 use crate::config::ServerOptions;
 use crate::sync::thread;
 
-/// The id of the granted session.
 pub(super) const ID: i64 = 1;
 /// This request alone has no path.
 const CLOSE: i32 = -11;

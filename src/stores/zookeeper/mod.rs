@@ -56,7 +56,7 @@ pub(crate) struct ZooKeeperStore {
 }
 
 /// Time between two polls of a waiter that nothing wakes. A broken connection wakes every waiter, so this
-/// serves only after an operator deleted a node.
+/// poll matters only after an operator deleted a node.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {

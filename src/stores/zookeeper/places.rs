@@ -60,7 +60,7 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// By path; notified when others ask for a cached lock, or when the connection and its watches end.
+    /// By path; a channel is notified when others ask for a cached lock, or when the connection ends.
     pub(super) recalls: Channels,
 }
 
@@ -113,7 +113,7 @@ impl NodePlaces {
         }
     }
 
-    /// Prolongs a hold that still stands to `until` at least.
+    /// Prolongs an existing hold to `until` at least.
     pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);

@@ -108,7 +108,6 @@ impl ZooKeeperStore {
             self.give_up(key, node, deadline)?;
             return Ok(Ahead::Somebody);
         }
-        // `false`: the node in front is gone.
         let is_watched = self.watch(key, &in_front.name, deadline)?;
         Ok(if is_watched { Ahead::Somebody } else { Ahead::Unclear })
     }
@@ -210,7 +209,7 @@ impl ZooKeeperStore {
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         let found = if_there(self.session.call(&Operation::Exists(&node.path(key)), deadline))?;
-        // A reply from another session says nothing about this session's node.
+        // The reply counts only if it came in the session that made the node.
         Ok(found.is_some_and(|reply| Arc::ptr_eq(&reply.life, &node.life)))
     }
 

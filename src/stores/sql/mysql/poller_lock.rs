@@ -1,8 +1,8 @@
 //! The poller lock of a name, which makes one client poll the lock often.
 //!
 //! These servers wake no waiters, so waiters poll every 50–100 ms. Among the clients that wait for a name,
-//! the one that has its poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its waiter once the lock
-//! is free. It does so for all names with one thread and one connection. The server frees the poller lock
+//! the client that has its poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its waiter once the lock
+//! is free. One thread and one connection of a client poll for all names. The server frees the poller lock
 //! when that connection ends, however it ends.
 //!
 //! The poller lock only adds wake-ups: the row alone decides grants, and waiters poll regardless.

@@ -56,7 +56,7 @@ pub(super) fn session(
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
-        // A server without room says so at once; a pooler without a session makes the client wait.
+        // A full server refuses at once; a pooler without a session makes the client wait.
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             let words = "a second connection was neither given nor refused while the first was open: a pooler such as \
                          PgBouncer has too small a pool for this user and database (default_pool_size, pool_size), or the \
@@ -64,7 +64,7 @@ pub(super) fn session(
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "connect", words).with_source(error)));
         }
         Err(error) if is_of_protocol(&error) => return pooled(),
-        // Without room for a second connection nothing more can be found out.
+        // If the server refuses a second connection, nothing more can be found out.
         Err(_) => None,
     };
     if other.as_ref().is_some_and(|other| other.backend == link.backend) {

@@ -233,7 +233,7 @@ impl PostgresConnection {
         self.client.cancel_token()
     }
 
-    /// Whether the connection still stands. First lets the runtime poll the socket.
+    /// Whether the connection is still open. First lets the runtime poll the socket.
     pub(super) fn is_alive(&self) -> bool {
         if self.ended || self.client.is_closed() {
             return false;

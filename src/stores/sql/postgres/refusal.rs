@@ -138,7 +138,7 @@ pub(super) const POOLED: &str = "a pooler gives each transaction another session
 pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
     mode, or the server; connect past it";
 
-/// By the server's codes, and by their classes for all others.
+/// The meanings of the server's codes; all others are classified by their class.
 const CODES: &[(&[&str], Words)] = &[
     (&["28P01", "28000"], refused::LOGIN),
     (&["42501"], refused::RIGHT),

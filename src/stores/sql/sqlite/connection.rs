@@ -122,8 +122,9 @@ impl SqliteConnection {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether to use the connection again. One that failed to read may combine an index with another log,
-    /// and that index stays until all connections to it have ended. A closed connection stays closed.
+    /// Whether to use the connection again. A connection that failed to read may combine an index with
+    /// another log, and that index stays until all its connections have ended. A closed connection stays
+    /// closed.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
     }

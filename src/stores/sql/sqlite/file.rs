@@ -24,7 +24,7 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(system::local_path(path)) }
 }
 
-/// A database and, while a connection stands, its log of changes and that log's index.
+/// A database and, while a connection is open, its log of changes and that log's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
     own: FileId,
