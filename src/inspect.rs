@@ -176,7 +176,7 @@ impl Holder {
     }
 }
 
-/// A waiter: an owner in the queue of a fair lock, or a client in that of a plain or fenced one.
+/// A waiter: an owner in the queue of a fair lock, or a client in the queue of a plain or fenced lock.
 ///
 /// # Examples
 /// ```

@@ -156,7 +156,7 @@ pub(super) fn open(
     }
 }
 
-/// Warns of them, because programs with different tables would both get the lock.
+/// Warns, because programs with different tables would both get the lock.
 fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
     if let Some(TableInUse { name, others }) =
         store.capabilities().table.filter(|table| !table.others.is_empty())

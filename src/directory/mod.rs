@@ -279,7 +279,7 @@ impl ClientInfo {
         let is_it = |one: &&LockUse| {
             one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
-        // The longest wait of several.
+        // Of several waits, the longest.
         self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 

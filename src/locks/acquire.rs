@@ -122,7 +122,7 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " as `options` say, and returns a guard; `None` if somebody else kept ", $it, ".")]
             ///
-            /// Never returns `None` without a bound on the wait.
+            /// Returns `None` only if the options bound the wait.
             ///
             /// # Blocking
             /// As [`lock`](Self::lock), or up to the wait that the options name and one command time-out.

@@ -98,7 +98,7 @@ impl Condition {
     }
 
     /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. The lock is acquired again
-    /// either way, as long as that takes.
+    /// either way, however long that takes.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

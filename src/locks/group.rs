@@ -199,7 +199,7 @@ macro_rules! group_guard {
                 self.group.names()
             }
 
-            /// The fencing token of the group: that of its first lock with a token, larger than every
+            /// The fencing token of the group: the token of its first lock with one, larger than every
             /// earlier group's. `None` if no lock has one, and in a forked child. Data that holders of a
             /// single lock also write needs [`fencing_token_of`](Self::fencing_token_of) that lock.
             #[must_use]

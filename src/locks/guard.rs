@@ -482,7 +482,7 @@ macro_rules! contention {
             }
 
             /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) reports. The first
-            /// call makes the hold hear of others, so its answer may be `false` for the time of a request.
+            /// call makes the hold listen for others, so the answer may be `false` for the time of a request.
             /// The answer stays `true` for up to three seconds after other clients' last waiter has left.
             ///
             /// # Errors

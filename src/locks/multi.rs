@@ -290,7 +290,7 @@ impl MultiLock {
     }
 }
 
-/// The first of these locks, up to one that must be asked for in turn.
+/// The first of these locks, up to one that needs a request of its own.
 fn ahead<'a>(
     action: &'static str,
     locks: &'a [RedisLock],

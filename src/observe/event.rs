@@ -38,7 +38,7 @@ pub enum Event<'a> {
         /// The lock's kind.
         kind: &'static str,
     },
-    /// A lock was acquired. A re-entry is no such event.
+    /// A lock was acquired; a re-entry is not reported.
     #[non_exhaustive]
     Acquired {
         /// The lock.
