@@ -92,7 +92,7 @@ pub(crate) struct Hosts {
     /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// By name, the last address that accepted. It is tried first, since a silent one would cost its time.
+    /// By name, the last address that accepted, to be tried first: a silent address would cost time.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 

@@ -1,5 +1,4 @@
-//! A client's credentials and certificates, which may change while it runs: from a provider, from files of
-//! URLs, and from certificate files.
+//! A client's credentials and certificates, which may change while it runs: from a provider or from files.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;

@@ -235,8 +235,7 @@ macro_rules! group_guard {
                 self.group.remaining()
             }
 
-            /// Runs `callback` once, when the first of the locks is lost, as
-            /// [`Guard::on_lost`](crate::Guard::on_lost).
+            /// As [`Guard::on_lost`](crate::Guard::on_lost): runs `callback` once, at the first loss.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
                 self.group.on_lost(callback);
             }

@@ -84,8 +84,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses a format other than ours. With `notes` (a client with a directory), notes ours if none is
-    /// there.
+    /// Refuses a format other than ours. With `notes` (a client with a directory), notes ours if none is set.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));

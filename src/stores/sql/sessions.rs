@@ -171,8 +171,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // The server's successor may grant the lock to another client. Hanging up frees it on this
-            // server.
+            // The server's successor may grant the lock to another client. Hanging up frees it here.
             drop(self.remove(claim));
         }
         Ok(outcome == Some(true))

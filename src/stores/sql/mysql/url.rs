@@ -84,8 +84,7 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
     // The driver reads the files with each connection, and does not say which of them is at fault.
     crate::tls::check(tls)?;
-    // The driver also trusts public authorities, which certify anybody, so a certificate proves nothing
-    // unless the name is checked.
+    // The driver also trusts public authorities: a certificate proves nothing unless the name is checked.
     if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
         let words = "MySQL's driver also trusts public authorities, so only the host's name in a \
             certificate proves something: use ssl-mode=VERIFY_IDENTITY";

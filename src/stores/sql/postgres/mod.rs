@@ -214,8 +214,7 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
-    /// Skips locked rows and renews them last, each in its share of the time: no hold waits for another's
-    /// row.
+    /// Skips locked rows and renews them last, within shares of the time: no hold waits for another's row.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);
