@@ -41,9 +41,7 @@ macro_rules! client_options {
                 place: String = String::new();
                 /// The kind of store, for people.
                 store: &'static str = "";
-                /// Whether the client has an entry in the directory.
                 directory: bool = true, "LEASEHOLD_DIRECTORY" directory(switch) "no";
-                /// The client's text in its directory entry.
                 label: Option<String> = None, "LEASEHOLD_LABEL" label(text) "nightly";
                 detect_deadlocks_after: Duration = Duration::from_secs(1);
                 break_deadlocks: bool = false;
@@ -159,8 +157,8 @@ impl Options {
 
 /// How the members of a Redis Cluster notify waiters; set by
 /// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub). All clients that share locks
-/// must use the same way: other listeners are not woken, and find a free lock by polling; Redisson's find it
-/// when the lease that they last saw is over.
+/// must use the same way. A client that listens in another way is not woken, and finds a free lock by
+/// polling; a Redisson client finds it when the lease that it last saw is over.
 ///
 /// # Examples
 /// ```no_run
@@ -185,14 +183,13 @@ pub enum ClusterPubSub {
     /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or
     /// with `shardedSubscriptionMode=OFF`.
     Plain,
-    /// Both, for mixed fleets. Needs Redis 7 or Valkey.
+    /// Both ways, for mixed fleets. Needs Redis 7 or Valkey.
     Both,
 }
 
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
-    /// See [`ReplicaRule::copies`].
     pub(crate) fn copies(&self, has_replicas: bool) -> Option<Copies> {
         self.replicas.copies(self.durable, self.command_timeout, has_replicas)
     }
@@ -292,7 +289,7 @@ impl ServerOptions {
     }
 }
 
-/// One of the servers that [`LockClient::redlock`](crate::LockClient::redlock) keeps locks on.
+/// One of the servers on which [`LockClient::redlock`](crate::LockClient::redlock) keeps locks.
 ///
 /// # Examples
 /// ```
@@ -348,7 +345,7 @@ impl RedlockOptions {
     }
 }
 
-/// A plain identifier, with or without a schema: it becomes part of the statements.
+/// Accepts a plain identifier, with or without a schema, since the name becomes part of the statements.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn check_table(table: &str) -> Result<()> {
     const MOST: usize = 48;
@@ -381,8 +378,7 @@ impl fmt::Debug for ServerOptions {
 /// Longest user name and password.
 const LONGEST: usize = 64 * 1024;
 
-/// A user and a password, as a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
-/// returns them.
+/// User and password, from a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
 ///
 /// # Examples
 /// ```
@@ -412,7 +408,7 @@ impl Credentials {
         self
     }
 
-    /// When, from now on, the server ends connections that logged in with these. Defaults to never.
+    /// The time after which the server ends connections with these credentials. Defaults to never.
     ///
     /// On Redis the client replaces each connection before that: a fifth of the time, at least 30 s and at
     /// most half of it, and up to an eighth earlier, so that a fleet does not reconnect at once. The old

@@ -6,13 +6,13 @@ use crate::error::{Error, Result};
 
 /// The longest wait for one connected replica, by default.
 const WITHIN: Duration = Duration::from_secs(1);
-/// For files: a server that syncs them each second takes that long, and the write itself.
+/// The longest wait for files: a server may sync them only once a second, and then the write takes time.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many replicas a grant waits for, as the program has set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ReplicaRule {
-    /// One of the connected replicas, if the URL names Sentinels or a cluster; else none.
+    /// One connected replica, if the URL names Sentinels or a cluster; otherwise none.
     #[default]
     ByUrl,
     Nothing,
@@ -37,7 +37,7 @@ pub(crate) struct Durable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Copies {
     pub(crate) replicas: u32,
-    /// The grant counts, too, if no replica is connected.
+    /// Whether the grant also counts if no replica is connected.
     pub(crate) unless_alone: bool,
     pub(crate) durable: Option<Durable>,
     pub(crate) within: Duration,

@@ -7,8 +7,7 @@ use crate::inspect::{Location, own, span};
 
 /// Threads that wait for each other in a cycle: each waits for a lock that the next one holds, and the last
 /// for one of the first's. From [`LockClient::deadlocks`](crate::LockClient::deadlocks) and
-/// [`Event::Deadlock`](crate::Event::Deadlock). The text names each thread, what it holds and what it waits
-/// for.
+/// [`Event::Deadlock`](crate::Event::Deadlock). The text names the threads, their holds and their waits.
 ///
 /// # Examples
 /// ```
@@ -23,8 +22,8 @@ use crate::inspect::{Location, own, span};
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether the whole cycle existed at one moment. `false` if it only may be a deadlock, since another
-    /// thread may release one of its locks: an owned guard's, or that of a command of `leasehold run`.
+    /// Whether the whole cycle existed at one moment. `false` if the cycle may not be a deadlock, since
+    /// another thread may release one of its locks: an owned guard's, or one of a `leasehold run` command.
     pub is_certain: bool,
 }
 
@@ -41,23 +40,23 @@ pub struct Deadlock {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeadlockStep {
-    /// The owner as which it waits, `client:number`.
+    /// The owner under which the thread waits, `client:number`.
     pub owner: String,
-    /// The id of its wait, unique within the client.
+    /// The id of the wait, unique within the client.
     pub wait_id: u64,
     /// The location of the waiting thread; empty if not known.
     pub location: Location,
-    /// Whether the thread is the asking client's.
+    /// Whether the thread belongs to the asking client.
     pub by_this_client: bool,
-    /// The lock that it holds, and for which the step before it waits.
+    /// The lock that the thread holds, and for which the thread of the step before waits.
     pub holds: String,
-    /// The lock that it waits for.
+    /// The lock for which the thread waits.
     pub waits_for: String,
-    /// The kind of that lock, as [`Event`](crate::Event) names kinds.
+    /// The kind of the lock for which the thread waits, as [`Event`](crate::Event) names kinds.
     pub kind: String,
-    /// How long it has waited.
+    /// How long the thread has waited.
     pub waiting_for: Duration,
-    /// Whether it has waited for the shortest time: its wait ends where clients [break
+    /// Whether the thread has waited for the shortest time: its wait ends where clients [break
     /// deadlocks](crate::ClientBuilder::break_deadlocks).
     pub is_youngest: bool,
 }

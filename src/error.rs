@@ -81,8 +81,7 @@ pub enum ErrorKind {
     WouldDeadlock,
     /// The key has something that is not this kind of lock.
     WrongType,
-    /// The semaphore does not exist: call [`try_set_permits`](crate::Semaphore::try_set_permits) first, in
-    /// each process that uses it.
+    /// The semaphore does not exist: call [`try_set_permits`](crate::Semaphore::try_set_permits) first.
     NotSetUp,
     /// The server cannot be reached or the connection broke.
     Unreachable,
@@ -111,8 +110,7 @@ pub enum ErrorKind {
     TooOld,
     /// The store or the client's settings cannot do this.
     Unsupported,
-    /// Clients of another version keep locks here in another format, and neither would exclude the other. The
-    /// client is not built.
+    /// Clients of another version keep locks here in another format, so this client is not built.
     IncompatibleFormat,
     /// The answer broke the protocol.
     Protocol,
@@ -123,8 +121,7 @@ pub enum ErrorKind {
     Refused,
     /// The client was shut down.
     ShutDown,
-    /// The process was forked after it had made a client: neither that client nor a new one works in the
-    /// child.
+    /// The process was forked after it had made a client: in the child no client works, not even a new one.
     Forked,
     /// The system could not give a thread or another resource.
     Resource,
@@ -142,11 +139,11 @@ pub enum ErrorKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotHeld {
-    /// The caller held it, and the lease ran out or the server lost it.
+    /// The caller held the lock, and the lease ran out or the server lost the lock.
     Expired,
-    /// Another owner, as the store shows it, holds it.
+    /// Another owner holds the lock; the text is the owner as the store shows it.
     HeldBy(String),
-    /// Nobody holds it.
+    /// Nobody holds the lock.
     Free,
 }
 
@@ -208,19 +205,19 @@ impl Error {
         self
     }
 
-    /// The request may have been carried out, or may still be.
+    /// Marks that the request may have been carried out, or may still be.
     pub(crate) fn with_unknown_outcome(mut self) -> Error {
         self.inner.outcome_unknown = true;
         self
     }
 
-    /// Whatever happened changes nothing, or is undone elsewhere.
+    /// Marks that whatever happened changes nothing, or is undone elsewhere.
     pub(crate) fn with_known_outcome(mut self) -> Error {
         self.inner.outcome_unknown = false;
         self
     }
 
-    /// Work under the lock had run before this failed.
+    /// Marks that work under the lock had run before this failed.
     pub(crate) fn after_work(mut self) -> Error {
         self.inner.work_ran = true;
         self
@@ -283,8 +280,8 @@ impl Error {
     /// Whether the [`action`](Error::action) alone may succeed later without a change by the caller. Code
     /// that did something before the action would repeat that too.
     ///
-    /// Never after [`work_ran`](Error::work_ran), and so never for a release: a retry would run the work
-    /// again, and the client goes on releasing by itself.
+    /// `false` if [`work_ran`](Error::work_ran), and therefore for every error of a release: a retry would
+    /// run the work again, and the client goes on releasing by itself.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Busy, Credentials, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};

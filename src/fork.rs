@@ -18,9 +18,9 @@ const FIRST_OF_NAMESPACE: u32 = 1;
 
 /// Refuses a forked child of a process that has made a client.
 ///
-/// parking_lot, and so r2d2, keep a registry of sleeping threads. The child inherits the registry without
-/// the threads: locks stay locked, and entries point into stacks that the child reuses. Nothing can clear it
-/// from here, so clients in the child are refused rather than hang (`docs/decisions/0021-fork.md`).
+/// parking_lot, and so r2d2, keep a registry of sleeping threads. The child inherits the registry without the
+/// threads: locks stay locked, and entries point into stacks that the child reuses. Nothing can clear the
+/// registry from here, so clients in the child are refused rather than hang (`docs/decisions/0021-fork.md`).
 pub(crate) fn enter_process() -> Result<()> {
     if FIRST.load(Ordering::Acquire) == 0 {
         NAMESPACE.store(pid_namespace(), Ordering::Relaxed);
@@ -29,8 +29,8 @@ pub(crate) fn enter_process() -> Result<()> {
     refused_if_forked("connect")
 }
 
-/// Whether this process is a forked child of the one that made all existing clients. None of them may be
-/// used: threads that do not exist here may hold their mutexes, and the parent uses their sockets.
+/// Whether this process is a forked child of the process that made all existing clients. No such client may
+/// be used: threads that do not exist here may hold its mutexes, and the parent uses its sockets.
 ///
 /// The process id decides, at the cost of one system call. Usually only the id 1 occurs twice in a family of
 /// processes; for it the namespace, which costs some microseconds, is compared too.

@@ -29,23 +29,22 @@ use crate::time::{Clock, Moment, random_between};
 
 /// Time for which an answer is reused, for connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
-/// Time for each of several addresses before the next is tried, as RFC 8305 advises; and its factor from
-/// round to round.
+/// Time for each of several addresses before the next is tried (RFC 8305), and its factor for each round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 const MOST_KEPT: usize = 256;
 
 #[derive(Clone)]
 pub(crate) struct Host {
     name: Arc<str>,
-    /// Whether a server named it, rather than the URL.
+    /// Whether a server named the host, rather than the URL.
     is_foreign: bool,
-    /// Whether messages may show it. The text in a host's place may be a password of a URL that lacks the
-    /// host, until it proves to have an address.
+    /// Whether messages may show the host. The text in a host's place may be a password of a URL that lacks
+    /// the host, until it proves to have an address.
     is_shown: Arc<AtomicBool>,
 }
 
 impl Host {
-    /// A host as it stands in a URL. `is_sure`: the text can only be a host.
+    /// A host from a URL. `is_sure`: the text can only be a host.
     pub(crate) fn given(name: &str, is_sure: bool) -> Host {
         let is_sure = is_sure || name == "localhost" || name.parse::<IpAddr>().is_ok();
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
@@ -93,8 +92,7 @@ pub(crate) struct Hosts {
     /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// By name, the address that accepted last. It is tried first: a silent address would cost each
-    /// connection its time.
+    /// By name, the last address that accepted, to be tried first: a silent address would cost time.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 
@@ -127,9 +125,9 @@ impl Rounds {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
-    /// The longest time from connecting on; up to a tenth less, so that a fleet does not reconnect at once. By
-    /// then a name or proxy may lead elsewhere or a password be revoked, and a server taken out of use keeps
-    /// its connections.
+    /// The longest time since connecting; up to a tenth less, so that a fleet does not reconnect at once. An
+    /// old connection may use a revoked password, or lead to a server that is no longer behind its name or
+    /// proxy: a server taken out of use keeps its connections.
     pub(crate) age: Duration,
     /// The longest time without a request. Routers and load balancers silently forget connections that idle
     /// for four minutes or more, and the next request would time out.
@@ -147,7 +145,7 @@ impl Lifetime {
         random_between((self.age - self.age / 10, self.age))
     }
 
-    /// Whether to replace a connection, if another can be had.
+    /// Whether to replace a connection, if another can be opened.
     pub(crate) fn is_over(&self, replace_at: Moment, used: Moment, now: Moment) -> bool {
         now >= replace_at || now.since(used) >= self.idle
     }
@@ -162,7 +160,7 @@ pub(crate) fn link(round_trip: Duration) -> u32 {
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
 }
 
-/// Pause before another try to replace an old connection, which serves meanwhile.
+/// Pause before another try to replace an old connection, which is used meanwhile.
 pub(crate) const REPLACE_AGAIN: Duration = Duration::from_secs(60);
 
 /// A younger connection is kept even if its server takes no writes: otherwise a server that stays read-only
@@ -272,8 +270,7 @@ impl Hosts {
         accepted.insert((&*host.name).into(), address);
     }
 
-    /// The host's addresses, the one that accepted last first. If the look-up takes too long, the former
-    /// addresses.
+    /// The host's addresses, beginning with the last that accepted; after a slow look-up, the former ones.
     pub(crate) fn addresses(&self, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{thread, thread_local};
 
-/// The longest name of a lock after mapping, in bytes.
+/// Maximum length of a lock's name after mapping, in bytes.
 pub const MAX_NAME_LEN: usize = 64 * 1024;
 
 /// A checked lock name: as given, and as the store's key.
@@ -74,7 +74,7 @@ impl LockName {
     }
 }
 
-/// The random id of a client, with which its owners begin.
+/// The random id of a client, with which the ids of its owners begin.
 ///
 /// # Examples
 /// ```
@@ -102,7 +102,7 @@ impl ClientId {
         Some(ClientId(id).of_version(8))
     }
 
-    /// The id of a record beside the clients': FNV-1a of 128 bits, equal in every process.
+    /// The id of a directory record that belongs to no client: FNV-1a of 128 bits, equal in every process.
     pub(crate) fn of_text(parts: &[&str]) -> ClientId {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -195,8 +195,7 @@ impl Owner {
         })
     }
 
-    /// The client's id, before the colon; of version 4 instead of 8 if the server refuses this client the
-    /// queue.
+    /// The client's id, before the colon; version 4 instead of 8 without the right to the wait queue.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client
@@ -221,8 +220,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A number that grows with each grant of a lock. Send it with each write, so that the resource can refuse a
-/// smaller one; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
+/// A number that grows with each grant of a lock. Send the token with each write, so that the resource can
+/// refuse a smaller token; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
 /// ```
@@ -255,8 +254,7 @@ impl fmt::Display for FencingToken {
 /// An owner number that holds nothing.
 pub(crate) const NOBODY: u64 = 0;
 
-/// The identity of a thread, in its thread-local storage: a `Weak` to it shows, without a destructor, that
-/// the thread has ended.
+/// The identity of a thread, in its thread-local storage: a `Weak` to it shows when the thread has ended.
 #[derive(Debug)]
 pub(crate) struct ThreadMarker {
     id: u64,
@@ -268,7 +266,7 @@ pub(crate) struct ThreadMarker {
 impl ThreadMarker {
     fn new() -> ThreadMarker {
         let number = unbound_number();
-        // Has no destructor, so it exists until the thread's very end, and the thread's holds stay its own.
+        // `ID` has no destructor: it exists until the thread's very end, and the thread keeps its holds.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }
@@ -282,8 +280,8 @@ impl ThreadMarker {
         ThreadMarker { id: id.unwrap_or(number), number: AtomicU64::new(number), name: thread_name() }
     }
 
-    /// The calling thread's. While thread-local storage is destroyed, a temporary one: a lock acquired then
-    /// is the thread's, but is not renewed.
+    /// The calling thread's marker, or a temporary one while thread-local storage is destroyed: a lock
+    /// acquired then is the thread's, but is not renewed.
     pub(crate) fn current() -> Arc<ThreadMarker> {
         thread_local! {
             static MARK: Arc<ThreadMarker> = Arc::new(ThreadMarker::new());
@@ -312,7 +310,7 @@ impl ThreadMarker {
     }
 }
 
-/// Without control characters (databases refuse a NUL), cut to 64.
+/// The thread's name without control characters (databases refuse a NUL), cut to 64 characters.
 pub(crate) fn thread_name() -> Box<str> {
     let thread = thread::current();
     thread.name().unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect()
@@ -361,7 +359,7 @@ mod tests {
         }
         let (sender, asked) = channel();
         let thread = std::thread::Builder::new().spawn(move || {
-            // Destroyed after thread-locals that are made later, such as the marker.
+            // `LAST` is destroyed after thread-locals that are made later, such as the marker.
             LAST.with(|last| *last.borrow_mut() = Some(Asks(sender)));
             ThreadMarker::current().id()
         });

@@ -1,6 +1,5 @@
 //! Questions whose answers may be slow or never come: to the system's resolver, or the program's provider of
-//! credentials. Separate threads ask, a few at a time; a thread that needs the answer waits until its own
-//! deadline.
+//! credentials. Separate threads ask, a few at a time; each thread waits until its own deadline.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use crate::sync::{Condvar, Mutex, thread};
 use crate::time::{Clock, Moment};
 
-/// Most questions at the same time, including those that hang.
+/// Maximum number of questions at the same time, including those that hang.
 const MOST: usize = 4;
 /// An unanswered question is repeated after this.
 const STUCK: Duration = Duration::from_secs(10);
@@ -51,8 +50,8 @@ impl<V: Clone + Send + 'static> Inquiry<V> {
     }
 
     /// The answer about `key`, by `deadline`. Reuses an answer younger than `fresh.0`, or a failure younger
-    /// than `fresh.1`; with zero the question must begin after this call. If half of the time passes, an
-    /// older answer does. `None`: none came in time.
+    /// than `fresh.1`; with zero the question must begin after this call. After half of the time, an older
+    /// answer suffices. `None`: no answer came in time.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &str,

@@ -1,5 +1,4 @@
-//! The object that a name stands for in the store, and its holders, for programs and for people; and whether
-//! the store answers.
+//! The object that a name stands for in the store, and its holders; and whether the store answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,21 +29,21 @@ pub struct Inspection {
     pub name: String,
     /// The kind of object, as far as can be seen.
     pub kind: ObjectKind,
-    /// One holder, several readers, or a writer that reads as well.
+    /// The holders: one, several readers, or a writer that reads as well.
     pub holders: Vec<Holder>,
-    /// The time until it ends without renewal: `None` if there is nothing, `Duration::MAX` if it has no end.
+    /// The time until the object ends without renewal: `None` without an object, `Duration::MAX` without end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was granted.
     pub fencing_token: Option<FencingToken>,
-    /// The first hundred waiters of a fair lock, or clients in the queue of a plain or fenced one, in order.
-    /// Elsewhere those in the directory, up to a third of a lease ago, the longest waiter first.
+    /// The first hundred waiters of a fair lock, or clients in the wait queue of a plain or fenced lock, in
+    /// order. For other objects, the waiters in the directory, up to a third of a lease ago, longest wait
+    /// first.
     pub waiters: Vec<Waiter>,
     /// The number of all waiters.
     pub waiting: u64,
     /// Whether there may be more waiters, since not all directory entries were read.
     pub waiting_at_least: bool,
-    /// The number of clients that listen for a release, a few seconds longer than they wait; not for fair
-    /// locks.
+    /// The number of clients that listen for a release, until a few seconds after a wait; not for fair locks.
     pub listeners: Option<u64>,
     /// The number of available permits, or what is left to count down.
     pub count: Option<i64>,
@@ -52,19 +51,19 @@ pub struct Inspection {
     pub permits: Vec<PermitInfo>,
     /// The number of all permits that are out.
     pub permits_out: u64,
-    /// Whether a waiting writer keeps readers out that use the agreement.
+    /// Whether a waiting writer keeps out readers that let writers go first.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) writers_wait: bool,
-    /// A waiting writer keeps all readers out that come later.
+    /// Whether a waiting writer keeps out all readers that come later.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) a_writer_waits_long: bool,
 }
 
 /// The kind of object that a name stands for.
 ///
-/// Some look alike in the store. A fair lock without waiters is a plain lock. A lock is taken for fenced if a
-/// token was ever granted for its name. A number is a semaphore or a latch, told apart by permits that are
-/// out, by listeners, and by a count that is not above zero.
+/// Some kinds look alike in the store. A fair lock without waiters is shown as a plain lock. A lock counts as
+/// fenced if a token was ever granted for its name. A number is a semaphore or a latch, which are told apart
+/// by permits that are out, by listeners, and by a count that is not above zero.
 ///
 /// # Examples
 /// ```
@@ -91,9 +90,8 @@ pub enum ObjectKind {
         /// The halves that are held.
         mode: Mode,
     },
-    /// A string with its owner's token, as this crate writes it. Another library's looks like any string and
-    /// is [`Foreign`](Self::Foreign); [`RedisLock::holder`](crate::RedisLock::holder) of a token lock shows
-    /// it.
+    /// A string with its owner's token, as this crate writes it. Another library's token looks like any
+    /// string and is [`Foreign`](Self::Foreign); [`RedisLock::holder`](crate::RedisLock::holder) shows it.
     TokenLock,
     /// Permits without owners.
     Semaphore,
@@ -127,9 +125,9 @@ pub enum ObjectKind {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Mode {
-    /// Many may hold it.
+    /// Many owners may hold this half.
     Read,
-    /// One may hold it.
+    /// One owner may hold this half.
     Write,
 }
 
@@ -147,7 +145,7 @@ pub enum Mode {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// As in the store: `client:number` here and in Redisson, or another library's token.
+    /// The owner as the store has it: `client:number` (also Redisson's), or another library's token.
     pub owner: String,
     /// The number of levels.
     pub hold_count: Option<u32>,
@@ -155,11 +153,10 @@ pub struct Holder {
     pub mode: Option<Mode>,
     /// Whether the asking client is the owner.
     pub by_this_client: bool,
-    /// The time until the hold ends without renewal; zero for a dead reader, `None` where the store does not
-    /// say.
+    /// The time until the hold ends without renewal; zero for a dead reader, `None` if the store has no time.
     pub remaining: Option<Duration>,
-    /// How long it has held the lock. This crate's holders say so each third of their lease, and at once with
-    /// [`max_hold`](crate::LockBuilder::max_hold); Redisson's never.
+    /// How long the owner has held the lock. This crate's holders report this each third of their lease, and
+    /// at once with [`max_hold`](crate::LockBuilder::max_hold); Redisson's holders never do.
     pub held_for: Option<Duration>,
     /// The time until the hold ends whatever its client does: by `max_hold`, or by an explicit lease, which
     /// its client reports each third of its own lease.
@@ -168,8 +165,8 @@ pub struct Holder {
     /// [`LockClient::leader`](crate::LockClient::leader) and
     /// [`LockBuilder::election`](crate::LockBuilder::election) report it.
     pub is_leader: bool,
-    /// The holder's location, if known. Redisson's holders do not say, and nothing on the server leads from
-    /// their id to a connection.
+    /// The holder's location, if known. Redisson's holders do not report a location, and nothing on the
+    /// server leads from their id to a connection.
     pub location: Option<Location>,
 }
 
@@ -179,7 +176,7 @@ impl Holder {
     }
 }
 
-/// A waiter: an owner in the queue of a fair lock, or a client in that of a plain or fenced one.
+/// A waiter: an owner in the queue of a fair lock, or a client in the queue of a plain or fenced lock.
 ///
 /// # Examples
 /// ```
@@ -192,16 +189,15 @@ impl Holder {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
-    /// As [`Holder::owner`]; in the queue of a plain or fenced lock the client's id alone, for all its
-    /// threads.
+    /// As [`Holder::owner`]; in the queue of a plain or fenced lock the id of a client, for all its threads.
     pub owner: String,
-    /// Whether it belongs to the asking client.
+    /// Whether the waiter belongs to the asking client.
     pub by_this_client: bool,
-    /// How long it keeps its place without asking. This crate's waiters ask each 1.2 s and keep it for 6 s;
-    /// Redisson's do not ask, and keep it for minutes.
+    /// How long the waiter keeps its place without asking. This crate's waiters ask each 1.2 s and keep their
+    /// places for 6 s; Redisson's waiters do not ask, and keep their places for minutes.
     pub remaining: Option<Duration>,
-    /// How long it has waited: in a queue by the server's clock, else as its client reported up to a third of
-    /// its lease ago.
+    /// How long the waiter has waited: in a queue by the server's clock, otherwise as its client reported up
+    /// to a third of its lease ago.
     pub waiting_for: Option<Duration>,
     /// The waiter's location, if known; of several threads of a client the longest waiter.
     pub location: Option<Location>,
@@ -227,11 +223,11 @@ impl Waiter {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PermitInfo {
-    /// The id that releases it.
+    /// The id by which the permit is released.
     pub id: String,
     /// Whether the asking client has it.
     pub by_this_client: bool,
-    /// The time until it ends without renewal; `Duration::MAX` if it has no end.
+    /// The time until the permit ends without renewal; `Duration::MAX` if it has no end.
     pub remaining: Duration,
 }
 
@@ -252,8 +248,8 @@ pub struct Location {
     pub host: String,
     /// The process id.
     pub pid: u32,
-    /// The thread's name. Empty if it has none, for a guard that may change threads, and if not known: a
-    /// client reports its first 64 holds and waits, each third of its lease.
+    /// The thread's name. Empty for a thread without a name, for a guard that may change threads, and if not
+    /// known: a client reports its first 64 holds and waits, each third of its lease.
     pub thread: String,
     /// The file name of the program; empty if not known.
     pub program: String,
@@ -276,7 +272,7 @@ impl Inspection {
         Inspection { name: name.to_owned(), kind, ..Inspection::default() }
     }
 
-    /// Whether there are holders; not meaningful for what is counted.
+    /// Whether there are holders; not meaningful for semaphores and latches.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.holders.is_empty()
@@ -387,7 +383,6 @@ impl fmt::Display for Location {
     }
 }
 
-/// A part of a line, if there is a value.
 fn part(
     f: &mut fmt::Formatter<'_>,
     before: &str,

@@ -45,7 +45,7 @@ struct InterruptSleepers {
     wakers: HashMap<u64, Waker>,
 }
 
-/// While it lives, the interrupt wakes a sleeper.
+/// The registration of a sleeper, which the interrupt wakes while this value lives.
 pub(crate) struct Wakes<'a> {
     shared: &'a InterruptState,
     id: u64,
@@ -84,14 +84,14 @@ impl Interrupt {
         crate::fork::leak(&self.shared);
     }
 
-    /// Makes the interrupt wake `waker`, even if it has come already.
+    /// Makes the interrupt wake `waker`, even if the interrupt has come already.
     pub(crate) fn wakes(&self, waker: &Waker) -> Wakes<'_> {
         let mut sleepers = self.shared.sleepers.lock();
         sleepers.next_id += 1;
         let id = sleepers.next_id;
         sleepers.wakers.insert(id, waker.clone());
         drop(sleepers);
-        // Races with `interrupt`: entered first, checked second.
+        // Races with `interrupt`: here the waker is entered first and the flag is checked second.
         if self.is_interrupted() {
             waker.wake();
         }

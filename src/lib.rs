@@ -103,15 +103,15 @@
 //! | `error` | a hold was lost |
 //! | `warn` | a renewal or a release failed and is repeated, wake-ups do not come, a server is not set up as the promises need it |
 //! | `info` | wake-ups or callbacks are back |
-//! | `debug` | a call or a request failed, which the caller is told as well; the spans |
+//! | `debug` | a call or a request failed, which the caller learns as well; the spans |
 //! | `trace` | each wait, grant, release, renewal and request |
 //!
 //! The spans are `lock.acquire`, from a call to its grant or its end without one, and `lock.hold`, from the
 //! grant to the release or the loss. Both belong to the span in which the lock was asked for, and neither is
-//! entered. Their fields are `lock.name`, `lock.kind`, `lock.owner`, `lock.fence`, and `lock.outcome` with
-//! `lock.attempts` of the one, `lock.end` of the other. A failure has its [`ErrorKind`] as `error.type`, the
-//! name of OpenTelemetry's conventions, which have none for locks. The lines `lock.at_risk` and `lock.lost` are written
-//! within the hold's span.
+//! entered. Their fields are `lock.name`, `lock.kind`, `lock.owner` and `lock.fence`; `lock.acquire` also has
+//! `lock.outcome` and `lock.attempts`, `lock.hold` has `lock.end`. A failure has its [`ErrorKind`] as
+//! `error.type`, the name of OpenTelemetry's conventions, which have none for locks. The lines `lock.at_risk`
+//! and `lock.lost` are written within the hold's span.
 //!
 //! # Limits
 //!

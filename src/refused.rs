@@ -1,7 +1,6 @@
 //! A refusal that is remembered for a while.
 //!
-//! Rights are granted, tables created and proxies replaced while a client runs, so a refused request is
-//! tried again.
+//! A refused request is tried again, since rights, tables and proxies change while a client runs.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ impl Refused {
         self.until.store(now.plus(lasts).nanos(), Ordering::Relaxed);
     }
 
-    /// The server did what it had refused.
+    /// Called when the server has done what it had refused.
     #[cfg(any(test, feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);

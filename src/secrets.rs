@@ -1,5 +1,4 @@
-//! A client's credentials and certificates, which may change while it runs: from a provider, from files of
-//! URLs, and from certificate files.
+//! A client's credentials and certificates, which may change while it runs: from a provider or from files.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -17,11 +16,11 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::time::{Clock, Moment};
 
-/// How long a provider's answer, and its failure, serve connections that are opened together.
+/// How long a provider's answer, and its failure, count for connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Most tries of a connection while each answer is newer than the refused one.
+/// Maximum number of tries of a connection while each answer is newer than the refused one.
 pub(crate) const MOST_TRIES: usize = 4;
 const MOST_KEPT: usize = 1024;
 
@@ -63,8 +62,7 @@ impl ServerOptions {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// Asks the sources about the server at `address`. Only credentials are taken from a new URL: the locks
-    /// stay where they are.
+    /// Asks the sources about the server at `address`. A new URL gives credentials only: the locks stay.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
         // Read before they are used, so that a change meanwhile counts as a change.
@@ -107,9 +105,8 @@ fn behind_label(word: &str) -> &str {
 
 /// A store's own form of its options, made anew for each connection.
 ///
-/// The sources are asked for each connection. After a refused login or handshake all sources are asked
-/// again, certificates too, and the connection is tried again if one has changed: at most [`MOST_TRIES`]
-/// times in all.
+/// The sources are asked for each connection. After a refused login or handshake all sources are asked again,
+/// certificates too, and the connection is tried again if one has changed ([`MOST_TRIES`]).
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
@@ -135,7 +132,7 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Also returns the form of the options as they are, without a provider's part.
+    /// Returns the source, and the form of the options as they are, without a provider's part.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,
@@ -354,7 +351,7 @@ mod tests {
         assert!(connect(&self::renewable(&options), "new", Authentication).0.is_ok());
     }
 
-    /// A question sent before the refusal may have the old answer.
+    /// The answer to a question sent before the refusal may be the old one.
     #[test]
     fn a_refusal_needs_an_answer_to_a_later_question() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();

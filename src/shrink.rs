@@ -71,8 +71,8 @@ impl<K, V, S> DerefMut for CrowdMap<K, V, S> {
 }
 
 pub(crate) trait Shrink {
-    /// Frees memory of which less than an eighth is used; call it after a removal. So much must come or go
-    /// between two reallocations that a removal costs next to nothing.
+    /// Frees memory of which less than an eighth is used; call it after a removal. So many entries must come
+    /// or go between two reallocations that a removal costs next to nothing.
     fn shrink_if_sparse(&mut self);
 }
 
@@ -98,7 +98,6 @@ pub(crate) struct Sweeps {
 }
 
 impl Sweeps {
-    /// Whether the caller should search now.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         let (next, again) = (self.next.load(Ordering::Acquire), now.plus(SWEEP_EVERY).nanos());
         now.nanos() >= next

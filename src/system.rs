@@ -1,5 +1,4 @@
-//! The operating system, under the same names on Unix and Windows. Only the two files beside this one know
-//! which it is.
+//! The operating system, under the same names on Unix and Windows. Only its two files know which it is.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |
@@ -72,7 +71,7 @@ mod tests {
         ours.set_write_timeout(Some(SHORT)).unwrap();
         let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
         let mut sent = Vec::new();
-        // Until nothing fits for a while; a write may be partial.
+        // Writes until nothing fits for a while; a write may be partial.
         for _ in 0..1_000 {
             match (&ours).write(&bytes) {
                 Ok(written) => sent.extend_from_slice(&bytes[..written]),

@@ -1,7 +1,6 @@
 //! The async task that the calling thread runs, as far as known.
 //!
-//! A thread owns a hold, and tasks share a thread: to the store they are one owner. So a hold also remembers
-//! its task.
+//! Tasks share a thread, which owns their holds in the store. Therefore a hold also remembers its task.
 
 #[cfg(feature = "tokio")]
 use tokio::task::{Id, try_id};
@@ -14,7 +13,7 @@ fn try_id() -> Option<Id> {
     None
 }
 
-/// A task, or none. Without the feature `tokio` none is known, so all are equal.
+/// A task, or none. Without the feature `tokio` every marker is none, so all are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskMarker(Option<Id>);
 

@@ -128,7 +128,7 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// Explains a failed connection if TLS failed; another attempt mends none of these.
+/// Explains a failed connection if TLS failed; another attempt would fail, too.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let words = match error {
@@ -148,8 +148,7 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     Some((ErrorKind::Tls, format!("TLS failed: {words} ({error})")))
 }
 
-/// The meaning of a server's alert. TLS 1.3 has one for a missing certificate; older servers, and some newer
-/// ones, send another.
+/// The meaning of a server's alert. TLS 1.3 has one for a missing certificate; some servers send another.
 fn refused_by_server(alert: AlertDescription) -> &'static str {
     use AlertDescription as Alert;
     match alert {
@@ -254,9 +253,8 @@ impl TlsStream {
         session.start < session.end || !session.tls.wants_read()
     }
 
-    /// Reads plain text. Waits for the socket without holding the session, so that others can write. Only
-    /// one thread may read at a time. A partial record yields `Interrupted`, so that the reader checks its
-    /// deadline.
+    /// Reads plain text. Waits for the socket without holding the session, so that others can write. Only one
+    /// thread may read at a time. A partial record yields `Interrupted`: the reader checks its deadline.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut fresh = [0; 8 * 1024];
         {
@@ -283,8 +281,7 @@ impl TlsStream {
         Ok(taken)
     }
 
-    /// Writes what the socket takes now; the rest of what the session took leaves with the next read or
-    /// write.
+    /// Writes what the socket takes now; the rest of what the session took leaves with the next call.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut session = self.session.lock();
         session.flush(&self.socket)?;
@@ -295,8 +292,7 @@ impl TlsStream {
 }
 
 impl TlsSession {
-    /// Available plain text; `None` if the socket must be read first, in which case all raw bytes were
-    /// processed.
+    /// Available plain text; `None` if the socket must be read first, with all raw bytes processed.
     fn plain(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.tls.reader().read(buf) {

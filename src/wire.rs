@@ -14,7 +14,7 @@ mod model;
 #[cfg(leasehold_shuttle)]
 pub(crate) use self::model::Pipe;
 
-/// The same with each sort of socket, whose type differs.
+/// Does the same with each sort of socket; their types differ.
 macro_rules! on_socket {
     ($wire:expr, $socket:ident => $do:expr, $pipe:pat => $model:expr) => {
         match $wire {
@@ -81,7 +81,7 @@ impl Wire {
         }
     }
 
-    /// Writes what the socket takes now. `WouldBlock`: nothing.
+    /// Writes what the socket takes now. `WouldBlock`: the socket takes nothing.
     ///
     /// The socket must have a short write time-out: it may take less than the system said.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
@@ -106,7 +106,6 @@ impl Wire {
         Timed::new(self, deadline, &Cell::default()).write_all(bytes)
     }
 
-    /// `None`: reads never time out.
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         on_socket!(self, socket => socket.set_read_timeout(timeout), pipe => pipe.set_read_timeout(timeout))
     }
@@ -142,7 +141,7 @@ impl Wire {
     }
 
     pub(crate) fn shutdown(&self) {
-        // An error means that it is down already.
+        // An error means that the socket is down already.
         drop(on_socket!(self, socket => socket.shutdown(Shutdown::Both), pipe => pipe.shutdown()));
     }
 }
@@ -197,8 +196,8 @@ impl<'a> Timed<'a> {
         Timed { wire, deadline, only_ready: false, was_not_ready: false, armed }
     }
 
-    /// Sets the socket's time-out to the time left, unless it is nearly that already: the call would cost
-    /// every reply.
+    /// Sets the socket's time-out to the time left, unless the time-out is nearly that already: otherwise
+    /// every reply would cost this call.
     fn arm(&self) -> io::Result<()> {
         let (left, armed) = (remaining(self.deadline)?, self.armed.get());
         if armed < left || armed > left + left / 16 {

@@ -87,8 +87,7 @@ impl ClientBuilder {
     /// How long one request may take. Defaults to 3 s.
     ///
     /// After this time the outcome is unknown, and the client resolves it. Keep it under a third of the
-    /// lease: a time-out above the lease gives an [`Event::Warning`], since one silent request then costs
-    /// every hold.
+    /// lease: above the lease, which gives an [`Event::Warning`], one silent request costs every hold.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
         self.server.command_timeout = timeout;
@@ -102,8 +101,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The file that has the [`password`](Self::password), without line ends at its end: read as
-    /// [`credentials`](Self::credentials) are asked for, so that a password can change while clients run.
+    /// The file that has the [`password`](Self::password), without line ends at its end. The client reads the
+    /// file whenever it would ask for [`credentials`](Self::credentials), so running clients follow changes.
     pub fn password_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.password = None;
         self.server.credentials = Some(password_in(file.into()));
@@ -112,7 +111,7 @@ impl ClientBuilder {
 
     /// Asks `provider` for user and password, in place of [`password`](Self::password): for passwords and
     /// tokens that change while clients run. `provider` gets the server's address: `host:port`, or a socket's
-    /// path; of PostgreSQL and etcd all hosts that the URL names, with commas between.
+    /// path; for PostgreSQL and etcd all hosts that the URL names, with commas between them.
     ///
     /// The client asks when it makes a connection (connections within one second share an answer), and again,
     /// once at once and then after growing pauses of up to 1 s, when a server refuses the login. On Redis
@@ -125,9 +124,9 @@ impl ClientBuilder {
     /// where an earlier answer can be tried.
     ///
     /// # Errors
-    /// If `provider` fails, panics, gives no answer in time, or a password that is empty, and no earlier answer
-    /// is let in: a retryable error of kind [`Credentials`](crate::ErrorKind::Credentials) with the
-    /// provider's as its source. If the server refuses the newest answer:
+    /// If `provider` fails, panics, gives no answer in time, or a password that is empty, and the server
+    /// accepts no earlier answer: a retryable error of kind [`Credentials`](crate::ErrorKind::Credentials)
+    /// with the provider's as its source. If the server refuses the newest answer:
     /// [`Authentication`](crate::ErrorKind::Authentication), which calls do not retry. The renewals of holds
     /// go on asking until the lease ends.
     ///
@@ -195,7 +194,7 @@ impl ClientBuilder {
     /// The entry says on which host, in which process, program and thread the client holds or waits;
     /// [`LockClient::inspect`] and [`LockClient::clients`] show it to all who may read the store. It is
     /// written once each third of the lease, ends with the lease, and is removed by [`LockClient::shutdown`].
-    /// A user without the right to it has none, which is no error; an owner is then only an id.
+    /// A client whose user may not write the entry has none, which is no error; its owners are then only ids.
     pub fn directory(mut self, directory: bool) -> Self {
         self.server.notes = directory;
         self.options.directory = directory;
@@ -216,8 +215,8 @@ impl ClientBuilder {
 
     /// The owner of another client's hold for which this process works, as text
     /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)): this client's waits prolong that hold, so deadlocks
-    /// through both are found. Several have spaces between; text that is no owner is ignored. `leasehold run`
-    /// passes it to its command by `LEASEHOLD_UNDER`.
+    /// through both are found. Spaces separate several owners; text that is no owner is ignored. `leasehold
+    /// run` passes the owner to its command by `LEASEHOLD_UNDER`.
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
         self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self
@@ -291,8 +290,7 @@ impl ClientBuilder {
     /// How long connecting may take. Defaults to 3 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self = server.connect_timeout: timeout;
 
-    /// How long calls keep trying while the server cannot be used, if their deadline allows. Defaults to 10
-    /// s.
+    /// How long calls keep trying while the server cannot be used, within their deadlines. Defaults to 10 s.
     pub fn retry_timeout(mut self, timeout: Duration) -> Self = options.retry_timeout: timeout;
 
     /// The number of connections for requests: up to 4 that all threads share, and the rest, at least one,
@@ -326,8 +324,7 @@ impl ClientBuilder {
     /// How long a subscription outlives its last waiter. Defaults to 5 s.
     pub fn unsubscribe_delay(mut self, delay: Duration) -> Self = server.unsubscribe_delay: delay;
 
-    /// How the members of a cluster notify waiters; for `redis-cluster://` URLs only. Defaults to
-    /// [`ClusterPubSub::Auto`].
+    /// How the members of a cluster notify waiters (`redis-cluster://`). Defaults to [`ClusterPubSub::Auto`].
     pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self = server.cluster_pub_sub: way;
 
     /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
@@ -335,13 +332,13 @@ impl ClientBuilder {
     ///
     /// Defaults, with a `redis-sentinel://` or `redis-cluster://` URL, to one of the replicas that the server
     /// reports as connected, within 1 s, or two thirds of the `command_timeout` if that is less. With no
-    /// replica connected the default grants all the same, and reports
-    /// [`Event::NoReplica`] once. With other URLs no replica is waited for.
+    /// replica connected the default grants nevertheless, and reports [`Event::NoReplica`] once. With other
+    /// URLs the default waits for no replica.
     ///
-    /// WAIT, on a connection of its own, asks for the acknowledgements, for all grants before it at once. If
-    /// fewer come within `timeout`, the client releases the lock at once, and the attempt fails with a
-    /// retryable error of kind [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the error, and a wait
-    /// tries again.
+    /// The client asks for the acknowledgements by WAIT, on a connection of its own; one WAIT covers all
+    /// grants before it. If fewer come within `timeout`, the client releases the lock at once, and the
+    /// attempt fails with a retryable error of kind [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the
+    /// error, and a wait tries again.
     ///
     /// # Guarantees
     /// If `count` is the number of replicas, no failover to one of them forgets a granted lock. With a
@@ -358,14 +355,13 @@ impl ClientBuilder {
     pub fn without_replicas(mut self) -> Self = server.replicas: ReplicaRule::Nothing;
 
     /// Grants a lock only when it is on disk: in the append-only file of the server (`local`: 0 or 1) and in
-    /// those of `replicas` replicas. For the kinds of lock, and with the consequences of failing, of
-    /// [`require_replicas`](Self::require_replicas), beside which it stands. Within the time-out given there,
-    /// else within 2 s, or two thirds of the `command_timeout` if that is less. Defaults to no such
-    /// condition.
+    /// those of `replicas` replicas. Applies to the same kinds of lock as
+    /// [`require_replicas`](Self::require_replicas), fails in the same way, and can be combined with it. The
+    /// time limit is the one given there, otherwise 2 s, or two thirds of the `command_timeout` if that is
+    /// less. Defaults to no such condition.
     ///
-    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; other servers and stores are refused
-    /// when the client is built. With `appendfsync everysec` a grant takes up to a second, with `always` a
-    /// write to the disk.
+    /// Needs Redis 7.2 or Valkey, for WAITAOF, and `appendonly yes`; the client is not built on other servers
+    /// and stores. With `appendfsync everysec` a grant takes up to a second, with `always` a disk write.
     pub fn durable(mut self, local: u32, replicas: u32) -> Self =
         server.durable: Some(Durable { local, replicas });
 
@@ -409,9 +405,8 @@ impl ClientBuilder {
     ///
     /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the
     /// error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in the
-    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest of
-    /// the other waits does. If the youngest wait is of a client without this option, the deadlock is
-    /// reported and stays.
+    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest
+    /// other wait does. A deadlock stays if its youngest wait is of a client without this option.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self = options.break_deadlocks: breaks;
 
     /// The observer of this client's events. Defaults to none; without one, and without a subscriber of
@@ -422,8 +417,7 @@ impl ClientBuilder {
     ///
     /// For programs that start before their store. Until a call has connected, each call, in place of
     /// `build`, returns the error of connecting at once, without a retry, and may take the connect time-out
-    /// besides its own time. On ZooKeeper holds last at most as long as the granted session, whatever the
-    /// client's lease.
+    /// besides its own time. On ZooKeeper no hold outlasts the granted session, whatever the client's lease.
     pub fn connect_lazily(mut self) -> Self = is_lazy: true;
 
     /// A prefix of each lock's key, added after mapping. Defaults to nothing.

@@ -38,7 +38,7 @@ macro_rules! setters {
 
 const OPTIONS: &[(&str, Setter)] = client_options!(setters);
 
-/// Options with one direction, and one of two numbers.
+/// Options whose setters take no value, or two numbers.
 const MORE: &[(&str, Setter)] = &[
     ("LEASEHOLD_SESSION_LOCKS", |builder, text| {
         Ok(if switch(text)? { builder.session_locks() } else { builder })
@@ -58,8 +58,8 @@ macro_rules! rows {
 }
 
 impl ClientBuilder {
-    /// A builder with the values of these environment variables. One that is not set, or empty, leaves the
-    /// default; each can be overridden by the builder's methods.
+    /// A builder with the values of these environment variables. A variable that is not set, or empty, leaves
+    /// the default; the builder's methods can override each value.
     ///
     /// | Variable | As | Example |
     /// |---|---|---|
@@ -238,7 +238,7 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
 /// Servers with optional labels and weights: `label*2=redis://host`.
 fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     let node = |word: &str| {
-        // A scheme has no such character; the text after it may have any.
+        // A scheme has no `=`; the text after the scheme may have any character.
         let scheme = word.find("://").unwrap_or(word.len());
         let (before, url) = match word.get(..scheme).and_then(|before| before.rfind('=')) {
             Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..).unwrap_or_default()),
@@ -258,7 +258,7 @@ fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     text.split_whitespace().map(node).collect()
 }
 
-/// Refused rather than ignored without the feature.
+/// Applies the variables for TLS. Without the feature they are refused rather than ignored.
 fn secured(builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBuilder> {
     #[cfg(feature = "tls")]
     let builder = {

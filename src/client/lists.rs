@@ -33,7 +33,7 @@ pub struct ListedLock {
     pub name: String,
     /// The kind, as [`Inspection::kind`](crate::Inspection::kind).
     pub kind: ObjectKind,
-    /// Its holders; empty for a semaphore whose permits are out.
+    /// The lock's holders; empty for a semaphore whose permits are out.
     pub holders: Vec<Holder>,
     /// The time after which the lock ends unless renewed; `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
@@ -108,8 +108,8 @@ impl LockClient {
     ///
     /// Names are the keys without the client's [prefix](crate::ClientBuilder::key_prefix); the pattern
     /// applies to names that [`map_names`](crate::ClientBuilder::map_names) made. Free locks are not listed;
-    /// a semaphore is while permits with leases are out. On Redis only locks whose owners are a UUID and a
-    /// number are listed: another program's token lock looks like a cache entry.
+    /// a semaphore is listed while permits with leases are out. On Redis only locks whose owners are a UUID
+    /// and a number are listed: another program's token lock looks like a cache entry.
     ///
     /// # Blocking
     /// When the first item of a page of some hundred keys is needed. On Redis, in memory and in databases up
@@ -131,10 +131,9 @@ impl LockClient {
         Locks { list: List::new(&self.engine), wanted, known: HashMap::new() }
     }
 
-    /// Lists the clients of this crate that hold or wait for locks on this store, as their directory entries
-    /// say. See [`ClientInfo`].
+    /// Lists the clients that hold or wait for locks on this store, by their [directory entries](ClientInfo).
     ///
-    /// Not listed: Redisson; and a client that began a moment ago, has its
+    /// The list lacks Redisson's clients, and a client that began a moment ago, has its
     /// [directory](crate::ClientBuilder::directory) off or lacks the permission. A dead client is listed for
     /// up to its lease. A database without the table of entries lists the holders in its rows.
     ///
@@ -142,24 +141,23 @@ impl LockClient {
     /// As [`list`](Self::list).
     ///
     /// # Guarantees
-    /// An entry is up to a third of its client's lease old. Every user who may write to the store can write
-    /// one.
+    /// An entry is up to a third of its client's lease old. All who may write to the store can write one.
     pub fn clients(&self) -> Clients {
         Clients { list: List::new(&self.engine) }
     }
 
     /// Looks for threads of all clients on this store that wait for each other in a cycle. See [`Deadlock`].
     ///
-    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if
-    /// its thread holds something. Considered are plain, fenced, fair and token locks, both halves of
-    /// read-write locks, and all of these in multi-locks; not permits, which have no single holder; holds of
-    /// guards that may change threads; or a thread that holds by one client and waits by another. Without a
-    /// [directory](crate::ClientBuilder::directory) only this client's own threads are considered.
+    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if its
+    /// thread holds something. The search considers plain, fenced, fair and token locks, both halves of
+    /// read-write locks, and all of these in multi-locks. It does not consider permits, which have no single
+    /// holder; holds of guards that may change threads; or a thread that holds by one client and waits by
+    /// another. Without a [directory](crate::ClientBuilder::directory) it considers this client's threads
+    /// only.
     ///
     /// # Blocking
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
-    /// client between a wait and its holders. If there is a cycle, one more second, and the cycle is read
-    /// again.
+    /// client between a wait and its holders. A cycle takes a second more, and is read again.
     ///
     /// # Errors
     /// The store could not be used, or the user lacks the permissions of [`inspect`](Self::inspect) and
@@ -167,8 +165,7 @@ impl LockClient {
     ///
     /// # Guarantees
     /// Each cycle was read twice, one second apart, with the same waits and the same holders, so it existed
-    /// at a moment between. A client that died or is cut off counts as in its last entry until the entry
-    /// ends.
+    /// at a moment between. A client that died or is cut off counts until its last entry ends.
     pub fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.engine.deadlocks()
     }

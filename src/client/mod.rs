@@ -136,8 +136,7 @@ impl LockClient {
         ClientBuilder::default()
     }
 
-    /// Connects to independent servers over which names are spread: each lock is on one of them. See [`Ring`]
-    /// for lists that change.
+    /// Connects to independent servers, each name on one of them. See [`Ring`] for lists that change.
     ///
     /// # Blocking
     /// Up to the connect time-out (default 3 s), for all nodes together.
@@ -162,8 +161,7 @@ impl LockClient {
     /// `retry_timeout`. New processes start with the new list.
     ///
     /// # Blocking
-    /// Up to the connect time-out, if a node does not answer. Such a node gets the list with the next request
-    /// to it.
+    /// Up to the connect time-out, if a node does not answer; the next request to it brings the list.
     ///
     /// # Errors
     /// The list's number is not above the last one's, the list does not name the nodes that it moves from, a
@@ -207,7 +205,7 @@ impl LockClient {
     /// Makes a client on a memory store, which clients may share.
     ///
     /// # Panics
-    /// If the system cannot start the watchdog's thread, and in a forked child of a process that has made a
+    /// If the system cannot start the watchdog's thread, or the process was forked after it had made a
     /// client.
     #[must_use]
     #[expect(clippy::expect_used, reason = "documented; for tests, where a Result only adds noise")]
@@ -238,8 +236,7 @@ impl LockClient {
         self.engine.id
     }
 
-    /// The owner under which the calling thread would take its next lock; an owner that holds nothing in a
-    /// forked child.
+    /// The owner of the calling thread's next lock; in a forked child an owner that holds nothing.
     ///
     /// If the server refuses this client the wait queue, the ids of plain and fenced locks have version 4 in
     /// place of 8 (see
@@ -257,13 +254,14 @@ impl LockClient {
 
     /// The reentrant lock of this name: Redisson's `RLock`. Nothing is acquired: see [`RedisLock`].
     ///
-    /// No I/O and no error: a bad name (empty, over 64 KiB, or part of another lock's bookkeeping) is an
-    /// error at first use.
+    /// No I/O; a bad name (empty, over 64 KiB, or part of another lock's bookkeeping) is an error at first
+    /// use.
     pub fn get_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }
 
-    /// The same lock, with a fencing token for each grant: Redisson's `RFencedLock`.
+    /// The same lock as [`get_lock`](Self::get_lock), with a fencing token for each grant: Redisson's
+    /// `RFencedLock`.
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name.as_ref()))
     }
@@ -272,21 +270,20 @@ impl LockClient {
     /// Shared with redis-py's `Lock`, and with redsync on one node.
     ///
     /// Not reentrant: a thread that waits for its own lock gets
-    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock). Waiters poll each 50–100 ms, since those libraries
-    /// announce no release.
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock). Waiters poll each 50–100 ms: no release is
+    /// announced.
     pub fn get_token_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
 
-    /// The lock that serves waiters in order of arrival, across threads, processes and languages: Redisson's
-    /// fair `RLock`.
+    /// The lock that serves waiters in order of arrival, in all processes: Redisson's fair `RLock`.
     ///
     /// A waiter keeps its place in the store's queue by asking at least every 1.2 s; a dead waiter is skipped
     /// after some 6 s (Redisson's after up to five minutes). `try_lock` succeeds only if nobody waits.
     ///
     /// Each hand-over takes a message and a request, so fair locks are slower. Use either this or
-    /// [`get_lock`](Self::get_lock) for a name: a holder by `get_lock` ignores the queue, and its release
-    /// wakes no fair waiter.
+    /// [`get_lock`](Self::get_lock) for a name: holders by `get_lock` ignore the queue and wake no fair
+    /// waiter.
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).fair().build()
     }
@@ -326,8 +323,8 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For users without the right to subscribe, and for locks that are rarely waited for. Unlike Java's, its
-    /// release wakes waiters that listen. Spinning threads of one client queue among themselves.
+    /// For users without the right to subscribe, and for locks that are rarely waited for. Unlike Java's spin
+    /// lock, this lock wakes waiters that listen when released. Spinning threads of a client queue locally.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).spin(Backoff::default()).build()
     }
@@ -345,8 +342,7 @@ impl LockClient {
         AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
     }
 
-    /// Asks the store one question, and says how long the answer took and whether waiters are woken. For
-    /// health checks.
+    /// Asks the store one question; returns its round trip and whether waiters are woken. For health checks.
     ///
     /// The question is whether a lock called `leasehold_ping` (after prefix and mapping) is held. In a
     /// cluster and in a ring the server of that name answers; on a Redlock a majority.
@@ -356,8 +352,7 @@ impl LockClient {
     /// client [connects lazily](ClientBuilder::connect_lazily) and has not yet.
     ///
     /// # Errors
-    /// The store could not be used. A missing permission, or another object under that key, is an answer and
-    /// no error.
+    /// The store could not be used. A missing permission, or another object at that key, is no error.
     pub fn ping(&self) -> Result<Health> {
         let engine = &self.engine;
         engine.usable("ping")?;
@@ -390,23 +385,22 @@ impl LockClient {
     /// long, who waits, how many permits are out. Changes nothing.
     ///
     /// Holders and waiters of this crate are shown with host, process, program and thread, as they wrote to
-    /// the [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's only the id
-    /// is known. Stores other than Redis and memory report what they know: most of them one holder and its
-    /// remaining time.
+    /// the [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's holders and
+    /// waiters only the id is known. Stores other than Redis and memory report what they know: most of them
+    /// one holder and its remaining time.
     ///
     /// # Blocking
     /// One round trip on Redis and in a database's table; two on etcd; one for each holder and waiter on
-    /// ZooKeeper; up to four elsewhere. One more, or on stores other than one Redis one for each other
-    /// client, finds where the holders and waiters are. Up to 80 more find the waiters in the directory, if
+    /// ZooKeeper; up to four elsewhere. To find where the holders and waiters are takes one more; on stores
+    /// other than one Redis, one for each other client. Up to 80 more find the waiters in the directory, if
     /// the store does not know them. The lock, the clients and the waiters have one command time-out each.
     ///
     /// # Errors
-    /// The name is bad; the server could not be used; or the user lacks a permission, since this reads all
-    /// keys of each kind.
+    /// The name is bad; the server could not be used; or the user may not read the keys of every kind.
     ///
     /// # Guarantees
     /// On one Redis, in a cluster and in memory all but the number of listeners was true at one moment; on a
-    /// Redlock a majority showed it. The answer is old when it is read: never decide by it who may go on.
+    /// Redlock a majority showed it. The answer is old when it is read: never use it to decide who may go on.
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
         self.engine.describe("inspect", self.get_lock(name).checked("inspect")?)
     }
@@ -424,8 +418,8 @@ impl LockClient {
         self.engine.stats()
     }
 
-    /// The locks that calls of this client have waited for most, `max` at most, in that order. Counted are
-    /// calls that slept, since the client was made, in memory for 256 names.
+    /// The locks that calls of this client have waited for most, `max` at most, in that order. The client
+    /// counts calls that slept, from its start on, in memory for 256 names.
     ///
     /// # Blocking
     /// Never; the store is not asked.
@@ -437,8 +431,7 @@ impl LockClient {
         if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
 
-    /// Removes a database's rows of locks that have been free for longer than `age`; returns how many. Does
-    /// nothing elsewhere.
+    /// Removes a database's rows of locks free for longer than `age`; returns how many. Zero elsewhere.
     ///
     /// For programs that make up lock names and never use them again. A day is a good age: fencing tokens
     /// still only grow, unless the server's clock is set back by more than `age`.
@@ -452,9 +445,9 @@ impl LockClient {
         self.engine.sweep(age)
     }
 
-    /// Says, in words for people, what keeps a database from removing old row versions, which slows locks
-    /// down: the oldest transaction that is open for longer than `age`, unused replication slots, a long
-    /// history list, a long SQLite log. Facts that the user may not see are left out. Empty elsewhere.
+    /// Describes, in words for people, the causes that keep a database from removing old row versions, which
+    /// slows locks down: the oldest transaction that is open for longer than `age`, unused replication slots,
+    /// a long history list, a long SQLite log. Facts that the user may not see are left out. Empty elsewhere.
     ///
     /// # Blocking
     /// One round trip.
@@ -465,8 +458,7 @@ impl LockClient {
         self.engine.vacuum_blockers(age)
     }
 
-    /// Makes this process a candidate in the election of `name`: the holder of the fenced lock of that name
-    /// leads. See [`Leader`].
+    /// Makes this process a [candidate](Leader) for `name`: the holder of the fenced lock of that name leads.
     ///
     /// # Blocking
     /// Never: a thread of the candidate's waits.
@@ -486,15 +478,16 @@ impl LockClient {
     ///
     /// # Blocking
     /// One round trip, then `job`, then one round trip, or up to the client's retry time-out or the end of
-    /// `at_most` while the server does not answer. On Redlock, processes that ask at the same moment may all be
-    /// refused; they ask again at random moments, for two seconds at most.
+    /// `at_most` while the server does not answer. On Redlock, processes that ask at the same moment may all
+    /// be refused; they ask again at random moments, for two seconds at most.
     ///
     /// # Errors
-    /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: it
-    /// [`is_not_held`](crate::Error::is_not_held) if the job took longer than `at_most`, so that another may
-    /// have begun; of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client was shut down meanwhile. A
-    /// failed release is no error: the observer gets [`ReleaseFailed`](crate::Event::ReleaseFailed), and the
-    /// client frees the lock when `at_least` has passed, or the lock ends with `at_most`.
+    /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: an
+    /// error that [`is_not_held`](crate::Error::is_not_held) if the job took longer than `at_most`, so that
+    /// another may have begun; of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client was shut down
+    /// meanwhile. A failed release is no error: the observer gets
+    /// [`ReleaseFailed`](crate::Event::ReleaseFailed), and the client frees the lock when `at_least` has
+    /// passed, or the lock ends with `at_most`.
     ///
     /// # Panics
     /// When `job` does; it counts as run.
@@ -561,8 +554,7 @@ impl LockClient {
         self.engine.record_run(lock.checked("record_run")?, guard.owner(), code, took)
     }
 
-    /// How the last [recorded](Self::record_run) run of a job ended; `None` if there was none in the last 40
-    /// days.
+    /// How the last [recorded](Self::record_run) run of a job ended; `None`: no run in the last 40 days.
     ///
     /// # Errors
     /// As [`record_run`](Self::record_run), by one round trip.
@@ -575,8 +567,7 @@ impl LockClient {
     ///
     /// # Blocking
     /// Until the calls of other threads, which are woken, have ended, and one round trip for all holds
-    /// together; at most three command time-outs while the server does not answer. A second call waits for the
-    /// first.
+    /// together; at most three command time-outs without an answer. A second call waits for the first.
     ///
     /// # Errors
     /// A release failed, or a call did not end in that time; its lock ends with its lease. Another
@@ -589,8 +580,7 @@ impl LockClient {
 }
 
 impl MemoryStore {
-    /// Makes every request of this client fail in this way until [`heal`](Self::heal); other clients
-    /// continue.
+    /// Makes every request of this client, and of no other, fail in this way until [`heal`](Self::heal).
     ///
     /// # Errors
     /// The client is not on this store.
@@ -599,11 +589,10 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Stops this client's own threads until the result is dropped, as if its process were stopped: it
-    /// renews nothing, and reports no loss. Afterwards it continues, and finds out.
+    /// Stops this client's own threads until the result is dropped, as if its process were stopped: the
+    /// client renews nothing, and reports no loss. Afterwards the client continues, and finds out.
     ///
-    /// The test's own threads continue, unlike those of a stopped process, and callbacks already due still
-    /// run.
+    /// The test's own threads continue, unlike a stopped process's, and callbacks already due still run.
     ///
     /// # Errors
     /// The client is not on this store.
@@ -651,9 +640,9 @@ impl Drop for PausedClient {
     }
 }
 
-// These types may be used after a caught panic (`catch_unwind`), and with them all that are made of them. Observers,
-// callbacks and name mappings run where nothing is locked or half done, and their panics are caught, so no panic
-// leaves a guard or a client inconsistent. The compiler cannot see this through the locks inside.
+// These types may be used after a caught panic (`catch_unwind`), and with them all types that are made of
+// them. Observers, callbacks and name mappings run where nothing is locked or half done, and their panics are
+// caught, so guards and clients stay consistent. The compiler cannot see this through the locks inside.
 macro_rules! unwind_safe {
     ($($name:ty),+) => {
         $(

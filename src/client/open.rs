@@ -156,7 +156,7 @@ pub(super) fn open(
     }
 }
 
-/// Programs with different tables would both get the lock.
+/// Warns, because programs with different tables would both get the lock.
 fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
     if let Some(TableInUse { name, others }) =
         store.capabilities().table.filter(|table| !table.others.is_empty())
@@ -240,7 +240,7 @@ fn connect_redlock(
     Redlock::connect(nodes, redlock.node_timeout, server.connect_timeout, reporter)
 }
 
-/// Opens one server of a Redlock; errors say which it is.
+/// Opens one server of a Redlock; errors name the server.
 #[cfg(feature = "redis")]
 fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
     let store = RedisStore::connect(options, Arc::clone(reporter))?;

@@ -1,4 +1,5 @@
-//! For the program `leasehold`: the builder's options, with which it asks servers beside the library, and what it shares.
+//! For the program `leasehold`: the builder's options, with which the program asks servers beside the
+//! library, and functions that both share.
 
 use std::fmt;
 use std::path::PathBuf;

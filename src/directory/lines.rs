@@ -1,5 +1,4 @@
-//! The lines of an entry, `name=value` each. Any program may have written an entry, so nothing in it is
-//! trusted.
+//! The lines of an entry, `name=value` each. Any program may have written an entry, so none is trusted.
 
 use std::fmt::Display;
 
@@ -47,7 +46,7 @@ impl Lines {
     }
 }
 
-/// Parsed lines. Of lines with the same name the first counts.
+/// Parsed lines. If several have the same name, the first counts.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a str);
 

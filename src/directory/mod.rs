@@ -1,5 +1,4 @@
-//! The directory: for each client that holds or waits, where it runs, and which of its threads hold and
-//! wait.
+//! The directory: for each client that holds or waits, where it runs, and which of its threads hold and wait.
 //!
 //! A client's entry is a text of lines, and ends with the client's lease. It contains ages, not clock
 //! readings; its own age follows from the time that remains to it.
@@ -18,17 +17,17 @@ use crate::inspect::{Inspection, Location, Waiter};
 use crate::system;
 use crate::time::millis;
 
-/// Most holds and waits in an entry.
+/// Maximum number of holds and waits in an entry.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Most additional waits of threads that hold something, and holds of such threads.
+/// Maximum number of additional waits of threads that hold something, and of holds of such threads.
 pub(crate) const MAX_REPORTED: usize = 512;
 
-/// Most bytes in the names of these additional locks: two of the longest fit. An entry stays below
-/// ZooKeeper's megabyte even if each byte of a name is escaped.
+/// Maximum number of bytes in the names of these additional locks: two of the longest fit. An entry stays
+/// below ZooKeeper's megabyte even if each byte of a name is escaped.
 pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 
-/// Most items read from an entry, which any program may have written.
+/// Maximum number of items read from an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 
 /// Longer names are left out, except in deadlocks: 64 of the longest would be four megabytes.
@@ -77,7 +76,7 @@ pub struct ClientInfo {
     pub written_ago: Duration,
     /// Whether this is the client that asked.
     pub by_this_client: bool,
-    /// Its holds and waits when the entry was written; at most 64.
+    /// The client's holds and waits when the entry was written; at most 64.
     pub uses: Vec<LockUse>,
     /// Number of further holds and waits.
     pub unlisted: u64,
@@ -111,7 +110,7 @@ pub struct LockUse {
     pub lasted: Duration,
     /// Whether the owner waits; otherwise it holds the lock.
     pub is_waiting: bool,
-    /// Whether a leader holds it: [`LockClient::leader`](crate::LockClient::leader) or
+    /// Whether a leader holds the lock: [`LockClient::leader`](crate::LockClient::leader) or
     /// [`LockBuilder::election`](crate::LockBuilder::election).
     pub is_leader: bool,
     /// Whether the hold ends with its own lease, which is not renewed.
@@ -125,7 +124,7 @@ pub struct LockUse {
     /// For a hold that any thread may release: the id of the thread that acquired it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
-    /// For a thread that has waited for a while and holds something.
+    /// The record of the wait, if its thread has waited for a while and holds something.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) published: Option<WaitRecord>,
 }
@@ -280,7 +279,7 @@ impl ClientInfo {
         let is_it = |one: &&LockUse| {
             one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
-        // The longest wait of several.
+        // Of several waits, the longest.
         self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 
@@ -295,7 +294,7 @@ impl ClientInfo {
     }
 }
 
-/// A client in a queue has no number.
+/// An owner, or a client in a wait queue, which has no owner number.
 fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     match text.split_once(':') {
         Some((client, number)) => Some((ClientId::read(client)?, Some(number.parse().ok()?))),
@@ -303,7 +302,7 @@ fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     }
 }
 
-/// Each client once, holders first.
+/// The clients of all holders and waiters, each once, holders first.
 pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     let owners = seen.holders.iter().map(|one| &one.owner).chain(seen.waiters.iter().map(|one| &one.owner));
     let mut clients = Vec::new();
@@ -367,7 +366,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
         match &mut holder.location {
-            // The lock's own data is as recent as the hold.
+            // The lock's own data takes precedence: it is as recent as the hold.
             Some(published) => (published.program, published.label) = (place.program, place.label),
             none => *none = Some(place),
         }

@@ -1,8 +1,8 @@
-//! Directory entries that are no client's, under derived ids: the record of a job's last run, and the thread
-//! that waits on behalf of another process's hold.
+//! Directory entries under derived ids that belong to no client: the record of a job's last run, and the
+//! thread that waits on behalf of another process's hold.
 //!
-//! So they need neither their own place in a store nor further rights. An entry's age follows from the time
-//! that remains to it. Lists of clients skip these entries, since they have no `lease_ms`.
+//! As entries, these records need neither their own place in a store nor further rights. An entry's age
+//! follows from the time that remains to it. Lists of clients skip entries without `lease_ms`, such as these.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 ///     client.record_run(guard, 0, Duration::from_secs(3))
 /// })?;
 /// let last = client.last_run("nightly")?.expect("it was recorded");
-/// // The lock is still held, and by whom has run already: so the job is over, and kept from running again.
+/// // The owner that ran the job still holds the lock: the job is over, and kept from running again.
 /// assert_eq!(client.inspect("nightly")?.holders[0].owner, last.owner);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -37,15 +37,15 @@ pub struct LastRun {
     /// The owner under which the job ran. While this owner holds the lock, the job is over and kept from
     /// running again; another holder means that the job is running.
     pub owner: String,
-    /// 0 is a success.
+    /// The exit code of the job; 0 is a success.
     pub exit_code: u8,
-    /// How long it took.
+    /// How long the run took.
     pub took: Duration,
-    /// How long ago it ended, by the store's clock.
+    /// How long ago the run ended, by the store's clock.
     pub ended_ago: Duration,
     /// How long ago the last successful run ended; `None`: none in the last 40 days.
     pub succeeded_ago: Option<Duration>,
-    /// The machine that it ran on.
+    /// The machine on which the job ran.
     pub host: String,
 }
 

@@ -46,9 +46,9 @@ parts! {
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners waiting for a fair lock, in order.
     FairQueue = Before("redisson_lock_queue:"),
-    /// Until when Redisson takes each of them for alive.
+    /// Until when Redisson takes each of these owners for alive.
     FairTimeouts = Before("redisson_lock_timeout:"),
-    /// Until when each of ours is alive.
+    /// Until when each of this crate's owners in the queue is alive.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
     /// The wait queue of clients.
     LockQueue = Before("leasehold_lock_queue:"),
@@ -79,7 +79,6 @@ parts! {
     /// The notified waiters that have not noticed yet.
     ConditionNotified = Before("leasehold_condition_notified:"),
     ConditionChannel = Before("leasehold_condition_channel:"),
-    /// A client's entry in the directory.
     ClientEntry = Before("leasehold_client:"),
     /// The mark of a ring's node.
     RingMark = Whole("leasehold_ring_epoch"),
@@ -123,8 +122,7 @@ fn is_tagged(name: &str) -> bool {
     name.contains('{')
 }
 
-/// The name within derived keys: in braces unless it has braces, so that in a cluster they share the lock's
-/// slot.
+/// The name within derived keys: in braces unless it has some, so that a cluster gives them the lock's slot.
 pub(crate) fn in_braces(name: &str) -> [&str; 3] {
     if is_tagged(name) { ["", name, ""] } else { ["{", name, "}"] }
 }

@@ -1,5 +1,4 @@
-//! The methods that acquire a lock, shared by single locks and multi-locks; `with_lock`; and the trait over all
-//! locks.
+//! The acquiring methods of single locks and multi-locks; `with_lock`; and the trait over all locks.
 
 use std::time::Duration;
 
@@ -11,8 +10,8 @@ use crate::locks::multi::MultiLock;
 use crate::locks::named::{FencedLock, RedisLock};
 use crate::locks::options::AcquireOptions;
 
-/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread. The
-/// literals are the words that differ in the documentation.
+/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread.
+/// The literals are the words that differ in the documentation.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {
@@ -56,8 +55,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
             ///
-            /// Check the answer: `try_lock()?;` goes on without the lock if it is busy, and the compiler does
-            /// not warn. So do the other `try_` calls.
+            /// Check the answer: if the lock is busy, `try_lock()?;` goes on without it, and the compiler
+            /// does not warn. The other `try_` calls do the same.
             ///
             /// # Blocking
             #[doc = $attempt]
@@ -123,7 +122,7 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " as `options` say, and returns a guard; `None` if somebody else kept ", $it, ".")]
             ///
-            /// Without a bound on the wait never `None`.
+            /// Returns `None` only if the options bound the wait.
             ///
             /// # Blocking
             /// As [`lock`](Self::lock), or up to the wait that the options name and one command time-out.
@@ -156,7 +155,7 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for the guard, not for the calling thread: the guard may be sent to another thread.")]
             ///
             /// # Blocking
-            /// As [`lock`](Self::lock). Not reentrant: while such a guard lives, this waits.
+            /// As [`lock`](Self::lock). Not reentrant: while such a guard lives, this call waits.
             ///
             /// # Errors
             /// As [`lock`](Self::lock). Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if the
@@ -203,16 +202,16 @@ acquire_methods! { MultiLock, MultiGuard, OwnedMultiGuard, "all locks", "any of 
 }
 
 impl AcquireOptions {
-    /// Runs `work` under the lock; `None`, without running `work`, if the lock stayed busy, which needs a
-    /// bound on the wait. [`LockClient::with_lock`](crate::LockClient::with_lock) waits as long as it takes.
+    /// Runs `work` under the lock. Returns `None`, without running `work`, if the lock stayed busy for the
+    /// wait of the options. [`LockClient::with_lock`](crate::LockClient::with_lock) waits without a bound.
     ///
     /// # Blocking
     /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
     ///
     /// # Errors
     /// - As [`RedisLock::acquire_with`]: `work` did not run.
-    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
-    ///   not last until the end of `work`.
+    /// - An error with [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold
+    ///   did not last until the end of `work`.
     ///
     /// A failed release is no error but an [event](crate::Event::ReleaseFailed): the result of `work` is
     /// returned. To learn of the failure, use a [`Guard`].

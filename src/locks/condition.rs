@@ -25,8 +25,8 @@ use crate::time::Lease;
 ///
 /// # Guarantees
 /// A notification given while a thread waits is not lost: if its waiter dies or gives up at that moment, the
-/// next one gets it, within about 6 s after a death. A waiter may also wake without one: test the condition
-/// in a loop, as [`wait_while`](Self::wait_while) does.
+/// next waiter gets it, within about 6 s after a death. A waiter may also wake without a notification: test
+/// the condition in a loop, as [`wait_while`](Self::wait_while) does.
 ///
 /// # Examples
 /// ```
@@ -80,12 +80,12 @@ impl Condition {
 
     /// Releases the lock of `guard`, waits for a notification, and acquires the lock again for the guard.
     ///
-    /// The guard then has a new hold: a [fenced](crate::FencedLock) one has a new token. Its callbacks and
-    /// channels for the loss stay.
+    /// The guard then has a new hold: a [fenced](crate::FencedLock) hold has a new token. The guard's
+    /// callbacks and channels for the loss stay.
     ///
     /// # Blocking
-    /// Until notified, and then until the lock is acquired again. Two round trips before the wait, two or
-    /// more after.
+    /// Until notified, and until the lock is acquired again: two round trips before the wait, two or more
+    /// after.
     ///
     /// # Errors
     /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
@@ -97,8 +97,8 @@ impl Condition {
         self.wait_with("wait", guard, forever(), None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. Then the lock is acquired again
-    /// all the same, as long as that takes.
+    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. The lock is acquired again
+    /// either way, however long that takes.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -122,7 +122,7 @@ impl Condition {
         self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
     }
 
-    /// Waits repeatedly while `condition` is true, which is evaluated with the lock held, first before any wait.
+    /// Waits repeatedly while `condition` is true; evaluates it with the lock held, first before any wait.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -160,8 +160,7 @@ impl Condition {
     /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
-    /// [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock. Or the server could
-    /// not be used.
+    /// [`is_not_held`](Error::is_not_held) on a thread without the lock; or the server could not be used.
     pub fn notify_one(&self) -> Result<bool> {
         self.notify("notify_one", false).map(|count| count > 0)
     }
@@ -196,7 +195,7 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Joins while the lock is held: a notifier must hold it too, so none comes in between.
+        // Joins while the lock is held: a notifier must hold the lock too, so it comes later.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);
@@ -223,7 +222,7 @@ impl Condition {
         waited
     }
 
-    /// Acquires the lock with as many levels as were released, and gives the guard its own.
+    /// Acquires the lock with as many levels as were released, and gives the guard its own level.
     fn enter_again(
         &self,
         action: &'static str,

@@ -1,4 +1,4 @@
-//! What is counted: permits without owners, permits with leases, and a gate that opens at zero.
+//! Counters: permits without owners, permits with leases, and a gate that opens at zero.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::time::checked_lease;
 /// [`ExpirableSemaphore`]'s do.
 ///
 /// Each process calls [`try_set_permits`](Self::try_set_permits) first: the first call sets the number, later
-/// calls change nothing. Without it acquiring, waiting or not, is an error of kind
+/// calls change nothing. Without this call every acquisition, waiting or not, is an error of kind
 /// [`NotSetUp`](crate::ErrorKind::NotSetUp). (Redisson's calls wait.)
 ///
 /// # Blocking
@@ -26,8 +26,9 @@ use crate::time::checked_lease;
 ///
 /// # Guarantees
 /// Never more permits are out than were set up and added. Clients that wait are served in order of arrival. A
-/// waiter for three permits does not hold up one for one permit, and may wait as long as others take what comes
-/// back. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
+/// waiter for three permits does not hold up a waiter for one permit, and may wait as long as others take
+/// what comes back. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is lost is repeated and
+/// counted once, for up to ten minutes.
 ///
 /// # Examples
 /// ```
@@ -74,8 +75,8 @@ impl Semaphore {
         self.take("try_acquire_for", permits, &AcquireOptions::new().wait(wait))
     }
 
-    /// Acquires `permits` permits as `options` say; `None` if they did not become available, which needs a
-    /// bound on the wait.
+    /// Acquires `permits` permits as `options` say; `None` if they are not available within the options'
+    /// wait.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and, before
@@ -100,7 +101,7 @@ impl Semaphore {
         self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
     }
 
-    /// As [`release`](Self::release), but `false`, with nothing made, if the semaphore does not exist.
+    /// As [`release`](Self::release), but `false`, with nothing made, for a semaphore that does not exist.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -208,8 +209,7 @@ impl ExpirableSemaphore {
     /// Releases a permit by its id, whoever took it; `false` if it is not taken.
     ///
     /// # Errors
-    /// As [`try_set_permits`](Self::try_set_permits); and, before any I/O, for an id that is not 32 hex
-    /// digits.
+    /// As [`try_set_permits`](Self::try_set_permits); before any I/O, for an id that is not 32 hex digits.
     pub fn release(&self, id: &str) -> Result<bool> {
         let id = self.parsed("release", id)?;
         Ok(self.core.count("release", &Counting::GiveBack(id)).map_err(Error::after_work)? == Some(1))
@@ -242,7 +242,7 @@ impl ExpirableSemaphore {
     }
 
     /// A permit's remaining lease, whoever took it; `None` if it is not taken, `Some(Duration::MAX)` if it
-    /// has no end, as Java's without a lease.
+    /// has no end, like a permit of Java's without a lease.
     ///
     /// # Errors
     /// As [`release`](Self::release).
@@ -253,8 +253,8 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, taken ones included, whether or not it was set up; returns the number
-    /// available, below zero while more are taken.
+    /// Sets the number of permits, taken ones included, whether or not the semaphore was set up; returns the
+    /// number available, below zero while more are taken.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -298,7 +298,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Each permit has its own id, and one request carries them all.
+/// Each permit has its own id, and one request carries all ids.
 const MOST_AT_ONCE: u32 = 1_000;
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {
@@ -384,8 +384,7 @@ impl CountDownLatch {
         self.pass("wait", &AcquireOptions::new()).map(drop)
     }
 
-    /// Waits until the latch is open, for `wait` at most, and one command time-out more; `false` if it is still
-    /// closed.
+    /// Waits until the latch is open, for `wait` and one command time-out at most; `false`: still closed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.

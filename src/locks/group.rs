@@ -1,4 +1,4 @@
-//! Levels of several holds that stand and fall together, and their guards.
+//! Levels of several holds that are lost or released together, and their guards.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Even a lease is renewed until `settle`, when the group is complete.
+        // Until `settle`, when the group is complete, even a hold with a lease is renewed.
         entered.hold.note_acquiring(ThreadMarker::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }
@@ -68,7 +68,7 @@ impl Group {
         prolong(self.0.iter().map(|level| (level.engine(), level.hold())), lease);
     }
 
-    /// All locks are acquired: from now on holds with a lease end with it.
+    /// Called when all locks are acquired: from now on holds with a lease end with it.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.id(), level.engine().options.lease);
@@ -84,7 +84,7 @@ impl Group {
 
     fn unlock(mut self) -> Result<()> {
         let refused = |level: &HeldLevel| level.engine().refused_in_observer("unlock");
-        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // dropped then
+        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // the guard is dropped then
         let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
         let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
             engine,
@@ -155,7 +155,7 @@ impl Drop for Group {
 /// The locks of a [`MultiLock`](crate::MultiLock), released when dropped, the last acquired first.
 ///
 /// Like a [`Guard`](crate::Guard) it cannot leave its thread. Once one of the locks is lost, all count as
-/// lost: [`check`](Self::check) names the lock. The others stay taken until this is dropped or unlocked.
+/// lost: [`check`](Self::check) names the lock. The others stay taken until this guard ends.
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -199,7 +199,7 @@ macro_rules! group_guard {
                 self.group.names()
             }
 
-            /// The fencing token of the group: that of its first lock with a token, larger than every
+            /// The fencing token of the group: the token of its first lock with one, larger than every
             /// earlier group's. `None` if no lock has one, and in a forked child. Data that holders of a
             /// single lock also write needs [`fencing_token_of`](Self::fencing_token_of) that lock.
             #[must_use]
@@ -214,7 +214,7 @@ macro_rules! group_guard {
                 self.group.fencing_token_of(name)
             }
 
-            /// The state of the holds, without asking the servers: lost if one is, and in a forked child.
+            /// The state of the holds, without a request: lost if one is lost, and in a forked child.
             #[must_use]
             pub fn state(&self) -> HoldState {
                 self.group.state()
@@ -235,14 +235,12 @@ macro_rules! group_guard {
                 self.group.remaining()
             }
 
-            /// Runs `callback` once, when the first of the locks is lost, as
-            /// [`Guard::on_lost`](crate::Guard::on_lost).
+            /// As [`Guard::on_lost`](crate::Guard::on_lost): runs `callback` once, at the first loss.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
                 self.group.on_lost(callback);
             }
 
-            /// A channel for `select!` that gets the first loss, and is disconnected when all locks are
-            /// released.
+            /// A channel for `select!` with the first loss, disconnected when all locks are released.
             #[must_use]
             pub fn lost(&self) -> Receiver<Loss> {
                 self.group.lost()
@@ -256,8 +254,7 @@ macro_rules! group_guard {
             /// [`Guard::unlock`](crate::Guard::unlock).
             ///
             /// # Errors
-            /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are
-            /// released all the same.
+            /// As [`Guard::unlock`](crate::Guard::unlock), about the first failure. All others are released.
             pub fn unlock(self) -> Result<()> {
                 self.group.unlock()
             }

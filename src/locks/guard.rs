@@ -52,17 +52,17 @@ pub enum HoldState {
 /// [`OwnedGuard`] may change threads.
 ///
 /// A drop sends the release and does not wait for the answer; later questions of this client arrive behind
-/// it. A failed release is reported to the [`Observer`](crate::Observer), and the watchdog repeats it until it
-/// is answered or the lease is over. [`unlock`](Guard::unlock) waits for the answer and returns it. So a
-/// process that exits just after a drop may leave the lock until its lease ends, unless it calls
+/// it. A failed release is reported to the [`Observer`](crate::Observer), and the watchdog repeats it until
+/// it is answered or the lease is over. [`unlock`](Guard::unlock) waits for the answer and returns it. A
+/// process that exits just after a drop may therefore leave the lock until its lease ends, unless it calls
 /// [`shutdown`](crate::LockClient::shutdown) or drops the last clone of the client, which wait. While other
 /// clients queue for the lock, a drop may send nothing for some milliseconds: see
 /// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
 /// A drop waits, for about one command time-out at most, where it must connect first, and where the answer
-/// decides the next step: for an inner level, for a token lock, and when threads of this process wait although
-/// another process is next.
+/// decides the next step: for an inner level, for a token lock, and when threads of this process wait
+/// although another process is next.
 ///
 /// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock. An
 /// [`OwnedGuard`] may be kept. See [using it from async
@@ -97,8 +97,7 @@ pub struct Guard {
 pub(crate) type BoundToItsThread =
     PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin + UnwindSafe + RefUnwindSafe>;
 
-/// No type implements this trait. The compiler names it to a caller who sends a guard, so its name says what
-/// to call instead.
+/// No type implements this trait. The compiler names it when a guard is sent: the name says what to call.
 #[expect(non_camel_case_types, reason = "it names the method as it is written")]
 pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
@@ -354,8 +353,7 @@ macro_rules! guard {
             }
 
             /// Runs `callback` when the hold is lost: soon if it is lost already, never if it is released
-            /// before. It runs on the client's callback thread, which a forked child does not have; a panic
-            /// in it is caught.
+            /// before. The client's callback thread, which a forked child lacks, runs it and catches a panic.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
                 self.level.on_lost(callback);
             }
@@ -370,8 +368,8 @@ macro_rules! guard {
             /// Releases, and says whether the hold lasted until then.
             ///
             /// # Errors
-            /// As [`RedisLock::unlock`](crate::RedisLock::unlock); one that [`is_lost`](Error::is_lost) if the
-            /// hold ended before, so that work under it may not have been protected. None
+            /// As [`RedisLock::unlock`](crate::RedisLock::unlock); one that [`is_lost`](Error::is_lost) if
+            /// the hold ended before, so that work under it may not have been protected. No such error
             /// [`is_retryable`](Error::is_retryable), so that `?` does not ask for the work again.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()
@@ -450,20 +448,21 @@ impl Guard {
 macro_rules! contention {
     ($guard:ident) => {
         impl $guard {
-            /// Runs `callback` when others wait for the lock: another client, or another thread of this one. So a
-            /// long job can give way. Of a read hold, only writers count.
+            /// Runs `callback` when others wait for the lock: another client, or another thread of this one.
+            /// A long job can thus give way. For a read hold only writers count.
             ///
-            /// The callback runs at most once a second while others wait, until the hold ends, on the client's
-            /// callback thread; a panic in it is caught. A hold may have several.
+            /// The callback runs at most once a second while others wait, until the hold ends, on the
+            /// client's callback thread; a panic in it is caught. A hold may have several.
             ///
             /// # Errors
-            /// As [`check`](Self::check), at once; and [`Unsupported`](ErrorKind::Unsupported) where waiters
-            /// cannot be heard of in this store, or the lock is a token lock.
+            /// As [`check`](Self::check), at once; and [`Unsupported`](ErrorKind::Unsupported) if this store
+            /// cannot report waiters, or the lock is a token lock.
             ///
             /// # Guarantees
-            /// Advice: a hold whose holder does nothing stays. A waiter of this crate is heard of after one
-            /// message, or within about a second if the message is lost. A call that does not wait is not heard
-            /// of. See [whose waiters count](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/kinds.md#somebody-wants-this-lock).
+            /// The callback is advice: a hold whose holder does nothing stays. A waiter of this crate is
+            /// reported after one message, or within about a second if the message is lost. A call that does
+            /// not wait is not reported. See [whose waiters
+            /// count](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/kinds.md#somebody-wants-this-lock).
             ///
             /// # Examples
             /// ```
@@ -482,13 +481,12 @@ macro_rules! contention {
                 self.level.on_contended(callback)
             }
 
-            /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) hears of them. The first
-            /// question of a hold makes it hear of others, so the answer may be `false` for the time of a
-            /// request. After the last waiter of other clients has left, the answer stays `true` for up to three
-            /// seconds.
+            /// Whether others wait for the lock, as [`on_contended`](Self::on_contended) reports. The first
+            /// call makes the hold listen for others, so the answer may be `false` for the time of a request.
+            /// The answer stays `true` for up to three seconds after other clients' last waiter has left.
             ///
             /// # Errors
-            /// As [`on_contended`](Self::on_contended), and no request of this thread either.
+            /// As [`on_contended`](Self::on_contended). This thread sends no request.
             pub fn is_contended(&self) -> Result<bool> {
                 self.level.is_contended()
             }

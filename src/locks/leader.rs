@@ -74,10 +74,10 @@ pub struct Leader {
 pub enum LeaderEvent {
     /// The candidate leads from now on.
     Elected {
-        /// Larger than every earlier leader's.
+        /// The candidate's term, larger than every earlier leader's.
         term: FencingToken,
     },
-    /// Others wait for the leadership. Only if the candidate [reports that](Leader::report_contended).
+    /// Others wait for the leadership. Sent only if the candidate [reports that](Leader::report_contended).
     Contended {
         /// The present term.
         term: FencingToken,
@@ -101,12 +101,12 @@ struct LeaderShared {
 
 enum LeaderCommand {
     ReportContended,
-    /// Only from this term on.
+    /// Ends this term, and no later one.
     StepDown(FencingToken),
     Withdraw,
 }
 
-/// The pause after a failed election, unless a rival won: a random part of this.
+/// Bounds of the random pause after an election that failed with an error.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
 /// Waiters ask within this time after their poll is due.
@@ -133,8 +133,7 @@ impl Leader {
         Ok(Leader { shared, orders, events, no_events: unbounded().1, thread: Some(thread) })
     }
 
-    /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`]. `None` in a forked
-    /// child.
+    /// The term, if this candidate leads now; as [`OwnedGuard::check`], no round trip. `None` if forked.
     #[must_use]
     pub fn term(&self) -> Option<FencingToken> {
         if is_forked() {
@@ -144,18 +143,18 @@ impl Leader {
         office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
-    /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked
-    /// child.
+    /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked child.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
         if is_forked() { &self.no_events } else { &self.events }
     }
 
-    /// Has [`events`](Self::events) say, from now on, when others wait for this candidate's leadership: at most once
-    /// a second, and only while no other event waits to be read. See [`Guard::on_contended`](crate::Guard::on_contended).
+    /// Makes [`events`](Self::events) say, from now on, when others wait for this candidate's leadership: at
+    /// most once a second, and only while no other event waits to be read. See
+    /// [`Guard::on_contended`](crate::Guard::on_contended).
     ///
     /// # Errors
-    /// [`Unsupported`](ErrorKind::Unsupported) where waiters cannot be heard of in this store;
+    /// [`Unsupported`](ErrorKind::Unsupported) if this store cannot report waiters;
     /// [`ShutDown`](ErrorKind::ShutDown) and [`Forked`](ErrorKind::Forked).
     pub fn report_contended(&self) -> Result<()> {
         let LeaderShared { engine, name, .. } = &*self.shared;
@@ -165,7 +164,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
+    /// Gives up the leadership, if this candidate has it, and queues for it behind the waiting candidates.
     ///
     /// In a store that keeps no order of waiters, the candidate first pauses for a quarter of a second
     /// longer than the others' polls are apart: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on
@@ -179,8 +178,8 @@ impl Leader {
     /// Withdraws: gives up the leadership, if this candidate has it, and ends its thread.
     ///
     /// # Blocking
-    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. An
-    /// observer on the candidate's own thread does not wait: that thread ends after it.
+    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. A
+    /// call from an observer on the candidate's own thread does not wait: that thread ends later.
     ///
     /// # Errors
     /// The release failed; the leadership ends with its lease.
@@ -279,7 +278,7 @@ impl LeaderShared {
         Ok((term, lost))
     }
 
-    /// An event that nobody reads is enough.
+    /// Sends no event while another waits to be read.
     fn report_contended(&self, term: FencingToken, events: Sender<LeaderEvent>) {
         let report = move || {
             if events.is_empty() {
@@ -291,7 +290,7 @@ impl LeaderShared {
         }
     }
 
-    /// Leads until the hold is lost or given up; says by what it was lost, and how its release went.
+    /// Leads until the hold is lost or given up; returns the reason of a loss, and how the release went.
     fn lead(
         &self,
         term: FencingToken,

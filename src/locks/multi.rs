@@ -78,18 +78,17 @@ tuples_into_locks!(A B C D E F G H);
 ///
 /// [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) makes it from locks of any kinds and
 /// clients, on different stores too: plain, fenced and fair ones, halves of read-write locks, token locks,
-/// and those with [options](crate::LockClient::lock_builder). The store has nothing of a multi-lock's own, so
-/// it excludes all users of each single lock, in whatever language.
+/// and those with [options](crate::LockClient::lock_builder). A multi-lock has no key of its own in the
+/// store, so it excludes all users of each single lock, in whatever language.
 ///
 /// # Blocking
 /// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
 /// Redis server, in a cluster those in one slot (`{…}` in their names), are one script: one request acquires
-/// all, and one releases them. A busy lock is waited for while those before it are held; one deadline applies
-/// to all.
+/// all, and one releases them. The locks before a busy lock are held during its wait, under one deadline.
 ///
 /// # Errors
-/// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: there are no locks, or two that
-/// are the same one, be it by two kinds or two clients on the same store.
+/// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: the list is empty, or names one
+/// lock twice, be it by two kinds or by two clients on the same store.
 ///
 /// # Guarantees
 /// - All or nothing: whatever ends the attempt (a busy lock, an error, an interrupt, a loss, the deadline, a
@@ -123,8 +122,7 @@ impl MultiLock {
         MultiLock { clock: clock.clone(), locks: ordered(locks).map(Arc::from).map_err(Arc::new) }
     }
 
-    /// The names of the locks, as given, in the order in which they are taken; none if the list cannot be
-    /// used.
+    /// The names of the locks, as given, in the order of acquisition; none if the list cannot be used.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
     }
@@ -132,7 +130,7 @@ impl MultiLock {
     /// Releases one level of the calling thread's hold on each lock, the last acquired first.
     ///
     /// # Errors
-    /// As [`RedisLock::unlock`], about the first that failed; the others are released all the same.
+    /// As [`RedisLock::unlock`], about the first that failed; the others are released nevertheless.
     pub fn unlock(&self) -> Result<()> {
         let mut missing = None;
         let mut outcome = Ok(());
@@ -149,7 +147,7 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // Asked last: only the caller waits for the answer.
+        // This question comes last: only the caller waits for the answer.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }
@@ -170,8 +168,7 @@ impl MultiLock {
         Ok(true)
     }
 
-    /// The shortest [remaining lease](RedisLock::remaining_lease) of the locks' holders, whoever they are;
-    /// `None` if a lock is free.
+    /// The shortest [remaining lease](RedisLock::remaining_lease) of the holders; `None` if a lock is free.
     ///
     /// # Blocking
     /// One round trip for each, up to the first that is free.
@@ -292,7 +289,7 @@ impl MultiLock {
     }
 }
 
-/// The first of these locks, up to one that must be asked for in turn.
+/// The first of these locks, up to one that needs a request of its own.
 fn ahead<'a>(
     action: &'static str,
     locks: &'a [RedisLock],

@@ -1,4 +1,4 @@
-//! The lock by name, with a token for each grant, and in two halves for readers and writers; and its options.
+//! The lock by name, the fenced lock, the read-write lock, and the options of a lock.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,14 +18,14 @@ use crate::locks::options::AcquireOptions;
 use crate::seam::{Claim, Counting, Kind};
 use crate::time::Lease;
 
-/// A lock by name: reentrant, blocking, owned by the calling thread. On Redis it is Redisson's `RLock`, over
-/// [several Redis](crate::LockClient::redlock) Redlock, elsewhere that store's lock of the name.
+/// A lock by name: reentrant, blocking, owned by the calling thread. On Redis this lock is Redisson's
+/// `RLock`, on [several Redis](crate::LockClient::redlock) Redlock, elsewhere the store's lock of that name.
 ///
 /// [`LockClient::get_lock`](crate::LockClient::get_lock) makes this handle, which is cheap to clone and has
 /// no state: any number of handles for one name are one lock. Two ways of use, which may be mixed, act on the
 /// calling thread's hold: Java's ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and Rust's
-/// ([`acquire`](Self::acquire) gives a [`Guard`]). For a deadline, or an interruptible wait with a lease, see
-/// [`AcquireOptions`].
+/// ([`acquire`](Self::acquire) gives a [`Guard`]). [`AcquireOptions`] has deadlines and interrupts with
+/// leases.
 ///
 /// A lease given with a call belongs to that hold and is never renewed. Without one, the client's watchdog
 /// renews the hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
@@ -100,8 +100,7 @@ impl RedisLock {
     /// [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
-    /// One round trip; while the server does not answer, up to the client's retry time-out or the end of the
-    /// lease.
+    /// One round trip; without an answer, up to the client's retry time-out or the end of the lease.
     ///
     /// # Errors
     /// - [`is_not_held`](Error::is_not_held): this thread does not hold the lock;
@@ -109,12 +108,12 @@ impl RedisLock {
     /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client repeats the release until it
     ///   is answered or the lease is over.
     ///
-    /// None [`is_retryable`](Error::is_retryable), and all that come from the end of a level say
+    /// No such error [`is_retryable`](Error::is_retryable), and every error from the end of a level says
     /// [`work_ran`](Error::work_ran).
     ///
     /// # Guarantees
-    /// `Ok` means that this call ended this thread's level. Never ends another owner's hold, nor a later one
-    /// of this thread.
+    /// `Ok` means that this call ended this thread's level. The call never ends another owner's hold, nor a
+    /// later hold of this thread.
     pub fn unlock(&self) -> Result<()> {
         let (name, local) = self.found("unlock")?;
         self.engine.unlock("unlock", (self.kind, name), local)
@@ -141,9 +140,9 @@ impl RedisLock {
 
     /// The holder, as the server says; `None` if the lock is free.
     ///
-    /// The holder of a [token lock](crate::LockClient::get_token_lock) is its token, whichever library wrote
-    /// it: a secret, since it releases the lock. ([`inspect`](crate::LockClient::inspect) shows only tokens
-    /// that this crate wrote.)
+    /// For a [token lock](crate::LockClient::get_token_lock) the holder is the lock's token, whichever
+    /// library wrote it: a secret, since the token releases the lock.
+    /// ([`inspect`](crate::LockClient::inspect) shows only tokens that this crate wrote.)
     ///
     /// # Errors
     /// The server could not be used, or the key is another kind of object.
@@ -282,7 +281,7 @@ impl RedisLock {
     }
 }
 
-/// The claim of a request that no thread's hold is concerned with.
+/// A claim under an owner number of its own, for a request that concerns no thread's hold.
 pub(super) fn unbound_claim(engine: &Engine, kind: Kind, name: &Arc<LockName>) -> Claim {
     engine.claim(&engine.store.capabilities(), (kind, name), unbound_number(), engine.options.lease)
 }
@@ -311,15 +310,16 @@ impl fmt::Debug for RedisLock {
     }
 }
 
-/// A [`RedisLock`] whose grants each have a fencing token, larger than all before: Redisson's `RFencedLock`.
+/// A [`RedisLock`] whose grants each have a fencing token, larger than all earlier tokens: Redisson's
+/// `RFencedLock`.
 ///
 /// The lock is the same as the [`RedisLock`] of the name, and the two exclude each other; but only grants
 /// through this type have tokens, so all holders of a fenced lock must use it. A re-entry has its hold's
-/// token (Java's has a new one).
+/// token (a re-entry in Java has a new one).
 ///
 /// # Guarantees
-/// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each is
-/// the larger of the counter's next value and the server's time in microseconds. Java sees a counter.
+/// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each
+/// token is the larger of the counter's next value and the server's time in µs. Java sees a counter.
 ///
 /// # Examples
 /// ```
@@ -352,7 +352,7 @@ impl FencedLock {
         self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
     }
 
-    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if it stayed busy.
+    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if the lock is busy.
     ///
     /// # Errors
     /// As [`RedisLock::try_lock_for`].
@@ -380,7 +380,7 @@ impl Deref for FencedLock {
 }
 
 impl From<FencedLock> for RedisLock {
-    /// The same lock, whose grants still have tokens.
+    /// The lock of the name; grants by it still have tokens.
     fn from(lock: FencedLock) -> RedisLock {
         lock.lock
     }
@@ -394,17 +394,18 @@ impl From<&FencedLock> for RedisLock {
 
 /// Many readers or one writer, across threads, processes and languages: Redisson's `RReadWriteLock`.
 ///
-/// Both halves are reentrant [`RedisLock`]s, with guards, leases, the watchdog, and fencing tokens for
+/// The halves are reentrant [`RedisLock`]s, with guards, leases, the watchdog, and fencing tokens for
 /// writers. A writing thread may also read, and go on reading after it stopped writing (downgrade). A reading
-/// thread cannot begin to write (upgrade), which is refused at once, since two such threads would deadlock.
+/// thread cannot begin to write (upgrade): the call is refused at once, since two such threads would
+/// deadlock.
 ///
 /// # Guarantees
 /// While one owner writes, no other reads or writes. Readers and writers take turns: once a writer has waited
 /// for 50 ms, readers that come later wait behind it, and `try_lock` of the read half returns `false`; when a
 /// write ends, the readers that waited go together, and then the next writer. Java's readers, and those of
-/// older versions, take no part, and may pass. A re-entry never waits for a writer. But a reader deadlocks if it
-/// waits for another thread that wants to read, while a writer waits in between. A reader with an explicit lease
-/// counts for that time, even where a Java reader's watchdog would shorten everyone's.
+/// older versions, take no part, and may pass. A re-entry never waits for a writer. But a reader deadlocks if
+/// it waits for another thread that wants to read, while a writer waits in between. A reader with an explicit
+/// lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
 ///
 /// On ZooKeeper all wait in order of arrival.
 ///
@@ -437,8 +438,8 @@ impl ReadWriteLock {
         }
     }
 
-    /// The half that many may hold at a time. A writing thread can take it for itself, but not for an
-    /// [`OwnedGuard`], which would be another reader: refused as below.
+    /// The half that many owners may hold at a time. A writing thread can take this half for itself, but not
+    /// for an [`OwnedGuard`], which would be another reader: refused as [`write`](Self::write) says.
     #[must_use = "`read()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn read(&self) -> &RedisLock {
         &self.read
@@ -459,18 +460,18 @@ impl ReadWriteLock {
         FencedLock::new(self.write.clone().with_config(LockConfig { fenced: true, ..self.config }))
     }
 
-    /// The same lock, in which all waiting writers come before all new readers, from their first moment. A stream
-    /// of writers can then starve readers.
+    /// The same lock, in which all waiting writers come before all new readers, from their first moment. A
+    /// stream of writers can then starve readers.
     ///
-    /// An agreement among the users: a writer announces its wait, and readers let it go first. A process
-    /// without this option, Java's among them, excludes and is excluded as always, but takes no part in the
-    /// agreement. Use it with all handles of the name.
+    /// The order is an agreement among the users: a writer announces its wait, and readers let it go first. A
+    /// process without this option, Java's among them, excludes and is excluded as always, but takes no part
+    /// in the agreement. Use the option with all handles of the name.
     ///
     /// A reader may re-enter, and a writer may read, whoever waits. But a reader deadlocks if it waits for
     /// another thread that wants to read, or for an [owned guard](RedisLock::acquire_owned) of its own on the
-    /// read half, while a writer waits in between. A dead writer is waited for up to 6 s. Of several waiting
-    /// writers of one client only the first is announced: readers may enter once before the next. On ZooKeeper
-    /// this changes nothing.
+    /// read half, while a writer waits in between. Readers wait up to 6 s for a dead writer. Of several
+    /// waiting writers of one client only the first is announced: readers may enter once before the next. On
+    /// ZooKeeper this option changes nothing.
     pub fn writers_first(self) -> ReadWriteLock {
         let config = LockConfig { writers_first: true, ..self.config };
         ReadWriteLock { read: self.read.with_config(config), write: self.write.with_config(config), config }
@@ -530,16 +531,15 @@ impl LockBuilder {
     pub fn fair(mut self) -> Self = is_fair: true;
 
     /// Refuses to re-enter on the thread that holds the lock, as Redisson's `RNonReentrantLock`: a call that
-    /// would wait gets [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and one that would not gets
-    /// `false` or `None`. Defaults to reentrant.
+    /// would wait gets [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and a call that would not wait
+    /// gets `false` or `None`. Defaults to reentrant.
     ///
     /// The lock is the same as the reentrant one; the handle that re-enters decides. For locks shared by
-    /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter
-    /// each other's holds.
+    /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter.
     pub fn non_reentrant(mut self) -> Self = config.reentrant: false;
 
-    /// Ends a hold `limit` after its request: the watchdog renews it no further, and the holder is notified
-    /// of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
+    /// Ends a hold `limit` after its request: the watchdog stops renewing the hold, and the holder is
+    /// notified of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
     /// client's lease early. Counts from the first level. Defaults to no end; at least 1 ms.
     ///
     /// For work that may hang while its process lives. The store then also records since when the lock is
@@ -566,9 +566,9 @@ impl LockBuilder {
     /// it for 500 ms. Defaults to releasing after each use.
     ///
     /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
-    /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). So `unlock` does **not**
-    /// promise that the lock is free: others find it held, by `try_lock` and
-    /// [`inspect`](crate::LockClient::inspect) too. This client's own questions release it first.
+    /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). Therefore `unlock` does
+    /// **not** promise that the lock is free: others find it held, by `try_lock` and
+    /// [`inspect`](crate::LockClient::inspect) too. This client's own questions release the lock first.
     ///
     /// A waiting client sends a recall, or queues visibly (etcd, ZooKeeper); the lock is released at once, or
     /// at the end of the present use. After two recalls within 100 ms the client does not cache this lock for
@@ -578,8 +578,7 @@ impl LockBuilder {
     /// takes the lock by two requests. The first use of a lock is never cached.
     ///
     /// The cached lock is renewed: a program that dies within 500 ms of its last use leaves it for the
-    /// client's lease, on ZooKeeper for its session. The fencing token stays the same while the lock is
-    /// cached.
+    /// client's lease, on ZooKeeper for its session. The fencing token stays the same while cached.
     ///
     /// For plain and fenced locks on one Redis, with Sentinels, in a cluster, in a table of PostgreSQL, on
     /// etcd and on ZooKeeper; elsewhere acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported).
@@ -589,9 +588,9 @@ impl LockBuilder {
 
     /// Shows in the directory that the holder leads and that waiters are candidates; see
     /// [`Holder::is_leader`](crate::Holder::is_leader). On Redis and PostgreSQL three clients stand in the
-    /// queue, and others ask each third of their lease.
-    /// [`LockClient::leader`](crate::LockClient::leader) does so by itself; this is for a program's own
-    /// election over a fenced lock, whose leader monitoring should not take for a hold that hangs.
+    /// queue, and others ask each third of their lease. [`LockClient::leader`](crate::LockClient::leader)
+    /// sets this option by itself. Use it for a program's own election over a fenced lock, so that monitoring
+    /// does not take its leader for a hold that hangs.
     pub fn election(mut self) -> Self = config.leads: true;
 
     /// Waits by polling instead of notifications; see

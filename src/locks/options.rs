@@ -72,8 +72,7 @@ impl AcquireOptions {
     /// deadline. An instant in the past makes one attempt.
     pub fn deadline(mut self, instant: Instant) -> Self = wait: WaitChoice::Until(instant);
 
-    /// Holds the lock for `lease` at most, without renewal. Defaults to the client's lease, renewed until
-    /// released. At least 1 ms.
+    /// Holds the lock for `lease` (at least 1 ms), without renewal. Defaults to the client's lease, renewed.
     pub fn lease(mut self, lease: Duration) -> Self = lease: Some(lease);
 
     /// Ends the wait when `interrupt` is set.

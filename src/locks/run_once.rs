@@ -14,8 +14,7 @@ use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another process runs it or did within `at_least`. A fenced kind gives the guard a
-/// token.
+/// Runs `job` unless another process runs it or did within `at_least`. A fenced kind gives the guard a token.
 pub(crate) fn run_once<R>(
     engine: &Arc<Engine>,
     (kind, name): (Kind, &Arc<LockName>),
@@ -77,8 +76,8 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// Most tries for a lock that is refused although nobody seems to hold it, since Java's locks have another
-/// owner on each server.
+/// Maximum number of tries for a lock that is refused although nobody seems to hold it, since Java's locks
+/// have another owner on each server.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {

@@ -38,7 +38,7 @@ pub enum Event<'a> {
         /// The lock's kind.
         kind: &'static str,
     },
-    /// A lock was acquired. Not for a re-entry.
+    /// A lock was acquired; a re-entry is not reported.
     #[non_exhaustive]
     Acquired {
         /// The lock.
@@ -49,11 +49,10 @@ pub enum Event<'a> {
         owner: Owner,
         /// The time that the call waited.
         waited: Duration,
-        /// The number of requests that it sent to the store.
+        /// The number of requests that the call sent to the store.
         attempts: u32,
     },
-    /// The lock just acquired was passed on by a thread that released it, through a message or within the
-    /// process.
+    /// The lock just acquired was passed on by a thread that released it, of this process or another.
     #[non_exhaustive]
     HandedOff {
         /// The lock.
@@ -62,7 +61,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The new holder.
         owner: Owner,
-        /// Whether a thread of this client released it.
+        /// Whether a thread of this client released the lock.
         is_local: bool,
         /// Time to the grant: from the release request, or from another process's message.
         took: Duration,
@@ -76,7 +75,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The time that the call waited.
         waited: Duration,
-        /// The number of requests that it sent to the store.
+        /// The number of requests that the call sent to the store.
         attempts: u32,
         /// The reason.
         reason: GaveUpReason<'a>,
@@ -88,7 +87,7 @@ pub enum Event<'a> {
         holds: u64,
         /// The time of the request.
         took: Duration,
-        /// How late the request was for the hold that was due last: zero while the watchdog keeps up.
+        /// How late the request was for its most overdue hold: zero while the watchdog keeps up.
         lag: Duration,
     },
     /// A request that changes something in the store ended.
@@ -102,8 +101,7 @@ pub enum Event<'a> {
         /// Why there was no good answer. With an unknown outcome, the request may have been carried out.
         error: Option<&'a Error>,
     },
-    /// A renewal failed, and is repeated. Reported for each hold at its first failure, then at growing
-    /// intervals.
+    /// A renewal failed, and is repeated. Reported at a hold's first failure, then at growing intervals.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -126,15 +124,15 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The holder until then.
         owner: Owner,
-        /// How long it was held.
+        /// How long the lock was held.
         held: Duration,
     },
-    /// A release failed without a caller to tell: of a dropped guard, or of
+    /// A release failed without a caller to report to: the release of a dropped guard, or of
     /// [`with_lock`](crate::AcquireOptions::with_lock), which returns its work's result. The client repeats
     /// the release until it is answered or the lease is over.
     #[non_exhaustive]
     ReleaseFailed {
-        /// The lock; empty for those of a client that ended.
+        /// The lock; empty for releases of a client that ended.
         name: &'a str,
         /// The reason.
         error: &'a Error,
@@ -148,9 +146,9 @@ pub enum Event<'a> {
         kind: &'static str,
         /// From the grant to the loss.
         held: Duration,
-        /// How long its renewal had been due; zero for a hold that is not renewed, or no further.
+        /// How long the hold's renewal had been due; zero for a hold that is not renewed, or no further.
         overdue: Duration,
-        /// Whether the thread that held it had ended without a release.
+        /// Whether the thread that held the lock had ended without a release.
         is_abandoned: bool,
     },
     /// A thread ended without a release; its hold ends with its lease.
@@ -163,8 +161,7 @@ pub enum Event<'a> {
         /// The holder.
         owner: Owner,
     },
-    /// An acquire may or may not have been carried out. The client undoes it; the call continues if it has
-    /// time.
+    /// An acquire may have been carried out. The client undoes it; the call continues if it has time.
     #[non_exhaustive]
     UnknownOutcome {
         /// The lock.
@@ -174,8 +171,8 @@ pub enum Event<'a> {
         /// The reason.
         error: &'a Error,
     },
-    /// Threads wait for each other in a cycle, one of this client's among them. Reported once;
-    /// `DeadlockOver` follows.
+    /// Threads wait for each other in a cycle, one of them this client's. Reported once, until
+    /// `DeadlockOver`.
     #[non_exhaustive]
     Deadlock {
         /// The cycle.
@@ -186,7 +183,7 @@ pub enum Event<'a> {
     DeadlockOver {
         /// The cycle, as it was reported.
         deadlock: &'a Deadlock,
-        /// How long it was known.
+        /// How long the deadlock was known.
         lasted: Duration,
     },
     /// Wake-ups do not come; waiters only poll.
@@ -197,8 +194,8 @@ pub enum Event<'a> {
     },
     /// Wake-ups are back.
     WakeupsUp,
-    /// A server whose replicas are to acknowledge each grant has none that is connected and up to date: from
-    /// now on grants count without. Reported once, until one is back.
+    /// A server whose replicas are to acknowledge each grant has no replica that is connected and up to date:
+    /// from now on grants count without acknowledgement. Reported once, until a replica is back.
     #[non_exhaustive]
     NoReplica {
         /// The server, or the Sentinels that name it.
@@ -219,8 +216,7 @@ pub enum Event<'a> {
         /// The number of dropped reports.
         dropped: u64,
     },
-    /// Something about the servers, or about the program's use of its clients, weakens a promise; nothing
-    /// fails because of it.
+    /// The servers, or the program's use of its clients, weaken a promise; nothing fails because of it.
     #[non_exhaustive]
     Warning {
         /// The finding, in words.

@@ -4,8 +4,7 @@ use crate::observe::Observer;
 use crate::observe::event::{Event, GaveUpReason};
 
 /// Levels: `error` for a lost hold, `warn` for a risk, `info` for a recovery, `debug` for a call that failed
-/// (its caller knows), `trace` for every wait, grant and release. Lines have lock names and owner ids, never
-/// URLs or passwords.
+/// (its caller knows), `trace` for each wait, grant and release. No line has a URL or a password.
 pub(crate) struct Logging;
 
 /// A line about a lock: its name and kind before the fields of the event.

@@ -58,7 +58,7 @@ const MOST_GROUPS: usize = 64;
 /// [`ClientBuilder::observer`](crate::ClientBuilder::observer), and call [`sample`](Self::sample) before
 /// each scrape. One value serves one client. Times are in seconds; no label is a lock's name.
 ///
-/// Give the exporter [`BUCKETS`](Self::BUCKETS): without buckets Prometheus's makes summaries, and
+/// Give the exporter [`BUCKETS`](Self::BUCKETS): without buckets Prometheus's exporter makes summaries, and
 /// dashboards that ask for `…_bucket` stay empty.
 ///
 /// | metric | what |
@@ -73,8 +73,7 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_renewals_total{result}` | counter: `ok`, `error` |
 /// | `leasehold_wakeups_total{cause}` | counter: what woke waiters: `message`, `local`, `poll` |
 /// | `leasehold_unknown_outcomes_total`, `leasehold_release_failures_total` | counters |
-/// | `leasehold_deadlocks_total` | counter: certain cycles of threads that wait for each other, one of this
-/// client's among them |
+/// | `leasehold_deadlocks_total` | counter: certain cycles of threads that wait for each other, one of this client's among them |
 /// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
 /// | `leasehold_waiters` | gauge: calls that sleep for a lock |
 /// | `leasehold_window_remaining_min_seconds` | gauge: how long the hold that ends first is certain still; infinite without holds |
@@ -140,7 +139,7 @@ impl Metrics {
     /// Upper ends of histogram buckets, in seconds: from a hand-off within the process to the longest wait.
     pub const BUCKETS: &[f64] = &[0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-    /// Without groups, and without further labels.
+    /// Makes an observer without groups and without further labels.
     #[must_use]
     pub fn new() -> Metrics {
         describe();

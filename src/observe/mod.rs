@@ -26,12 +26,13 @@ pub use crate::observe::event::{Loss, LossReason};
 /// | on the calling thread, before the call returns | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_off"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
 /// | on the callback thread | those of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and delay later reports |
 ///
-/// On the calling thread an observer is in the middle of a call: whatever it asks of the same client is
-/// refused with [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is sent. A guard that it
-/// drops or unlocks is released all the same. It may ask for numbers ([`stats`](crate::LockClient::stats),
-/// [`contended`](crate::LockClient::contended)), for [`Guard::check`](crate::Guard::check), and use other
-/// clients. An observer that wants a lock sends its event to another thread. If the system gives no callback
-/// thread, and once the client is shut down, the thread that comes by does its work, and is refused as well.
+/// On the calling thread an observer is in the middle of a call: every request that it makes of the same
+/// client is refused with [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is sent. A guard
+/// that the observer drops or unlocks is released nevertheless. The observer may ask for numbers
+/// ([`stats`](crate::LockClient::stats), [`contended`](crate::LockClient::contended)), for
+/// [`Guard::check`](crate::Guard::check), and use other clients. An observer that wants a lock sends its
+/// event to another thread. If the system gives no callback thread, and once the client is shut down, the
+/// thread that reports also runs the callbacks and is refused in the same way.
 ///
 /// # Examples
 /// A closure observes, as does any type with this trait:

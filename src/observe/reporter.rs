@@ -53,15 +53,13 @@ struct QueuedReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// The maximum of waiting changes of wake-ups. Beyond it a change and its opposite cancel out; the last state
-/// is still reported.
+/// Maximum number of waiting changes of wake-ups: further changes cancel out, except the last state.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
-    /// The addresses of the reporters whose observers or callbacks run on this thread in the middle of a
-    /// call, the innermost last.
+    /// The addresses of the reporters whose code runs on this thread in the middle of a call, innermost last.
     static TELLING: RefCell<Vec<usize>> = RefCell::default();
 }
 
@@ -170,8 +168,8 @@ impl Reporter {
     }
 
     /// Reports, on the callback thread, a condition that repeats while it lasts. If too many reports wait,
-    /// this one is dropped and counted. The first drop is reported on a thread of its own, since the callback
-    /// thread may be stuck; the end reports their number.
+    /// this one is dropped and counted. A thread of its own reports the first drop, since the callback thread
+    /// may be stuck; `CallbacksCaughtUp` reports the number of drops.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -184,7 +182,7 @@ impl Reporter {
                 let notify = move || {
                     observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksDelayed)))
                 };
-                // Without a thread only the end is reported.
+                // Without a thread only the end of the drops is reported.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
             return;
@@ -213,8 +211,8 @@ impl Reporter {
         }
     }
 
-    /// A subscriber can no longer wake anybody, for this reason; or can again (`None`). Each subscriber
-    /// reports each change.
+    /// Reports that a subscriber can no longer wake anybody, with the reason, or can again (`None`). Each
+    /// subscriber reports each change.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
@@ -252,7 +250,7 @@ impl Reporter {
     }
 
     /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where
-    /// no thread can be started, it runs here.
+    /// no thread can be started, runs `job` on the calling thread.
     pub(crate) fn run_later(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         if matches!(*state, CallbackThread::NotStarted) {
@@ -278,8 +276,7 @@ impl Reporter {
     }
 
     /// Drops callbacks that never run, on the callback thread: they may own the client, whose end waits for
-    /// the thread that reads replies. If too many wait, that thread may be stuck, and all are dropped on a
-    /// new thread.
+    /// the thread that reads replies. If too many wait, that thread may be stuck: a new thread drops all.
     pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -294,12 +291,12 @@ impl Reporter {
                 let mut asked = unneeded.lock();
                 asked.is_asked = false;
                 let callbacks = std::mem::take(&mut asked.callbacks);
-                drop(asked); // they may end holds themselves
+                drop(asked); // the callbacks may end holds themselves
                 drop_all(callbacks);
             });
         }
         if let Some(callbacks) = too_many {
-            // Without a thread they are dropped here.
+            // If no thread can be started, the callbacks are dropped here.
             let work = move || drop_all(callbacks);
             drop(thread::Builder::new().name("leasehold-drops".to_owned()).spawn(work));
         }
@@ -330,7 +327,7 @@ fn run(job: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(job)));
 }
 
-/// Separately, so that a panic in one drop does not keep the others.
+/// Drops each callback separately, so that a panic in one drop does not prevent the others.
 fn drop_all(callbacks: Vec<OnLost>) {
     callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
 }
@@ -422,7 +419,7 @@ mod tests {
             reporter.report(|_| ask());
         });
         ask();
-        // The logging observer adds more.
+        // The logging observer adds further answers.
         let mut told: Vec<_> = told.try_iter().collect();
         assert!(told.len() >= 3);
         told.dedup();
@@ -473,7 +470,7 @@ mod tests {
                 });
             }
         }
-        // While the callback blocks, even for ever.
+        // This report arrives while the callback blocks, even for ever.
         assert_eq!(reported.recv().unwrap(), Reported::Behind(None));
         drop(free);
         reporter.close();

@@ -60,8 +60,7 @@ impl WaitSpan {
     }
 }
 
-/// `lock.hold`: from the grant to the release or the loss. It belongs to the span in which the lock was asked
-/// for.
+/// `lock.hold`: from the grant to the release or the loss. Its parent is the span in which the call began.
 pub(crate) struct HoldSpan(Mutex<Option<Span>>);
 
 impl HoldSpan {

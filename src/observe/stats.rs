@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::observe::event::LossReason;
 use crate::sync::Mutex;
 
-/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Counters begin with the
-/// client.
+/// A client's numbers since its start, from [`LockClient::stats`](crate::LockClient::stats).
 ///
 /// # Examples
 /// ```
@@ -77,8 +76,8 @@ impl Stats {
 
 macro_rules! counters {
     ($($count:ident)+) => {
-        /// Counted where a call waits, fails or loses, never in an uncontended acquire or release. The registry
-        /// counts grants under a mutex that it locks anyway.
+        /// Counters change where a call waits, fails or loses, never in an uncontended acquire or release.
+        /// The registry counts grants under a mutex that it locks anyway.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             waited_for: WaitedFor,
@@ -86,7 +85,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Without holds and grants, which the registry has.
+            /// The numbers except those of holds and grants, which the registry has.
             pub(crate) fn stats(&self) -> Stats {
                 Stats { $($count: self.$count.get(),)+ ..Stats::default() }
             }
@@ -99,7 +98,7 @@ counters! {
     releases_failed unknown_outcomes deadlocks woken_by_message woken_locally woken_by_time
 }
 
-/// A counter that orders nothing else.
+/// A counter whose accesses order no other memory.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -156,7 +155,7 @@ const MOST_NAMES: usize = 256;
 pub struct Contended {
     /// The lock.
     pub name: String,
-    /// The number of calls that slept for it, never too low.
+    /// The number of calls that slept for the lock, never too low.
     pub waits: u64,
     /// How much too high `waits` may be: the name may have replaced another and taken over its count.
     pub overcount: u64,
@@ -164,9 +163,9 @@ pub struct Contended {
 
 /// Counts waits by name.
 ///
-/// Source: Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A name that is not counted takes the place,
-/// and the count, of the one that was waited for least. So no count is too low, and none is too high by more
-/// than all waits divided by the places.
+/// Source: Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A new name takes the place, and the count,
+/// of the name with the fewest waits. Therefore no count is too low, and none is too high by more than the
+/// number of all waits divided by the number of places.
 #[derive(Debug, Default)]
 struct WaitedFor(Mutex<HashMap<String, Waits>>);
 
@@ -224,7 +223,7 @@ mod tests {
             waited_for.note(&format!("heavy:{}", n % heavy));
         }
         assert_eq!(waited_for.0.lock().len(), MOST_NAMES);
-        // Each wait counts for some name.
+        // Each wait is in the count of some name.
         let counted: u64 = waited_for.0.lock().values().map(|count| count.waits).sum();
         assert_eq!(counted, 200_000);
         let most = waited_for.most(usize::try_from(heavy).unwrap());

@@ -1,4 +1,4 @@
-//! The stores: everywhere locks are kept.
+//! The stores, each of which keeps locks in one place.
 
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;

@@ -46,7 +46,6 @@ pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// `None`: unknown.
 pub(crate) fn boot_id() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(boot.trim().to_owned())
@@ -105,7 +104,7 @@ pub(crate) fn is_mount_point(path: &Path) -> bool {
 pub(crate) fn share_group(file: &Path, like: &Path) {
     let (Ok(file_now), Ok(like)) = (fs::metadata(file), fs::metadata(like)) else { return };
     if file_now.gid() != like.gid() {
-        // Only the owner may; a group member has no other right to the file.
+        // Only the file's owner may change its group, so a refusal is expected.
         rustix::fs::chown(file, None, Some(Gid::from_raw(like.gid()))).ok();
     }
 }

@@ -20,8 +20,7 @@ use crate::system::poll::{has_bytes, has_room};
 /// Nanoseconds of a clock that never steps and includes sleep.
 ///
 /// `Instant` reads the performance counter, which includes sleep (`docs/decisions/0057`). Its origin is
-/// unknown, so readings of two processes are not comparable. Ours begins at one day, so that earlier moments
-/// exist.
+/// unknown: processes cannot compare readings. Ours begins at one day, so that earlier moments exist.
 #[expect(clippy::disallowed_methods, reason = "the clock of leases on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -84,7 +83,7 @@ impl Socket {
     }
 
     /// Waits until `is_ready` or the time-out. Winsock does not say whether `shutdown` wakes a polling
-    /// thread, so this checks.
+    /// thread, so this method checks for a shutdown itself.
     fn wait(&self, limit: &AtomicU64, is_ready: impl Fn(&TcpStream, Duration) -> bool) -> io::Result<()> {
         const LOOK: u64 = 100;
         let mut left = limit.load(Ordering::Relaxed);
@@ -174,7 +173,7 @@ impl AsSocket for Socket {
 /// Local connections: the standard library has no Unix sockets here, so none can be made.
 pub(crate) type LocalSocket = Socket;
 
-/// Why there are none, in words.
+/// Why this system has no local sockets, in words.
 pub(crate) const NO_LOCAL_SOCKETS: Option<&str> =
     Some("Unix sockets are not supported on Windows: name a host and a port");
 
@@ -183,7 +182,6 @@ pub(crate) fn host_name() -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// `None`: unknown.
 pub(crate) fn boot_id() -> Option<String> {
     None
 }
@@ -197,7 +195,6 @@ pub(crate) fn pid_namespace() -> u64 {
     0
 }
 
-/// `None`: unknown.
 pub(crate) fn process_start() -> Option<u64> {
     None
 }
@@ -205,7 +202,7 @@ pub(crate) fn process_start() -> Option<u64> {
 /// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-/// Opened for attributes only. Closing it ends no lock on the file, which belongs to its own handle.
+/// Opens the file for its attributes only. Closing this handle ends no lock, which has its own handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }

@@ -19,24 +19,22 @@ use crate::ident::FencingToken;
 /// | | |
 /// |---|---|
 /// | `KEYS[1]` | the data, a string |
-/// | `KEYS[2]` | the highest token seen; in a cluster in the same slot, as `{stock}:fence` beside `{stock}`
-/// |
+/// | `KEYS[2]` | the highest token seen; in a cluster in the same slot, as `{stock}:fence` beside `{stock}` |
 /// | `ARGV[1]` | the writer's token: [`FencingToken::get`] in decimal |
 /// | `ARGV[2]` | the value |
 ///
-/// Returns 1 if it wrote, 0 if a newer token wrote before. Writes of other types must likewise compare and
-/// write in one script.
+/// Returns 1 if the script wrote, 0 if a newer token wrote before. Writes of other types must likewise
+/// compare and write in one script.
 pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 
-/// The condition for the `WHERE` of an `UPDATE`, which must also set the column; zero updated rows mean
-/// refused.
+/// The `WHERE` condition of an `UPDATE`, which must also set the column; zero updated rows mean refused.
 ///
 /// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` stands for
 /// the writer's token: `$2`, `?`, `:fence`.
 ///
-/// Neither can inject SQL. A column is an identifier, plain or quoted (`fence`, `stock.fence`, `"Fence"`); a
-/// parameter is `?`, or a number or name after `$`, `?`, `:` or `@`, or a decimal token, each with or
-/// without a type after `::`. Any other text makes a condition that is never true: nothing is written.
+/// Neither argument can inject SQL. A column is an identifier, plain or quoted (`fence`, `stock.fence`,
+/// `"Fence"`); a parameter is `?`, or a number or name after `$`, `?`, `:` or `@`, or a decimal token, each
+/// with or without a type after `::`. Any other text makes a condition that is never true.
 ///
 /// # Examples
 /// ```
@@ -80,23 +78,23 @@ fn is_identifier(text: &str) -> bool {
     starts_well && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '$')
 }
 
-/// Replaces a file's content unless a newer token wrote it; `false`: refused, nothing changed.
+/// Replaces a file's content unless a newer token wrote it: then returns `false`, with nothing changed.
 ///
 /// A second file, `<name>.fence`, keeps the highest token seen and is locked during the write. A third, with
 /// a random name, takes the content and is renamed, so readers see the old content or the new, never a part.
 /// A process killed in between leaves the third, `.leasehold-<32 digits>`, which may be deleted.
 ///
 /// The new file has the mode, owner and group of the old one, as does a new register. If this user may not
-/// set them, nothing is written. Not kept: set-user-id and set-group-id bits, access control lists, other
-/// attributes, and hard links.
+/// set them, nothing is written. The new file lacks set-user-id and set-group-id bits, access control lists,
+/// other attributes, and hard links of the old one.
 ///
 /// Other users may write to the folder. A path that ends in a link leads to the link's target, with the
 /// register beside that; another user's link is refused, except root's. Links at the names of the register
 /// and the third file are never followed. A register must belong to this user, root or the file's owner.
 ///
-/// Windows does not say whose a link or file is: a path that ends in a link is refused, as are a read-only
-/// file and a stream of a file. The new file gets the folder's permissions for new files. While another
-/// process reads the file without sharing its deletion, it cannot be replaced.
+/// Windows does not report the owner of a link or file: a path that ends in a link is refused, as are a
+/// read-only file and a stream of a file. The new file gets the folder's permissions for new files. While
+/// another process reads the file without sharing its deletion, the file cannot be replaced.
 ///
 /// # Blocking
 /// While another process writes the same file; and for the disk: token and content are synced.
@@ -127,8 +125,8 @@ pub fn write_file(path: &Path, fence: FencingToken, content: &[u8]) -> Result<bo
     replace(path, fence.get(), content).map_err(failed)
 }
 
-// Other users may write to the folder and plant links. So the folder's path is resolved once, and no name within it is
-// used before it is known to be a file, and no link.
+// Other users may write to the folder and plant links. Therefore the folder's path is resolved once, and no
+// name within it is used before it is known to be a file, and no link.
 
 fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     let path = system::resolved(path)?;
@@ -160,7 +158,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The path with the folder's links resolved.
+/// Resolves the links of the path's folder.
 fn in_folder(path: &Path) -> io::Result<PathBuf> {
     let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
     let name = path.file_name().ok_or_else(unusable)?;
@@ -250,7 +248,7 @@ impl TokenRegister {
         }
     }
 
-    /// The same users may write the register and the file.
+    /// Lets the same users write the register and the file.
     fn suit(&self, old: Option<&Metadata>) -> io::Result<()> {
         let old = old.filter(|_| self.is_new);
         old.map_or(Ok(()), |old| system::suit(&self.file, old, |mode| mode & FOR_ALL | FOR_THE_OWNER))
@@ -341,7 +339,7 @@ mod system {
         options
     }
 
-    /// A file that was just removed has no name.
+    /// Whether the file has no second name; a file that was just removed has none.
     pub(super) fn is_only_name(file: &File) -> io::Result<bool> {
         Ok(file.metadata()?.nlink() <= 1)
     }
@@ -378,8 +376,7 @@ mod system {
     }
 }
 
-/// A new file has the owner and the permissions that its folder gives. A folder cannot be synced, and NTFS
-/// journals its names.
+/// A new file has its folder's owner and permissions. A folder cannot be synced; NTFS journals its names.
 #[cfg(windows)]
 #[expect(clippy::unnecessary_wraps, reason = "they can fail on Unix")]
 mod system {
@@ -392,7 +389,7 @@ mod system {
 
     use crate::system::{file_id, id_of};
 
-    /// A link at the path's end is not followed: Windows does not say whose it is.
+    /// Follows no link at the path's end: Windows does not report the link's owner.
     pub(super) fn resolved(path: &Path) -> io::Result<PathBuf> {
         // A colon precedes the name of a stream within a file.
         match path.file_name() {

@@ -22,8 +22,7 @@ pub(super) struct EtcdAddress {
 }
 
 impl EtcdAddress {
-    /// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
-    /// password.
+    /// The fields of `options` take precedence over the URL. No message repeats the URL: it may be secret.
     pub(super) fn new(options: &ServerOptions) -> Result<EtcdAddress> {
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
         #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "always false"))]
@@ -44,7 +43,6 @@ impl EtcdAddress {
         })
     }
 
-    /// Host and port of a member.
     pub(super) fn place(&self, at: usize) -> String {
         match self.members.get(at) {
             Some((host, port)) if host.name().contains(':') => format!("[{host}]:{port}"),

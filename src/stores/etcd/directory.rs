@@ -1,7 +1,7 @@
 //! The directory of clients, and the list of locks, both read page by page.
 //!
-//! A client's entry is a key of its own below `%clients/`, with a lease; no lock's key begins so, since `%`
-//! in a name is `%25`. The age of an entry follows from its lease, which costs a request for each entry.
+//! A client's entry is a key of its own below `%clients/`, with a lease; no lock's key begins like this,
+//! since `%` in a name is `%25`. An entry's age follows from its lease, by one request for each entry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const PAGE: u32 = 250;
 const CLIENTS: &str = "%clients/";
 
 struct KeyRead {
-    /// May be anybody's key.
+    /// Bytes, since another program may have written the key.
     key: Vec<u8>,
     value: String,
     lease: i64,
@@ -37,9 +37,9 @@ impl EtcdStore {
         STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
     }
 
-    /// Two requests: keeps the entry's lease alive, and puts the entry under it. The watchdog calls this.
+    /// Keeps the entry's lease alive, then puts the entry under it, in two requests. The watchdog calls this.
     fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        // On a failure the lease is not kept: the next round takes another, and this one ends by itself.
+        // On a failure the lease is not kept: the next round takes another, and this lease ends by itself.
         let known = self.entry_lease.lock().take();
         let lease = match known {
             Some(known) if keep_alive(&self.renewals, &[known], deadline).map_err(not_sent)? == [true] => {
@@ -81,8 +81,7 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// An entry with the time that remains to it; `None`: it has just ended. A lease runs a second longer
-    /// than asked for.
+    /// An entry with its remaining time; `None`: it has just ended. A lease runs a second longer than asked.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
@@ -139,8 +138,7 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// The keys of one lock are neighbours, so a page shows each lock it meets once and continues behind the
-    /// last one's keys.
+    /// The keys of one lock are neighbours: a page shows each lock once, and continues behind the last keys.
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
         let (keys, mut page) = self.keys(prefix, from, false, deadline)?;

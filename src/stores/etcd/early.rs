@@ -1,8 +1,7 @@
 //! Leases that end early: which servers allow that, and how the holders are notified.
 //!
 //! A leader with a stalled disk can revoke leases that a newer leader keeps alive (etcd issues 12528 and
-//! 15247). On servers with this defect the client also watches the keys of its own holds, once they are
-//! older than [`SETTLED`].
+//! 15247). On servers with this defect the client also watches its own holds older than [`SETTLED`].
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -56,7 +55,7 @@ struct EarlyEntry {
     created: i64,
     settles: Moment,
     end: Weak<End>,
-    /// Kept here until the hold takes it.
+    /// Kept here until the hold takes the handle.
     made: Option<Arc<End>>,
 }
 

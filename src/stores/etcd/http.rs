@@ -2,8 +2,7 @@
 //! chunk sizes; this module limits size and time.
 //!
 //! An HTTP client crate would not do, for the same reasons as with Redis: a deadline bounds the whole
-//! exchange, not each read; another thread can hang up on a long read; and we know whether a request was
-//! sent.
+//! exchange; another thread can hang up on a long read; and we know whether a request was sent.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -105,8 +104,7 @@ impl Connection {
         Ok(body)
     }
 
-    /// The next chunk; `None` after the last. After a time-out nothing is lost: the same chunk can be asked
-    /// for again.
+    /// The next chunk; `None` after the last. A time-out loses nothing: ask for the same chunk again.
     pub(super) fn chunk(&mut self, deadline: Moment) -> io::Result<Option<Vec<u8>>> {
         let (begins, length) = self.parsed(chunk_size, deadline)?;
         if length == 0 {

@@ -1,4 +1,4 @@
-//! Leases of etcd: each key has its own, and ends with it.
+//! Leases of etcd: each key has a lease of its own, and ends with it.
 //!
 //! A lease counts whole seconds. We ask for one second more than needed, rounded down, and reuse a lease
 //! within that spare time without asking the server: a client that locks and unlocks quickly keeps its
@@ -51,8 +51,7 @@ pub(super) fn ttl_of(asked: Duration) -> u64 {
 }
 
 impl Leases {
-    /// An unused lease that runs for at least `asked` from now on. After a failure whatever was made ends by
-    /// itself.
+    /// An unused lease that runs for at least `asked` from now on. A failed call's lease ends by itself.
     pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Answer<EtcdLease> {
         let ttl = ttl_of(asked);
         while let Some(lease) = self.idle(ttl) {
@@ -91,7 +90,7 @@ impl Leases {
         }
     }
 
-    /// Keeps an unused lease for reuse; `false`: it is too many or too long, and the caller revokes it.
+    /// Keeps an unused lease for reuse; `false`: it is one too many or too long, and the caller revokes it.
     fn keep_idle(&self, lease: EtcdLease) -> bool {
         let mut state = self.state.lock();
         let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;
@@ -134,8 +133,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// The hold with this lease is over and none of its requests is in doubt. `false`: the lease is not kept
-    /// for reuse.
+    /// Called when a hold is over and no request of it is in doubt. `false`: its lease is not kept for reuse.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))
@@ -156,8 +154,8 @@ impl Leases {
 
 /// Resets each lease to its whole time; `false`: it has ended.
 ///
-/// The gateway may drop unread questions once it writes its first answer (etcd issue 8237), so unanswered
-/// ones are repeated, as long as each round answers one.
+/// The gateway may drop unread questions once it writes its first answer (etcd issue 8237). Unanswered
+/// questions are therefore repeated, as long as each round answers one.
 pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Answer<Vec<bool>> {
     let mut alive = Vec::with_capacity(ids.len());
     while let Some(rest) = ids.get(alive.len()..).filter(|rest| !rest.is_empty()) {
@@ -166,7 +164,7 @@ pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Ans
     Ok(alive)
 }
 
-/// Asks about all, and appends the answers that came, at least one.
+/// Asks about all leases, and appends the answers that came, at least one.
 fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Answer<()> {
     // Questions and answers are two streams in the same order.
     let questions: String = ids.iter().map(|id| format!("{{\"ID\":\"{id}\"}}\n")).collect();

@@ -29,7 +29,7 @@ pub(super) struct Members {
     /// User and password, renewed from the sources of credentials.
     logins: Arc<Renewable<EtcdAddress>>,
     has_login: bool,
-    /// Index, modulo their number, of the member tried first; advanced when that one fails.
+    /// Index (modulo the number of members) of the member to try first; advanced when this member fails.
     first: AtomicUsize,
     token: Mutex<Option<String>>,
 }
@@ -115,7 +115,7 @@ impl Transport {
         Transport { members, pool: Arc::default(), most }
     }
 
-    /// The same connections, and a place that no request takes.
+    /// A transport with the same connections, and a further place that no request takes.
     pub(super) fn with_another_place(&self) -> Transport {
         let (members, pool) = (Arc::clone(&self.members), Arc::clone(&self.pool));
         Transport { members, pool, most: self.most.saturating_add(1) }
@@ -128,8 +128,7 @@ impl Transport {
 
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // A token ends after some minutes and with each change of users or roles. The request was refused
-        // unread.
+        // A token ends after some minutes and with each change of users or roles; the request was not read.
         if self.members.has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
@@ -163,7 +162,7 @@ impl Transport {
             *self.members.token.lock() = Some(token.to_owned());
             return Ok(());
         }
-        // A server without authentication serves this user, too.
+        // Without authentication, the server serves this user too.
         let (_, message) = said(&response.body);
         if message.contains("authentication is not enabled") {
             return Ok(());
@@ -174,7 +173,7 @@ impl Transport {
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let mut place = self.place(deadline).map_err(Failure::Refused)?;
         let mut idle = self.idle();
-        // An idle connection to a member that is no longer first serves only if no new one can be made: a
+        // An idle connection to a member that is no longer first is used only if no new one can be made: a
         // gateway that accepts no new connections still serves the old ones.
         let other = idle.take_if(|idle| idle.at != self.members.first());
         let mut connection = match idle {
@@ -191,8 +190,7 @@ impl Transport {
             self.members.pass_over(connection.at);
             Failure::Unknown(broken(&connection.member, error))
         })?;
-        // A member without a leader, or one that shuts down. Behind a name or proxy that leads elsewhere by
-        // now, only a new connection gets there.
+        // The member has no leader, or shuts down. Only a new connection reaches a member that replaced it.
         if response.status >= 500 {
             self.members.pass_over(connection.at);
         } else if response.stays {
@@ -201,7 +199,7 @@ impl Transport {
         Ok(response)
     }
 
-    /// The idle connection used last that stands; to the member tried first, if there is one.
+    /// The idle connection used last that still works; to the member tried first, if there is one.
     fn idle(&self) -> Option<Connection> {
         let (mut state, first) = (self.pool.state.lock(), self.members.first());
         loop {
@@ -253,7 +251,7 @@ impl Drop for MemberPlace<'_> {
         if let Some(connection) = self.give_back.take().filter(|_| !state.closed) {
             state.idle.push(connection);
         }
-        // Of two that wait, one may have no place yet.
+        // Several threads may wait, some of which have no place yet.
         self.pool.freed.notify_all();
     }
 }

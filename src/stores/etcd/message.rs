@@ -21,12 +21,12 @@ use crate::ident::Owner;
 use crate::seam::Failure;
 use crate::stores::etcd::members::unreadable;
 
-/// Most locks in one transaction; the server takes 128 unless configured otherwise.
+/// Maximum number of locks in one transaction; the server takes 128 unless configured otherwise.
 pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
 pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
-/// The key that an owner stands behind. Its owner may create the key anew, so only key and creation together
-/// identify it.
+/// The key in front of an owner's key. Another hold may create the key in front anew, so only key and
+/// creation together identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,
@@ -79,7 +79,7 @@ pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
-/// Below the prefix. No lock's key begins so.
+/// Stands below the prefix. No lock's key begins like this.
 pub(super) const FORMAT_KEY: &str = "%format";
 
 /// Separates a lock's name from the owner; occurs in no name and no prefix.
@@ -162,7 +162,7 @@ pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
 
-/// Inverse of [`KeyLine::new`]; `None`: no name is written so.
+/// Inverse of [`KeyLine::new`]; `None`: no name has this written form.
 pub(super) fn name_of(written: &str) -> Option<String> {
     let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix(OWNERS) == Some(written);
     unescaped(written).filter(|name| !name.is_empty() && is_it(name))
@@ -281,7 +281,7 @@ pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// The answer lacks one of a batch, so that one's outcome is unknown.
+/// The answer lacks one request of a batch, whose outcome is therefore unknown.
 pub(super) fn unanswered() -> Failure {
     Failure::Unknown(unreadable())
 }

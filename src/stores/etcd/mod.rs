@@ -1,10 +1,10 @@
 //! Stores locks in etcd, through the HTTP gateway of its members.
 //!
-//! An owner that wants a lock puts a key; the first created holds the lock, and every other watches the key
-//! in front. `message` defines the keys and the questions about them, `lease` the leases that end them,
-//! `members` the connections and refusals. `watch` is the thread that hears of keys; `watched` says which
-//! keys: those in front of waiters, the queues of cached locks, and holds that may end `early`. `directory`
-//! lists clients and locks.
+//! An owner that wants a lock puts a key; the owner of the first created key holds the lock, and every other
+//! owner watches the key in front. `message` defines the keys and the questions about them, `lease` the
+//! leases that end them, `members` the connections and refusals. `watch` is the thread that hears of keys;
+//! `watched` says which keys: those in front of waiters, the queues of cached locks, and holds that may end
+//! `early`. `directory` lists clients and locks.
 
 mod address;
 mod directory;
@@ -84,8 +84,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses a format other than ours. Notes ours if none is noted and the client writes to the directory
-    /// (`notes`).
+    /// Refuses a format other than ours. With `notes` (a client with a directory), notes ours if none is set.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
@@ -178,8 +177,7 @@ impl Store for EtcdStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // A waiter that never sent a request has nothing to clean up, and need not wait for a troubled
-        // cluster.
+        // A waiter that never sent a request has nothing to clean up, even while the cluster is in trouble.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
         let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();
@@ -257,7 +255,7 @@ impl EtcdStore {
         let mut stand = stand.into_iter();
         let Some(held) = stand.next() else { return Ok(seen) };
         let left = match held.lease {
-            0 => Some(Duration::MAX), // not put by this crate
+            0 => Some(Duration::MAX), // another program's key
             lease => time_to_live(&self.wire, lease, deadline).map_err(not_sent)?.map(Duration::from_secs),
         };
         // A key ends with its lease.
@@ -292,7 +290,7 @@ impl HoldCaching for EtcdStore {
 
 impl EtcdStore {
     fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
-        // Else its own key, written anew by a re-entry, would be a recall.
+        // Otherwise a re-entry, which writes this client's own key anew, would count as a recall.
         for claim in claims.iter().filter(|claim| claim.hears) {
             self.watch.caches(&self.line(&claim.name), &self.key(claim));
         }

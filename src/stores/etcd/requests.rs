@@ -44,7 +44,7 @@ impl EtcdStore {
         if claim.caches {
             self.watch.caches(&self.line(&claim.name), &key);
         }
-        // The key exists. A waiter's key goes when the wait ends; a try has to clean up.
+        // The key exists. The end of a wait deletes a waiter's key; a try has to clean up.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
         };
@@ -67,7 +67,7 @@ impl EtcdStore {
                     let lease = self.leases.lent(place.lease);
                     let ttl = lease.map_or_else(|| ttl_of(claim.lease), |lease| lease.ttl);
                     let third = Duration::from_secs(ttl) / 3;
-                    // Must live until the next poll.
+                    // The lease must live until the next poll.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
                         && self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)?
@@ -98,7 +98,7 @@ impl EtcdStore {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
             }
-            // As does a key with another lease.
+            // A key with another lease also belongs to an earlier attempt.
             _ => Ok(self.change(&self.wire, claim, None, (Some(1), true), deadline)?.is_some()),
         }
     }
@@ -137,7 +137,7 @@ impl EtcdStore {
         let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
         self.watch.asks(&key);
         let body = if claim.waits {
-            // `last` precedes `put`: the last one before our key exists.
+            // `last` precedes `put`, so it finds the last key before ours.
             txn(&[is_absent(&key)], &[line.last(None), put], &[get(&key)])
         } else {
             txn(&[line.is_empty()], &[put], &[get(&key)])
@@ -150,7 +150,7 @@ impl EtcdStore {
         Ok((lease, done))
     }
 
-    /// The present place of the claim's owner; `front` is who stood in front a moment ago, if known.
+    /// The present place of the claim's owner; `front` is the key that was in front a moment ago, if known.
     pub(super) fn ask(
         &self,
         claim: &Claim,
@@ -187,9 +187,9 @@ impl EtcdStore {
         Ok(Stands::at(place, front))
     }
 
-    /// Changes the count of a hold that stands, if one is given, and makes it run for the claim's lease from now
-    /// on if `prolongs`. Returns its fence: the creation, since a later revision would exceed the fences of
-    /// those behind. `None`: the owner holds nothing.
+    /// Changes the count of a hold that stands, if one is given, and makes it run for the claim's lease from
+    /// now on if `prolongs`. Returns its fence: the creation, since a later revision would exceed the fences
+    /// of the waiters behind. `None`: the owner holds nothing.
     pub(super) fn change(
         &self,
         wire: &Transport,
@@ -325,7 +325,7 @@ impl EtcdStore {
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
-        // A key found under a lease that is kept alive *afterwards* stands for the whole lease.
+        // A key found under a lease that is kept alive *afterwards* exists for the whole lease.
         let mut alike = Vec::new();
         let mut known: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (at, claim) in claims.iter().enumerate() {
@@ -336,7 +336,7 @@ impl EtcdStore {
                     alike.push(held.lease);
                     None
                 }
-                // Taken with an explicit lease.
+                // The key was taken with an explicit lease.
                 Ok(Some(held)) => {
                     let renewed = self.change(&self.renewals, claim, Some(held), (None, true), deadline);
                     Some(renewed.map(|fence| fence.is_some()))
@@ -364,7 +364,7 @@ pub(super) enum Stands {
         place: WatchPlace,
         front: Front,
     },
-    /// There is no key; `busy`: because the lock is busy and this owner will not wait.
+    /// There is no key; `busy`: the lock is busy and this owner will not wait.
     Nowhere {
         busy: bool,
     },

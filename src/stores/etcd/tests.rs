@@ -214,7 +214,7 @@ fn an_expired_earlier_key_is_no_hold() {
     store.close();
 }
 
-/// Otherwise a lease's length would pass before anyone gets the lock.
+/// If the try were refused, its key would keep others out for the lease's length.
 #[test]
 fn a_try_without_a_kept_lease_is_in_doubt() {
     let (member, store) = start();
@@ -231,7 +231,7 @@ fn a_try_without_a_kept_lease_is_in_doubt() {
     store.close();
 }
 
-// ---- leases that nobody needs any more
+// ---- unneeded leases
 
 /// Otherwise each try for a busy lock would leave a lease behind.
 #[test]
@@ -303,7 +303,7 @@ fn a_caching_waiters_key_has_the_longer_lease() {
     store.close();
 }
 
-/// Also of those who came before the client listened, whom no watch reports.
+/// The waiters include those that came before the client listened, whom no watch reports.
 #[test]
 fn waiters_behind_a_caching_client_recall_its_grant() {
     let (member, store) = start();
@@ -323,7 +323,7 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
     store.close();
 }
 
-/// Including waiters that came while there was no watch.
+/// The check includes waiters that came while there was no watch.
 #[test]
 fn a_check_sees_waiters_and_writes_nothing() {
     let (member, store) = start();

@@ -130,8 +130,7 @@ impl Watch {
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
-                    // A partial line is no sign of life; otherwise a member that drips bytes would hold the
-                    // watch for ever.
+                    // A partial line is no sign of life: a member that drips bytes must not hold the watch.
                     if self.take(&mut rest, &chunk)? {
                         silent_at = Clock::System.after(SILENCE);
                     }
@@ -170,7 +169,7 @@ impl Watch {
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        // Others may have come before the watch was open.
+        // Waiters for cached locks may have come before the watch was open.
         self.look_at(
             &lines,
             |line| line.last(None),
@@ -320,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_reported_put_recalls_a_cached_lock() {
-        // No member answers there.
+        // No member answers at this address.
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let hub = watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)));
         let [line, other] = ["a", "b"].map(|name| KeyLine::new("leasehold/", name));

@@ -49,7 +49,7 @@ pub(super) struct Waiter {
     pub(super) place: Option<WatchPlace>,
     /// A request for the key was sent, so the key may exist.
     pub(super) has_asked: bool,
-    /// Until it is known to have gone.
+    /// The key in front, until it is known to have gone.
     pub(super) front: Option<Front>,
 }
 
@@ -157,7 +157,7 @@ impl Watch {
         self.listen(key, waker)
     }
 
-    /// How often there was reason to ask again, if that is reported.
+    /// How often there was reason to ask again; `None` while the watch does not report that.
     pub(super) fn count_at(&self, key: &str) -> Option<u64> {
         let mut state = self.state.lock();
         let channel = &state.waiter(key).channel;
@@ -184,7 +184,7 @@ impl Watch {
         Some((waiter.place?, waiter.front.clone()))
     }
 
-    /// Notifies the waiter once `front` has gone. `true`: it may have gone already, unreported, so the
+    /// Notifies the waiter once `front` has gone. `true`: `front` may have gone already, unreported, so the
     /// caller must ask. Never waits for the server.
     pub(super) fn follow(self: &Arc<Self>, key: &str, place: WatchPlace, front: Front) -> bool {
         let mut state = self.state.lock();
@@ -252,8 +252,7 @@ impl WatchHub {
 }
 
 impl Watch {
-    /// Wakes `waker` when somebody comes to wait for a lock that this client caches. Never waits for the
-    /// server.
+    /// Wakes `waker` when a waiter comes for a lock that this client caches. Never waits for the server.
     pub(super) fn hear(self: &Arc<Self>, line: KeyLine, waker: &Waker) -> Option<Subscription> {
         let mut state = self.state.lock();
         let source = Arc::clone(self) as Arc<dyn ChannelSource>;

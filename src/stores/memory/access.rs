@@ -45,8 +45,7 @@ impl MemoryAccess {
         Arc::ptr_eq(&self.shared, &store.shared)
     }
 
-    /// Carries out a request unless a fault prevents it. `ask` is called at most once, and counts as one
-    /// round trip.
+    /// Carries out a request unless a fault prevents it: at most one call of `ask`, as one round trip.
     pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let (fault, delay) = self.shared.faults.lock().of(&self.id);
         match fault {

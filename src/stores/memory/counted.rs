@@ -18,9 +18,9 @@ pub(super) struct Counted {
     out: HashMap<[u8; 16], Moment>,
     done: HashMap<Owner, i64>,
     queue: Alive<Owner>,
-    /// Those of them that may go on, until each has noticed.
+    /// Waiters from the queue that may go on, until each has noticed.
     notified: Alive<Owner>,
-    /// Those to whom the present request sends a message.
+    /// Waiters to which the present request sends a message.
     signalled: Vec<Owner>,
     pub(super) line: Line,
     /// The client that the present request put into the line.
@@ -59,7 +59,7 @@ impl CountedKind {
 }
 
 impl Counted {
-    /// Returns expired permits; the count before that.
+    /// Gives expired permits back; returns the count before that.
     pub(super) fn expire(&mut self, now: Moment) -> Option<i64> {
         let before = self.count;
         if self.ends.is_some_and(|ends| ends <= now) {
@@ -72,9 +72,8 @@ impl Counted {
         before
     }
 
-    /// After a request: whether all waiters may have reason to ask, the waiters for a condition that may go on,
-    /// and the clients for which permits are kept from now on. Behind a client that was refused, others may
-    /// want fewer.
+    /// After a request: whether all waiters may have reason to ask, the waiters for a condition that may go
+    /// on, and the clients with new reservations. Those behind a refused client may want fewer permits.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
@@ -160,7 +159,7 @@ impl Counted {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// Of a waiter that did not notice in time, the next may go on instead.
+    /// If a notified waiter did not notice in time, the next may go on instead.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
         let before = self.notified.len();
         self.notified.expire(now);
@@ -218,7 +217,7 @@ impl Counted {
         }
     }
 
-    /// Lets up to `most` waiters go on; how many.
+    /// Lets up to `most` waiters go on; returns how many.
     fn notify(&mut self, most: usize, now: Moment) -> i64 {
         let woken: Vec<Owner> = (0..most).map_while(|_| self.queue.next(now)).collect();
         self.notified.join(woken.iter().copied(), now.plus(PLACE_LASTS));

@@ -39,7 +39,7 @@ impl MemoryState {
     }
 }
 
-/// Faults spare a client's own entry: no caller waits for it, and tests do not mean it.
+/// Faults do not affect a client's own entry: no caller waits for it, and tests do not mean it.
 impl Directory for MemoryAccess {
     fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment, done: Written) {
         let entry = |now: Moment| (text.to_owned(), now.plus(lease));

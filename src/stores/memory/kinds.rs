@@ -127,7 +127,7 @@ impl MemoryKind for LockKind {
         with_lock(access, &claim.name, |lock, _| lock.prolong(*self, claim.owner, end))
     }
 
-    /// Spinning waiters are not seen.
+    /// Does not see spinning waiters.
     fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
         let key = claim.name.key();
         with_lock(access, &claim.name, |lock, access| {

@@ -1,7 +1,7 @@
-//! The clients that wait for what several may have: the writers of a read-write lock, those who want permits.
+//! The wait queue of clients that want permits, or want to write under a read-write lock.
 //!
-//! First come first, as on Redis: what is freed is kept for the clients that are notified of it, for as long as
-//! a message and a request take.
+//! First come, first served, as on Redis: what is freed is reserved for the notified clients for as long as a
+//! message and a request take.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         self.0.retain(|(_, until)| *until > now);
     }
 
-    /// Removes the dead before the first one alive: others keep their places if they ask again.
+    /// Removes expired waiters before the first one alive. Later ones keep their places if they ask again.
     pub(super) fn expire_first(&mut self, now: Moment) {
         while self.0.front().is_some_and(|(_, until)| *until <= now) {
             self.0.pop_front();
@@ -55,7 +55,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         self.0.pop_front().map(|(first, _)| first)
     }
 
-    /// Keeps a place that is there.
+    /// Prolongs the waiter's place, or adds one at the end.
     pub(super) fn stand(&mut self, one: T, until: Moment) {
         match self.0.iter_mut().find(|(other, _)| *other == one) {
             Some(place) => place.1 = until,
@@ -63,7 +63,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         }
     }
 
-    /// As [`stand`](Self::stand), for many that have no place.
+    /// As [`stand`](Self::stand), for several waiters without a place.
     pub(super) fn join(&mut self, all: impl IntoIterator<Item = T>, until: Moment) {
         self.0.extend(all.into_iter().map(|one| (one, until)));
     }
@@ -84,7 +84,7 @@ struct Place {
 #[derive(Default)]
 pub(super) struct Line {
     places: Vec<Place>,
-    /// Those that were notified, and until when something is kept for each.
+    /// The notified clients, and until when a reservation lasts for each.
     next: Alive<ClientId>,
 }
 
@@ -114,7 +114,7 @@ impl Line {
         self.next.iter().filter(|(next, _)| Some(*next) != client).count()
     }
 
-    /// The answer to a claim that others keep out, which stands in the line from now on if it waits.
+    /// The answer to a claim that others keep out. A claim that waits joins the wait queue.
     pub(super) fn stand(&mut self, claim: &Claim, now: Moment, retry_after: Option<Duration>) -> Attempt {
         if !claim.waits || matches!(claim.queue_mode, QueueMode::Barges | QueueMode::Yields) {
             return Attempt::Busy { retry_after };
@@ -133,7 +133,7 @@ impl Line {
         Attempt::InWaitQueue { retry_after, listens_for: ListensFor::OwnTurn, watches: false }
     }
 
-    /// How many stand before this client, and itself.
+    /// The client's position in the queue, counted from one; zero if the client is not in it.
     pub(super) fn up_to(&self, client: ClientId) -> usize {
         self.places.iter().position(|place| place.client == client).map_or(0, |at| at + 1)
     }
@@ -143,7 +143,7 @@ impl Line {
         self.next.leave(client);
     }
 
-    /// The clients to notify of so many that are free: the first in the line behind `behind` of them.
+    /// Takes from the queue the clients to notify of `free` permits: the first ones after `behind` clients.
     pub(super) fn tell(&mut self, free: usize, behind: usize, now: Moment) -> Vec<ClientId> {
         let left = free.saturating_sub(self.next.len());
         let told: Vec<ClientId> =

@@ -30,7 +30,7 @@ impl LockKind {
     }
 }
 
-/// The holds of a lock, and those that wait for it.
+/// The holds of a lock, and the waiters for it.
 #[derive(Default)]
 pub(super) struct Lock {
     holds: Vec<Hold>,
@@ -40,9 +40,9 @@ pub(super) struct Lock {
     pub(super) line: Line,
     /// The clients whose readers wait since the last write.
     pub(super) readers: Alive<ClientId>,
-    /// Those of them that had not come when the last write ended.
+    /// The clients whose readers waited when the last write ended, and have not come since.
     expected: Alive<ClientId>,
-    /// When the last write ended that readers waited for.
+    /// When the last write ended for which readers waited.
     phase: Option<Moment>,
 }
 
@@ -199,8 +199,8 @@ impl Lock {
         Attempt::Busy { retry_after }
     }
 
-    /// Whether a writer comes before this reader: it waited for too long by the time that the reader came, or the
-    /// free lock is kept for it. The readers that waited when the last write ended enter all the same.
+    /// Whether a writer goes before this reader: the writer had waited for too long when the reader came, or
+    /// the free lock is reserved for a writer. Readers that waited when the last write ended still enter.
     fn is_held_back(&self, claim: &Claim, now: Moment) -> bool {
         let is_kept = self.holds.is_empty() && self.line.kept_for_others(None) > 0;
         let came = now.minus(claim.waited);
@@ -217,8 +217,8 @@ impl Lock {
         is_next || self.line.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
     }
 
-    /// After a release, or when a writer stops waiting: returns the clients to notify, each with its message. The
-    /// readers that waited for a write go before the next writer, which polls soon in case they do not come.
+    /// After a release, or when a writer stops waiting: returns the clients to notify, each with its message.
+    /// The readers that waited for a write go before the next writer, which polls soon.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = Alive::default();

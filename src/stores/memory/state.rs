@@ -52,7 +52,7 @@ pub(super) fn turn_channel(key: &str, client: ClientId) -> String {
     format!("{key}:turn:{client}")
 }
 
-/// The channel of holders that hear of others who wait for their lock.
+/// The channel of holders that hear of others waiting for their lock.
 pub(super) fn recall_channel(key: &str) -> String {
     format!("{key}\0recall")
 }
@@ -107,12 +107,12 @@ pub(super) trait MemoryKind: Sync {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
-    /// Whether others wait for the lock of a hold; `Lost`, too, for a kind of which nobody hears that.
+    /// Whether others wait for the lock of a hold. `Lost` also for a kind that cannot tell.
     fn hear(&self, _access: &mut Access<'_>, _claim: &Claim) -> CachedCheck {
         CachedCheck::Lost
     }
 
-    /// `Lost`, too, for a kind that is not handed off.
+    /// `Lost` also for a kind that is not handed off.
     fn hand_off(&self, _turn: &mut Access<'_>, _from: &Claim, _to: &Claim) -> Handoff {
         Handoff::Lost
     }

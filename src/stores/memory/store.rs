@@ -1,5 +1,4 @@
-//! A store in this process that several clients may share. A test can make its requests fail: refused, lost,
-//! or answered late.
+//! A store in this process, for several clients. A test can have requests refused, lost or answered late.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,7 +53,7 @@ impl MemoryStore {
         MemoryStore::default()
     }
 
-    /// Makes an empty store on which `clock` counts, also for its clients.
+    /// Makes an empty store with `clock` as its clock, and its clients' clock.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> MemoryStore {
         let shared = MemoryShared { clock: Clock::Manual(clock), ..MemoryShared::default() };
@@ -92,7 +91,7 @@ impl MemoryStore {
     /// lost: the store carries out the request, and its outcome is unknown.
     ///
     /// Each call moves a [`ManualClock`] on by the delay, so that tests with one thread do not wait. The
-    /// watchdog's requests do not.
+    /// watchdog's requests do not move the clock.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;
     }
@@ -103,7 +102,7 @@ impl MemoryStore {
     }
 
     /// Deletes everything under this key, as a server that lost its data does, and returns whether there was
-    /// anything. No client is notified: a holder finds out when it renews or releases. Fencing tokens
+    /// anything. No client is notified: a holder learns it from a renewal or release. Fencing tokens
     /// continue.
     ///
     /// The key is the lock's name after prefix and mapping.
@@ -183,7 +182,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) of_all: Option<Fault>,
-    /// By the id of the client's access.
+    /// The faults of single clients, by the id of a client's access.
     pub(super) of_some: Vec<(Arc<()>, Fault)>,
     pub(super) delay: Duration,
 }

@@ -1,4 +1,4 @@
-//! The turns of readers and writers in memory, by a clock that stands still.
+//! The order of readers and writers in memory, by a clock that stands still.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ fn permits_in_memory_are_kept_for_the_first() {
     assert!(is_granted(&store, &by_queue(&first)));
 }
 
-/// A thread that reads reads under another owner too, whoever waits in between.
+/// A thread that reads may also read under another owner, whoever waits in between.
 #[test]
 fn an_owned_guard_reads_beside_its_own_thread() {
     let store = MemoryStore::new();

@@ -40,20 +40,20 @@ pub(super) trait Database: Send + Sync + 'static {
         true
     }
 
-    /// Whether an idle connection still stands, as far as is known without asking the server.
+    /// Whether an idle connection is still open, as far as is known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
-    /// Whether an answer did not arrive in time; the connection is not used again then.
+    /// Whether an answer did not arrive in time. The pool does not reuse such a connection.
     fn is_silent(&self, _link: &Self::Link) -> bool {
         false
     }
 
-    /// Gives up a connection with a request in doubt, on which the server may work for long.
+    /// Gives up a connection with a request in doubt; the server may still work on that request for long.
     fn give_up(&self, link: Self::Link) {
         drop(link);
     }
 
-    /// The server takes no more writes: connections outside the pool must check, too.
+    /// Called when the server takes no more writes: connections outside the pool must check, too.
     fn note_read_only(&self) {}
 
     fn listen(&self, _claim: &Claim, _waker: &Waker) -> Option<Subscription> {
@@ -89,7 +89,7 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// The state of its connection that a request showed; the last request counts.
+/// The state of a connection after a request; of several requests, the last counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
     Sound,

@@ -24,7 +24,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// Escapes other characters, which a database may be unable to store.
+/// Escapes non-ASCII characters, which a database may be unable to store.
 fn in_ascii(entry: &str) -> Cow<'_, str> {
     if entry.is_ascii() {
         return entry.into();
@@ -58,7 +58,7 @@ impl<D: Rows> RowStore<D> {
     }
 }
 
-/// `None`: another program's entry.
+/// `None`: another program wrote the entry.
 fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
     let posted = Posted { text: record.text(1)?, remaining: milliseconds(record.int(2)?) };
     Ok(ClientId::read(&record.text(0)?).map(|client| (client, posted)))

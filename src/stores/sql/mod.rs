@@ -1,5 +1,4 @@
-//! Stores locks in databases: a row for each lock, with owner, hold count, end by the server's clock, and
-//! last fence.
+//! Stores locks in databases: a row for each, with owner, count, end by the server's clock, and last fence.
 //!
 //! `rows` has what all databases share; `postgres`, `mysql` and `sqlite` have the statements. Requests go
 //! over the connections of a `pool`, one of which is for renewals alone. `sessions` keeps locks without a
@@ -66,7 +65,7 @@ fn query(text: &str, table: &str) -> String {
     query
 }
 
-/// The name of a table beside another: the suffix goes inside the quotes.
+/// Appends `suffix` to a table's name, inside its closing quote.
 fn beside(table: &str, suffix: &str) -> String {
     match table.strip_suffix('"') {
         Some(open) => format!("{open}{suffix}\""),

@@ -6,8 +6,8 @@ use crate::refused::Refused;
 use crate::seam::{Answer, Failure};
 use crate::time::Clock;
 
-/// Whether a row says where its holder is: a database may be unable to store a character, or a text of that
-/// length. After a while the client tries again.
+/// Whether the database has refused these columns: a database may be unable to store a character, or a text
+/// of that length. After a while the client tries again.
 #[derive(Default)]
 pub(super) struct Notes(Refused);
 
@@ -21,7 +21,7 @@ impl Notes {
         self.0.stands(|| Clock::System.now())
     }
 
-    /// Says nothing during `ask`; for a client under construction, which nobody else uses.
+    /// Runs `ask` without these columns. Only for a client under construction, which no other thread uses.
     pub(super) fn without<T>(&self, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         self.0.note(Clock::System.now());
         let answer = ask();
@@ -29,7 +29,7 @@ impl Notes {
         answer
     }
 
-    /// Asks once more, saying nothing, if the server refuses for an unknown reason.
+    /// Runs `ask` once more, without these columns, if the server refuses for an unknown reason.
     pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
         match ask() {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::Refused && !self.are_refused() => {

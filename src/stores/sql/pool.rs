@@ -4,8 +4,8 @@
 //! read-only, together with every connection of its age. The connections of session locks are outside the
 //! pool and have no age: their locks would end with them.
 //!
-//! If no new connection can be had, everyone shares the open ones: a request waits for one of them, and a
-//! renewal gets the next that is free. Source: docs/decisions/0035.
+//! If no new connection can be opened, all threads share the open ones: a request waits for one of them, and
+//! a renewal gets the next free one. Source: docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
@@ -21,9 +21,9 @@ struct PoolState<L> {
     placed: u32,
     /// Connections in use that will return, including those lent to renewals.
     busy: usize,
-    /// Renewals waiting for a connection. Requests leave that many to them.
+    /// Renewals waiting for a connection; requests leave this many connections to them.
     urgent: usize,
-    /// Connections made earlier lead to a server that takes no writes.
+    /// Connections made before this moment lead to a server that takes no writes.
     stale_before: Moment,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Pool<D: Database> {
     state: Mutex<PoolState<D::Link>>,
     changed: Condvar,
     renewals: Mutex<Option<PooledLink<D::Link>>>,
-    /// For requests with less time than the driver would wait for an answer elsewhere.
+    /// For requests with less time than the driver's time-out on the other connections.
     brief: Mutex<Option<PooledLink<D::Link>>>,
 }
 
@@ -86,8 +86,7 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Runs `talk` over a connection that no request waits for; used for the directory and the records of
-    /// runs.
+    /// Runs `talk` over a connection that no request waits for: for the directory and the records of runs.
     ///
     /// Without a connection for renewals, takes an idle one if the next request still finds a place, so that
     /// a client that only waits needs no further session. Otherwise takes the connection for renewals,
@@ -131,9 +130,9 @@ impl<D: Database> Pool<D> {
         self.over_renewals(deadline, deadline, talk).unwrap_or_else(|failure| failure.each(count))
     }
 
-    /// Runs `talk` over the connection for renewals. If that cannot be opened, waits until `patience` is
-    /// over for one of the requests', ahead of all requests: a server without room for a new connection may
-    /// still serve the holds.
+    /// Runs `talk` over the connection for renewals. If that connection cannot be opened, waits until
+    /// `patience` is over for one of the connections for requests, ahead of all requests: a server without
+    /// capacity for a new connection may still serve the holds.
     pub(super) fn over_renewals<T: Outcome>(
         &self,
         patience: Moment,
@@ -165,8 +164,7 @@ impl<D: Database> Pool<D> {
     }
 
     /// As [`over`](Self::over), with a connection outside the pool. Races with `close`, which marks the pool
-    /// closed first and skips connections in use; here the connection returns first and the mark is read
-    /// second.
+    /// closed first and skips connections in use; here the connection returns first, then the mark is read.
     fn over_own<T: Outcome>(
         &self,
         mut own: OwnPlace<'_, D>,
@@ -204,7 +202,7 @@ impl<D: Database> Pool<D> {
         Ok(Place { pool: self, is_open: link.is_some(), link, is_counted: true })
     }
 
-    /// An idle connection that stands, and a place for it that is not the last one.
+    /// An idle connection that still works, and a place for it that is not the last one.
     fn idle(&self) -> Option<(Place<'_, D>, PooledLink<D::Link>)> {
         let mut state = self.state.lock();
         if state.is_closed || state.placed.saturating_add(1) >= self.size {
@@ -225,8 +223,8 @@ impl<D: Database> Pool<D> {
         D::HAS_SERVERS && self.lifetime.is_over(link.replace_at, link.used, now)
     }
 
-    /// The connection, or a new one if it should be replaced. An old connection is not pinged while a new
-    /// one can be had: where a middlebox forgot it, nobody answers.
+    /// The connection, or a new one if it should be replaced. Does not ping an old connection while a new one
+    /// can be opened: if a middlebox has forgotten the old one, no answer comes.
     fn standing(
         &self,
         link: Option<PooledLink<D::Link>>,
@@ -335,7 +333,7 @@ pub(super) struct Place<'a, D: Database> {
     /// Returns to the pool with the place; taken out while in use, so that a panic ends it.
     link: Option<PooledLink<D::Link>>,
     is_counted: bool,
-    /// Others may wait for the connection in use here.
+    /// Whether others may wait for the connection in use here.
     is_open: bool,
 }
 
@@ -383,7 +381,7 @@ impl<D: Database> Place<'_, D> {
         }
     }
 
-    /// Races with `borrow`, which waits while connections are in use elsewhere.
+    /// Races with `borrow`, which waits only while connections are in use elsewhere.
     fn set_open(&mut self, is_open: bool) {
         if std::mem::replace(&mut self.is_open, is_open) == is_open {
             return;
@@ -427,7 +425,7 @@ mod tests {
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
-    /// Numbers its connections, which all stand.
+    /// A database that numbers its connections; all of them work.
     #[derive(Default)]
     struct Numbered {
         made: AtomicUsize,
@@ -480,7 +478,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(30))
     }
 
-    /// The number of the connection over which a request went, which ended as `ended`.
+    /// Makes a request that ends as `ended`; returns the number of its connection.
     fn used(pool: &Pool<Numbered>, ended: Answer<()>) -> Option<usize> {
         let mut number = None;
         drop(pool.with(soon(), |_, link| {
@@ -517,7 +515,7 @@ mod tests {
         assert_eq!(used(&pool, read_only()), Some(0), "two are idle");
         assert!(pool.database.was_told.load(Ordering::SeqCst));
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(3), Some(4)));
-        // The next check comes no sooner, since it would find the same.
+        // A new connection is not replaced again at once, since another would reach the same server.
         assert_eq!((used(&pool, read_only()), used(&pool, Ok(()))), (Some(3), Some(3)));
     }
 
@@ -535,7 +533,7 @@ mod tests {
         assert!(pool.state.lock().idle.is_empty() && pool.renewals.lock().is_none());
     }
 
-    /// Age alone is no fault. A revoked password serves renewals only.
+    /// An old connection is used if no new one can be opened; after a revoked password, for renewals only.
     #[test]
     fn an_old_connection_serves_without_another() {
         let pool = pool(Lifetime { age: NO_TIME, ..LASTING }, 1);
@@ -578,7 +576,7 @@ mod tests {
                 assert_eq!(other.join().unwrap(), Some(0));
             }
         });
-        // When the last one breaks, nobody waits for it.
+        // After the last connection has broken, no request waits for it.
         let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
         assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
     }
@@ -607,7 +605,7 @@ mod tests {
         assert_eq!((state.placed, state.busy, state.idle.len()), (0, 0, 1));
     }
 
-    /// Nobody may wait behind an unknown request.
+    /// No request may wait behind the directory's.
     #[test]
     fn the_directory_takes_no_requests_place() {
         assert_eq!(of_directory(&pool(LASTING, 1), Ok(())), Some(1), "the only place is for requests");
@@ -626,7 +624,7 @@ mod tests {
         }
     }
 
-    /// The thread that ran it writes the record of a run, while the watchdog may renew.
+    /// The thread of a run writes the record while the watchdog may renew.
     #[test]
     fn requests_wait_for_the_renewals_connection() {
         let pool = pool(LASTING, 1);
@@ -647,7 +645,7 @@ mod tests {
         });
     }
 
-    /// Runs a request that ends so; returns the number of its connection.
+    /// Makes a request with this outcome; returns the number of its connection.
     type Use<'a> = &'a dyn Fn(Answer<()>) -> usize;
 
     /// An answer could be read as the next request's, or the next request could queue behind this one.

@@ -88,7 +88,7 @@ pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> 
 #[derive(Debug)]
 pub(super) enum Change<T> {
     Made(T),
-    /// The condition failed. The row at about that time, if there was one.
+    /// The condition failed; the row at about that time, if there was one.
     None(Option<Row>),
 }
 
@@ -160,7 +160,7 @@ pub(super) trait Rows: Database {
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
-            // `None`: another was quicker, and is gone from this statement's snapshot.
+            // `None`: another client was quicker, and this statement's snapshot does not show its row.
             Change::None(row) => Ok(Attempt::Busy {
                 retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
             }),
@@ -227,7 +227,7 @@ pub(super) trait Rows: Database {
         }
     }
 
-    /// Sets how long statements wait for a locked row: hardly at all, or as long as a request may.
+    /// Sets how long statements wait for a locked row: `_briefly`, or as long as a request may.
     fn wait_for_rows(&self, _link: &mut Self::Link, _briefly: bool) -> Answer<()> {
         Ok(())
     }

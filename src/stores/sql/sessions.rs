@@ -1,11 +1,11 @@
 //! Locks that belong to a connection: the server frees them when the session ends.
 //!
 //! Each hold has a connection of its own, whose session ends when it has idled for the lease; renewing is a
-//! request over it. So the server frees the lock of a client that died, stalls or is cut off, and a running
-//! client is notified.
+//! request over it. The server thus frees the lock of a client that died, stalls or is cut off, and a client
+//! that still runs is notified.
 //!
 //! A server that turned read-only keeps such a lock, since holding it writes nothing, while other clients
-//! acquire it from its successor. So each attempt and each renewal checks the server's role.
+//! acquire it from its successor. Therefore each attempt and each renewal checks the server's role.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // Whatever became of the request, the server ends the session once it notices.
+        // Whether or not the request was carried out, the server ends the session once it notices.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }
@@ -192,8 +192,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
-            // Hanging up frees a lock that may have been taken, once the server notices; the clean-up makes
-            // sure.
+            // Hanging up frees a lock that may have been taken; the clean-up makes sure.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
             Ok(false) | Err(_) => place.put(link, outcome.shown()),
         }
@@ -202,7 +201,7 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     fn leave(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
         if left > 0 {
-            // No request to the server, which would prolong a lease.
+            // No request goes to the server, because a request would prolong the lease.
             let outcome = self.with_session(claim, deadline, |_, held| {
                 held.count = left;
                 Ok(())
@@ -235,8 +234,8 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// Whether a refused release leaves the lock for another try. Over a silent connection each try may be
-    /// in vain, where hanging up frees the lock.
+    /// Whether a refused release leaves the lock for another try. Over a silent connection each try may fail,
+    /// whereas hanging up frees the lock.
     fn can_ask_again(&self, claim: &Claim, error: &Error) -> bool {
         let place = self.place(claim);
         match place.as_ref().map(|place| place.try_lock()) {
@@ -361,7 +360,7 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// A session that ended holds nothing. Connections in use are not checked.
+    /// A session that ended holds nothing. Skips connections in use.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;
@@ -392,10 +391,8 @@ mod tests {
         asked: AtomicUsize,
         /// The failure of the next request to free a lock; `None`: it succeeds.
         unlocks: Mutex<Option<Failure>>,
-        /// Whether it takes no writes.
         is_read_only: AtomicBool,
-        /// Answers, the last first, about a session whose connection was given up; by default that it holds
-        /// nothing.
+        /// Answers, the last first, about a given-up connection's session; by default that it holds nothing.
         left: Mutex<Vec<Answer<bool>>>,
         open: AtomicUsize,
     }
@@ -506,7 +503,7 @@ mod tests {
         (server, store, claim)
     }
 
-    /// The client checks its connection, without asking the server.
+    /// The client notices the end from its connection, without a request.
     #[test]
     fn an_ended_sessions_inner_release_is_a_loss() {
         let (server, store, claim) = held_twice();
@@ -517,7 +514,7 @@ mod tests {
         assert!(matches!(store.attempt(&claim, 2, soon()), Ok(Attempt::Lost)));
     }
 
-    /// The late answer could be read as that to another request.
+    /// The late answer could be taken for the answer to another request.
     #[test]
     fn a_silent_session_connection_keeps_its_hold() {
         let (server, store, claim) = held_twice();
@@ -531,8 +528,7 @@ mod tests {
         assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     }
 
-    /// Hanging up frees it, so another may have it at any moment: the release is neither refused nor
-    /// forgotten.
+    /// Hanging up frees the lock at an unknown time: the release is neither refused nor forgotten.
     #[test]
     fn a_release_by_hanging_up_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
@@ -562,7 +558,7 @@ mod tests {
         assert!(matches!(freed, Ok(Release::Freed { others: Others::Nobody })), "{freed:?}");
     }
 
-    /// Nothing has freed it, and the server may not have noticed the end of the connection.
+    /// Nothing has freed the lock, and the server may not have noticed the end of the connection.
     #[test]
     fn a_broken_sessions_release_needs_confirmation() {
         for breaks_first in [false, true] {
@@ -573,8 +569,7 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 assert!(matches!(store.release(&claim, 0, soon()), Err(Failure::Unknown(_))));
             }
-            // Used from the back: the server cannot be asked, then the session holds the lock, then it is
-            // gone.
+            // The last first: the server cannot be asked, the session holds the lock, the session is gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 let released = store.release(&claim, 0, soon());
@@ -585,8 +580,7 @@ mod tests {
         }
     }
 
-    /// The server's successor may grant the lock to another, and the old server refuses no request that
-    /// writes nothing.
+    /// The server's successor may grant the lock again, and a request that writes nothing is not refused.
     #[test]
     fn a_demoted_servers_session_lock_is_lost() {
         let (server, store, claim) = held_twice();
@@ -612,7 +606,7 @@ mod tests {
         server.left.lock().push(Ok(true));
         let released = store.release(&second, 0, soon());
         assert!(matches!(released, Err(Failure::Unknown(_))), "its session has the lock: {released:?}");
-        // Once the server has said that the session holds nothing, nobody asks about it again.
+        // Once the server has said that the session holds nothing, the client does not ask about it again.
         assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));
         server.left.lock().push(Ok(true));
         assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));

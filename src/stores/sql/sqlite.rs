@@ -1,5 +1,4 @@
-//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; waiters for
-//! a lock only read.
+//! SQLite: a file, for the processes of one machine. Writers take turns by its lock; waiters only read.
 
 use std::io;
 use std::path::Path;
@@ -40,7 +39,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // Not checked by later connections: a new name for a running client's file costs no hold.
+    // Later connections do not check this: a new path of a running client's file costs no hold.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -50,7 +49,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         if options.table.create {
             let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
             make(include_str!("query/sqlite/schema.sql")).map_err(failed)?;
-            // Failure only costs the directory, so it does not fail the client.
+            // Without this table only the directory fails, so a failure here does not fail the client.
             drop(make(include_str!("query/sqlite/clients.sql")));
         }
         if is_there { Ok(true) } else { has_table() }
@@ -73,8 +72,8 @@ struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file. Only a new client may create it: whoever moved it away since may be about to put
-    /// another in its place.
+    /// Opens the file. Only a new client may create the file: a person who moved it away meanwhile may be
+    /// about to put another in its place.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
@@ -103,8 +102,8 @@ impl Sqlite {
                 return Err(error);
             }
             match open() {
-                // Of several processes that create the file at once, one changes its journal mode, and
-                // SQLite refuses the others without waiting.
+                // If several processes create the file at once, one changes its journal mode, and SQLite
+                // refuses the others without waiting.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
                 Err(error) => {
                     let is_hindered = create || before.is_some();
@@ -135,7 +134,7 @@ impl Database for Sqlite {
 
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
-        // The table existed when the client was made. In a new file, another program may be about to create it.
+        // The table existed when the client was made. In a new file another program may be creating it.
         let has_table = link.on(|conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
@@ -211,7 +210,7 @@ fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     }
 }
 
-// Windows lets nobody move or delete an open database.
+// On Windows an open database can be neither moved nor deleted.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -219,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// Another program moves the file away and back, all the time.
+    /// Another program keeps moving the file away and back.
     #[test]
     fn an_appearing_file_is_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
@@ -243,7 +242,8 @@ mod tests {
                     std::fs::rename(&away, &path).unwrap();
                 }
             });
-            // Most opens find the file moved away. The test counts the others: a busy machine makes fewer a second.
+            // Most opens find the file moved away. The test counts the others, which are few on a busy
+            // machine.
             let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
                 opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();

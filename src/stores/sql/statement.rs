@@ -19,7 +19,7 @@ impl Statement {
     }
 }
 
-/// Replaces each name in braces by that part of the database's `parts.sql`. A part may name later ones.
+/// Replaces each `{name}` by that part of the database's `parts.sql`. A part may name later parts.
 fn filled(text: &str, parts: &str) -> String {
     let mut filled = text.to_owned();
     for (name, part) in parts.split("\n-- {").skip(1).filter_map(|part| part.split_once("}\n")) {

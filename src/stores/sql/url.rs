@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 pub(super) enum TlsMode {
     Disable,
     Prefer,
-    /// TLS, any server; but one certified by the authorities, if any are named.
+    /// TLS with any server or, if authorities are named, with one that they certified.
     Require,
     VerifyCa,
     VerifyFull,
 }
 
 impl TlsMode {
-    /// The mode that a parameter names. `words` has a word for each mode, or `None`; case matters unless all
-    /// are lower-case.
+    /// The mode that a parameter names. `words` has a word or `None` for each mode, in one case; lower-case
+    /// words match exactly, others in any case.
     pub(super) fn named(parameter: &str, words: [Option<&str>; 5], word: &str) -> Result<TlsMode> {
         use TlsMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
         let modes = words.iter().zip([Disable, Prefer, Require, VerifyCa, VerifyFull]);

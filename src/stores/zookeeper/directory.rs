@@ -43,7 +43,7 @@ impl ZooKeeperStore {
                 let text = String::from_utf8(jute::data(&reply.body)?).ok();
                 Ok(text.map(|text| Posted { text, remaining: UNKNOWN }))
             }
-            // Gone, or unreadable for this login.
+            // The node is gone, or unreadable for this login.
             Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => Ok(None),
             Err(failure) => Err(failure),
         };
@@ -87,7 +87,7 @@ impl ZooKeeperStore {
         for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
             let line = match reply {
                 Ok(reply) => line_of(&reply)?,
-                // Gone, or unreadable for this login.
+                // The node is gone, or unreadable for this login.
                 Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
                 Err(failure) => return Err(failure),
             };

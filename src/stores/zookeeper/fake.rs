@@ -9,7 +9,6 @@ use crossbeam_channel::{Receiver, unbounded};
 use crate::config::ServerOptions;
 use crate::sync::thread;
 
-/// The id of the granted session.
 pub(super) const ID: i64 = 1;
 /// This request alone has no path.
 const CLOSE: i32 = -11;
@@ -28,7 +27,7 @@ pub(super) enum Reply {
 pub(super) struct Request {
     pub(super) operation: i32,
     pub(super) path: String,
-    /// Of a question: sets a watch.
+    /// Whether a question sets a watch.
     pub(super) watches: bool,
 }
 

@@ -45,7 +45,6 @@ pub(super) enum Access {
     Creator,
 }
 
-/// Each names a path.
 #[derive(Debug)]
 pub(super) enum Operation<'a> {
     Create {
@@ -202,7 +201,7 @@ pub(super) fn data(body: &[u8]) -> Result<Vec<u8>, Error> {
     JuteReader(body).buffer().map(<[u8]>::to_vec)
 }
 
-/// The transaction that made the node; it stands first behind the data.
+/// The transaction that made the node: the first number behind the data.
 pub(super) fn maker(body: &[u8]) -> Result<u64, Error> {
     let mut from = JuteReader(body);
     from.buffer()?;

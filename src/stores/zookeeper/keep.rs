@@ -48,8 +48,7 @@ impl Session {
         }
     }
 
-    /// Sends a sign of life if one is due, and hangs up if the last is unanswered; returns when to look
-    /// next.
+    /// Sends a sign of life if one is due, and hangs up if the last is unanswered; returns when to look next.
     fn beat(&self, state: &mut SessionState, now: Moment) -> Moment {
         let Some(life) = state.life.clone() else { return Moment::NEVER };
         let mut next = life.lapses_at();
@@ -102,11 +101,11 @@ mod tests {
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
     use crate::stores::zookeeper::places::HeldNode;
 
-    /// The thread has nothing to do by itself for that long.
+    /// With a session and leases this long, the thread has nothing to do by itself.
     const SESSION: Duration = Duration::from_secs(3_600);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// The holds would be lost with the session although other servers serve it.
+    /// Otherwise the holds would be lost with the session although other servers serve it.
     #[test]
     fn a_quarter_session_of_silence_changes_the_server() {
         let server = Server::start(SESSION, |_| Reply::Never);

@@ -1,9 +1,9 @@
 //! A session on the servers, and how long a hold can count on it.
 //!
-//! The leader ends a session that shows no sign of life for its time-out. A connecting client is one. A
-//! request is none, even if the leader answers it: the client's server notes whose requests came, and hands
-//! that in when the leader pings it, every half tick. [`Trail`] derives from a connection's answers which
-//! signs of life have been handed in.
+//! The leader ends a session that shows no sign of life for its time-out. A connecting client is a sign of
+//! life. A request is none, even if the leader answers it: the client's server notes whose requests came, and
+//! hands these notes in when the leader pings it, every half tick. [`Trail`] derives from a connection's
+//! answers which signs of life have been handed in.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub(super) struct Window {
     closed: AtomicBool,
 }
 
-/// The leader's answers on one connection, in the order in which everything passes between the leader and
-/// that server.
-/// A ping between two answers of the leader means that the server had handed in the sign of life of the
-/// first request when it passed on the later answer. That message may still be lost if the server dies,
-/// unless the leader then answers a third request, sent after the second answer arrived.
+/// The leader's answers on one connection, in the order of all messages between leader and that server.
+///
+/// A ping between two answers of the leader means that the server had handed in the sign of life of the first
+/// request when it passed on the later answer. That message may still be lost if the server dies, unless the
+/// leader then answers a third request, sent after the second answer arrived.
 #[derive(Debug, Default)]
 struct Trail(VecDeque<LifeStep>);
 
@@ -235,7 +235,7 @@ mod tests {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 4);
-        // All left before the answer that shows the ping.
+        // All of these requests left before the answer that shows the ping.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
         assert_eq!(counted_from(&life), at(0));
     }
@@ -302,7 +302,7 @@ mod tests {
         let window = life.window();
         let (until, late) = (window.until(), at(33));
         assert!(until < late);
-        // The keeping thread has not closed it yet.
+        // The keeping thread has not closed the window yet.
         life.connected(late, late);
         assert!(window.is_closed() && life.window().until() > late);
         beat(&life, 34..57, Duration::ZERO);

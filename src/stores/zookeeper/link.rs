@@ -16,7 +16,7 @@ use crate::wire::{self, Timed, Wire, is_late};
 /// Longest time that one write may block: a writable socket may take less than the whole message.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
-/// Connects for `life`, or for a new session. `None`: that one has expired.
+/// Connects for `life`, or for a new session. `None`: `life` has expired.
 pub(super) fn connect(
     address: &ZooKeeperAddress,
     (host, port): (&Host, u16),

@@ -3,8 +3,8 @@
 //! Each owner that wants a lock creates a numbered node that ends with the client's session. The lowest
 //! number holds the lock; every other owner watches the node in front. `path` names the nodes as Curator
 //! does, `session` carries requests, `life` says how long a hold can count on a session, and `places` knows
-//! this client's nodes. The client that caches a lock watches the children of its node, so any waiter
-//! recalls it, Curator's too.
+//! this client's nodes. The client that caches a lock watches the children of the lock's path, so that any
+//! waiter recalls the lock, Curator's too.
 
 mod address;
 mod answer;
@@ -56,7 +56,7 @@ pub(crate) struct ZooKeeperStore {
 }
 
 /// Time between two polls of a waiter that nothing wakes. A broken connection wakes every waiter, so this
-/// serves only after an operator deleted a node.
+/// poll matters only after an operator deleted a node.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
@@ -84,7 +84,7 @@ impl ZooKeeperStore {
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
             }
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // Unreadable for this login.
+            // This login may not read the node.
             Err(NoReply::Code(_)) => Ok(true),
             Err(NoReply::Failed(failure)) => Err(failure.into_error().during("connect")),
         };

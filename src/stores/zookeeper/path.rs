@@ -38,8 +38,7 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of the clients' entries. No lock has this path, since in a lock's path two digits follow each
-/// `%`.
+/// The folder of the clients' entries. No lock has this path: a lock's path has two digits after each `%`.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -106,13 +105,13 @@ fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // The last two kinds are refused earlier.
+        // The store refuses the last two families earlier.
         Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
 
-/// Prefix of the names of an owner's nodes. Derived from the owner, so that the owner finds a node whose
-/// creation was not answered.
+/// Prefix of an owner's nodes. Derived from the owner, so that it can find the node of an unanswered
+/// creation.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))
@@ -136,8 +135,8 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server is out of numbers. It then repeats the last one, and two nodes would be first;
-    /// after an overflow the newest would be. Source: ZooKeeper's `DataTree`.
+    /// Whether the server is out of numbers. The server then repeats the last number, and two nodes would be
+    /// first; after an overflow the newest node would be first. Source: ZooKeeper's `DataTree`.
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
     }
@@ -179,7 +178,7 @@ impl NodeLine {
         self.0.iter().find(|waiter| waiter.name == name)
     }
 
-    /// The nearest node that must end before this one holds the lock; `None`: it holds it.
+    /// The nearest node that must end before this one holds the lock; `None`: this one holds the lock.
     pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
         self.0.iter().rev().find(|other| waiter.waits_for(other))
     }

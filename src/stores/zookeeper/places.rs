@@ -31,7 +31,7 @@ struct NodePlace {
 #[derive(Debug, Clone)]
 pub(super) struct LockNode {
     pub(super) name: Arc<str>,
-    /// The transaction that made it; it grows, over all locks of an ensemble.
+    /// The number of the transaction that made the node; it grows, over all locks of an ensemble.
     pub(super) transaction: u64,
     pub(super) life: Arc<Life>,
 }
@@ -60,7 +60,7 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// By path; notified when others ask for a cached lock, or when the connection and its watches end.
+    /// By path; a channel is notified when others ask for a cached lock, or when the connection ends.
     pub(super) recalls: Channels,
 }
 
@@ -113,7 +113,7 @@ impl NodePlaces {
         }
     }
 
-    /// Prolongs a hold that still stands to `until` at least.
+    /// Prolongs an existing hold to `until` at least.
     pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);

@@ -108,7 +108,6 @@ impl ZooKeeperStore {
             self.give_up(key, node, deadline)?;
             return Ok(Ahead::Somebody);
         }
-        // `false`: the node in front is gone.
         let is_watched = self.watch(key, &in_front.name, deadline)?;
         Ok(if is_watched { Ahead::Somebody } else { Ahead::Unclear })
     }
@@ -130,8 +129,7 @@ impl ZooKeeperStore {
         if key.family == Family::Read
             && let Some((node, _)) = self.session.places.holding(&writing(key))
         {
-            // As in Curator: an owner that writes and reads has the writer's number, also after it stops
-            // writing.
+            // As in Curator: a writer that reads keeps the writer's number, also after its write.
             made.push_str(QueuedNode::digits(&node.name, Family::Write));
             mode = Mode::Ephemeral;
         }
@@ -211,7 +209,7 @@ impl ZooKeeperStore {
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         let found = if_there(self.session.call(&Operation::Exists(&node.path(key)), deadline))?;
-        // A node of another session is not this one's.
+        // The reply counts only if it came in the session that made the node.
         Ok(found.is_some_and(|reply| Arc::ptr_eq(&reply.life, &node.life)))
     }
 

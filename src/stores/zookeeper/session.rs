@@ -1,9 +1,8 @@
 //! The session: one connection at a time, to one of several servers, for all threads' requests and watches.
 //!
-//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come
-//! in the order of the requests. When a connection ends, requests without a reply fail *before* the next
-//! connection is made: their callers decide under which owner numbers they may ask again. `keep` has the
-//! second thread.
+//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come in
+//! the order of the requests. When a connection ends, requests without a reply fail *before* the next
+//! connection is made: their callers choose the owner numbers of new requests. `keep` has the second thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -287,8 +286,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Within one round, the error that a server answered is kept over errors of servers that
-                    // are down.
+                    // Within a round, a server's answer is kept over errors of servers that are down.
                     let is_first = state.failures.is_multiple_of(self.address.hosts.len().max(1));
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -426,8 +424,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Queues a request for the next [`flush`](Session::flush). The reading thread sees errors of the
-    /// socket.
+    /// Queues a request for the next [`flush`](Session::flush). The reading thread sees errors of the socket.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));
@@ -497,8 +494,7 @@ mod tests {
             // `timeout` takes a lock that a blocked write would hold.
             assert_eq!(session.timeout(), SESSION);
         }
-        // The server has read nothing: a blocking write would have ended the connection, with the rest
-        // unwritten.
+        // The server has read nothing: a blocking write would have ended the connection in the middle.
         assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {

@@ -97,7 +97,7 @@ fn a_clean_up_deletes_an_unanswered_creation() {
     store.close();
 }
 
-/// The node came into being after the first look.
+/// The node comes into being after the first clean-up.
 #[test]
 fn the_next_clean_up_deletes_a_late_node() {
     let (store, claim, nodes) = in_doubt();
@@ -109,7 +109,7 @@ fn the_next_clean_up_deletes_a_late_node() {
     store.close();
 }
 
-/// As with a thread that waits again under its number.
+/// A thread that waits again under its owner number does this.
 #[test]
 fn an_attempt_after_one_in_doubt_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();
@@ -120,7 +120,7 @@ fn an_attempt_after_one_in_doubt_leaves_one_node() {
     store.close();
 }
 
-/// A client of a server that says which nodes it makes, and ends each request about these as `reply` says.
+/// A client of a server that keeps its nodes in `nodes` and replies with what `reply` makes of an answer.
 fn on(
     nodes: &Arc<Mutex<Nodes>>,
     reply: impl Fn(&Request, Reply) -> Reply + Send + 'static,
@@ -139,7 +139,7 @@ fn on(
     ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap()
 }
 
-/// As today's servers do: they repeat the last number.
+/// Today's servers repeat the last number.
 #[test]
 fn nobody_gets_the_last_number_of_a_lock() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));

@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{channel, thread};
 use crate::time::{Clock, Moment};
 
-/// Most abandoned attempts to connect that still run. Each ends with the time-out of an answer.
+/// Maximum number of abandoned attempts to connect that still run. Each ends with the time-out of an answer.
 const MOST_LEFT: usize = 8;
 
 #[derive(Clone)]
@@ -73,8 +73,7 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// A local address for each family that the host has, in the host's order; empty if the host has one
-    /// address.
+    /// A local address for each family of the host, in the host's order; empty for a single address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;
@@ -98,7 +97,7 @@ impl Dial {
         if self.left.load(Ordering::SeqCst) >= MOST_LEFT {
             return Err(late());
         }
-        // Capacity zero: a connection that comes too late is not sent.
+        // Capacity zero: the thread cannot send a connection that comes too late.
         let (sender, opened) = channel::bounded(0);
         let left = Arc::clone(&self.left);
         let work = move || {
@@ -108,7 +107,7 @@ impl Dial {
         };
         thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
         opened.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|ended| {
-            // Decided before the thread can notice that nobody waits.
+            // The receiver still lives here, so this addition precedes the thread's subtraction.
             let is_left = ended == channel::RecvTimeoutError::Timeout;
             self.left.fetch_add(usize::from(is_left), Ordering::SeqCst);
             Err(late())
@@ -146,7 +145,7 @@ mod tests {
 
     const BOTH: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)];
 
-    /// The driver alone stops at the first address that refuses.
+    /// The driver by itself stops at the first address that refuses.
     #[test]
     fn each_sort_of_address_of_a_name_is_tried() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -40,7 +40,7 @@ impl SessionDatabase for Mysql {
                 return Err(Failure::Unknown(Error::new(ErrorKind::Refused, "lock", words)));
             }
         }
-        // Without this limit the lock would have no end, so a failure costs the connection.
+        // Without this limit the lock would never expire, so a failure costs the connection.
         link.set_idle_limit(Some(claim.lease)).map_err(|failure| Failure::Unknown(failure.into_error()))?;
         Ok(true)
     }
@@ -55,7 +55,7 @@ impl SessionDatabase for Mysql {
 
     fn unlock(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<bool> {
         let freed = link.number(&self.queries.session_free, &Args::one("name", name))? == Some(1);
-        // The lock is free; after a failure the connection is not used again.
+        // The lock is free. If the limit cannot be reset, the connection is not reused.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }
@@ -88,11 +88,11 @@ impl SessionDatabase for Mysql {
     }
 
     /// The driver cannot use a connection after a late answer, so a server that stalls for a moment would
-    /// cost the sessions of all holds. Therefore the connection for renewals asks first.
+    /// cost the sessions of all holds. A ping over the connection for renewals therefore goes first.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over_renewals(deadline, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {
-            // A server that has no room, or refuses the credentials, does answer.
+            // A server that has no capacity for a connection, or refuses the credentials, has answered.
             Err(Failure::Refused(error)) if !error.is_silence() || is_refused_connection(&error) => Ok(()),
             asked => asked,
         }

@@ -1,7 +1,7 @@
 //! Locks on a MySQL or MariaDB transaction of the caller: lock and data commit together.
 //!
-//! Without a lease, such a lock ends with its transaction, however that ends.
-//! [`LockClient`](crate::LockClient)'s locks are others.
+//! Such a lock has no lease: it ends with its transaction, however the transaction ends. These locks and
+//! [`LockClient`](crate::LockClient)'s do not exclude each other.
 //!
 //! # Examples
 //!
@@ -36,7 +36,7 @@ use crate::stores::sql::mysql::refusal::{
 };
 use crate::stores::sql::refused;
 
-/// A table of names; whoever has a name's row locked holds the lock.
+/// A table of lock names; the transaction that has a name's row locked holds the lock.
 ///
 /// # Examples
 ///
@@ -71,7 +71,7 @@ impl NameTable {
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table if it is missing. Call it outside a transaction, which the server would commit.
+    /// Creates the table if it is missing. Call this outside a transaction: the server would commit it.
     ///
     /// # Blocking
     ///
@@ -81,7 +81,7 @@ impl NameTable {
     ///
     /// The server's answer.
     pub fn create(&self, connection: &mut impl Queryable) -> Result<()> {
-        // Needs no right to create tables.
+        // If the table exists, this user needs no right to create tables.
         match connection.query_drop(format!("SELECT 1 FROM {} LIMIT 0", self.table)) {
             Err(Driver::MySqlError(error)) if error.code == NO_SUCH_TABLE => {}
             looked => return looked.map_err(|error| failed("create", error)),
@@ -90,11 +90,10 @@ impl NameTable {
         connection.query_drop(text).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if it is still locked
-    /// then. Creates a missing row.
+    /// Locks the name's row until the transaction ends, waiting at most `wait`. Returns `None` if the row is
+    /// still locked after that. Creates a missing row.
     ///
-    /// The server counts whole seconds, so `wait` is rounded up. Zero does not wait on MariaDB, and waits a
-    /// second on MySQL.
+    /// The server counts seconds, so `wait` is rounded up; zero waits on MySQL only, for a second.
     ///
     /// # Blocking
     ///
@@ -102,15 +101,15 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one, which ends the transaction: run it again.
-    /// [`Lost`](ErrorKind::Lost) if the transaction has ended, which a wait in vain causes where
-    /// `innodb_rollback_on_timeout` is set.
+    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke a deadlock by ending this transaction: run the
+    /// transaction again. [`Lost`](ErrorKind::Lost) if the transaction has ended; an unsuccessful wait ends
+    /// the transaction where `innodb_rollback_on_timeout` is set.
     ///
     /// # Guarantees
     ///
-    /// At every isolation level one transaction at a time has the lock. A wait in vain leaves the
-    /// transaction as it was, unless it is `Lost`. At REPEATABLE READ the first ordinary SELECT after this
-    /// fixes what the transaction sees.
+    /// At every isolation level one transaction at a time has the lock. An unsuccessful wait leaves the
+    /// transaction as it was, unless the call returns `Lost`. At REPEATABLE READ the first ordinary SELECT
+    /// after this call fixes what the transaction sees.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
@@ -132,7 +131,7 @@ impl NameTable {
         match taken {
             Ok(()) => {
                 limit(transaction, before).map_err(failed)?;
-                // The savepoint ends with the transaction, which is how `check` finds out.
+                // `check` tests by this savepoint whether the transaction stands: both end together.
                 transaction.query_drop("SAVEPOINT leasehold").map_err(failed)?;
                 Ok(Some(TxLock { name: name.to_owned() }))
             }

@@ -27,8 +27,7 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// Statements go as text: a prepared one costs each connection a round trip, and the server may have no
-    /// room for it.
+    /// Sends statements as text: a prepared one costs a round trip, and the server may have too many.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         let answered = self.conn.query_iter(as_text(&statement.text, args)).and_then(records);
         self.judge(answered)

@@ -93,8 +93,8 @@ impl Queries {
     }
 }
 
-/// Whether something that has lasted for `seconds` of the server's clock may have begun at `since`; two
-/// clocks allow for a second more or less.
+/// Whether a state that has lasted for `seconds` by the server's clock began at `since` or before; a second's
+/// difference between the two clocks is allowed for.
 fn has_lasted_since(since: Moment, seconds: i64) -> bool {
     let span = Clock::System.now().since(since).as_secs();
     u64::try_from(seconds.saturating_add(1)).is_ok_and(|seconds| seconds >= span)
@@ -152,8 +152,8 @@ impl Database for Mysql {
         link.silent
     }
 
-    /// No time-out bounds a commit that waits for a replica. The next connection ends that session, so that
-    /// there are no more sessions than connections.
+    /// No time-out bounds a commit that waits for a replica. The next connection ends the session of this
+    /// one, so that there are no more sessions than connections.
     fn give_up(&self, link: MysqlConnection) {
         if link.silent {
             self.given_up.lock().push((link.conn.connection_id(), link.used));
@@ -237,7 +237,7 @@ impl Rows for Mysql {
 
     fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool) -> Answer<()> {
         if link.silent || link.ended {
-            return Ok(()); // not used again
+            return Ok(()); // the connection is not reused
         }
         let limit = if briefly { self.least_wait } else { limit_in_seconds(self.command_timeout) };
         let set = link.command(format!("SET SESSION innodb_lock_wait_timeout = {limit}"));
@@ -260,7 +260,7 @@ impl Rows for Mysql {
 
     fn old_versions(&self, link: &mut MysqlConnection, age: Duration) -> Answer<Vec<String>> {
         match link.run(&self.queries.old_versions, &Args::one("age_ms", age)) {
-            // Needs the right PROCESS.
+            // The query needs the right PROCESS.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
             found => found?.iter().map(|record| record.text(0)).collect(),
         }

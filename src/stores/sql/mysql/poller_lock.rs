@@ -1,8 +1,8 @@
 //! The poller lock of a name, which makes one client poll the lock often.
 //!
 //! These servers wake no waiters, so waiters poll every 50–100 ms. Among the clients that wait for a name,
-//! the one that has its poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its waiter once the lock
-//! is free. It does so for all names with one thread and one connection. The server frees the poller lock
+//! the client that has its poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its waiter once the lock
+//! is free. One thread and one connection of a client poll for all names. The server frees the poller lock
 //! when that connection ends, however it ends.
 //!
 //! The poller lock only adds wake-ups: the row alone decides grants, and waiters poll regardless.
@@ -30,22 +30,21 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// Pause before another try for the poller lock, doubled from the first to the second.
+/// Shortest and longest pause between two tries for a poller lock; the pause doubles.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
-/// Most names polled at a time; waiters for other names poll themselves only.
+/// Maximum number of names polled at a time; waiters for further names only poll by themselves.
 const MOST_NAMES: usize = 64;
 const LINGER: Duration = Duration::from_secs(5);
-/// `look` returns this word beside the ids.
+/// `look` returns this word beside the ids if the server takes no writes.
 const READ_ONLY: &str = "read-only";
 /// A later answer costs the connection, and with it the poller locks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct PollerLockQueries {
-    /// Tries the poller lock of `:name`; returns the id of the name for `look`.
+    /// Tries to take the poller lock of `:name`; returns the id of the name for `look`.
     pub(super) enter: Statement,
     pub(super) leave: Statement,
-    /// Returns which ids of the list, in place of `IDS`, are held, and `READ_ONLY` if the server takes no
-    /// writes.
+    /// Returns which ids of the list `IDS` are held, and `READ_ONLY` if the server takes no writes.
     pub(super) look: String,
     pub(super) list: (&'static str, &'static str),
     pub(super) realm: String,
@@ -57,7 +56,7 @@ impl PollerLockQueries {
     }
 }
 
-/// A channel for each name. None is ever up, since no waiter relies on a message.
+/// A channel for each name. A channel is never up, since no waiter relies on a message.
 pub(super) type TurnstileHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {
@@ -91,14 +90,14 @@ impl WakeupProtocol for PollerLocks {
 
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<TurnstileHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
-    // The server's own limit is as short, since it would go on with a wait after the client hung up.
+    // The server's own limit is as short, since the server would continue a wait after the client hung up.
     let opts = opts.init(settings(ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
 
 impl TurnstileHub {
-    /// Wakes `waker` when the lock looks free and this client has the poller lock. `None`: the waiter only
-    /// polls.
+    /// Wakes `waker` when the lock looks free and this client has the poller lock. `None`: the list of names
+    /// is full, and the waiter only polls.
     pub(super) fn listen_at(self: &Arc<Self>, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let is_full = {
             let names = &self.state.lock().channels;
@@ -110,8 +109,7 @@ impl TurnstileHub {
 
 impl PollerLocks {
     /// Polls over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
-    /// client has ended. A server that takes no writes is not polled: its locks are never freed, or look
-    /// free for ever.
+    /// client has ended. Does not poll a server without writes: its locks look held or free for ever.
     fn watch(&self, hub: &TurnstileHub, link: &mut MysqlConnection) -> Answer<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
         let replaced_at = Clock::System.after(Lifetime::default().some_age());
@@ -125,7 +123,7 @@ impl PollerLocks {
             for (name, watched) in watched.iter_mut().filter(|(_, watched)| is_due(watched)) {
                 let entered = link.run(&self.queries.enter, &self.queries.of(name))?;
                 watched.id = entered.first().map_or(Ok(None), |entered| entered.maybe(0, Record::text))?;
-                // Random, so that waiters that came together do not stay together.
+                // Random, so that clients that began together do not stay together.
                 watched.tries_at = now.plus(random_between((watched.pause / 2, watched.pause)));
                 watched.pause = (watched.pause * 2).min(TRIES_EVERY.1);
             }
@@ -158,7 +156,7 @@ impl PollerLocks {
 }
 
 /// Sleeps until there is something to do, and updates `watched`. Returns the names without waiters whose
-/// poller lock this client still has; `None`: the end.
+/// poller lock this client still has. `None`: the hub is closed, or nobody listens any more.
 fn next(hub: &TurnstileHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
     let mut state = hub.state.lock();
     let until = if watched.is_empty() {

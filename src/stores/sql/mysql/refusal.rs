@@ -24,8 +24,8 @@ const ENDED: &str = "the server ended the connection";
 const WAS_IDLE: u16 = 4031;
 
 /// The failure of a request that was sent. An error means that the server rolled the statement back, unless
-/// the session ended with it: then the statement may have been committed before. A proxy that lost its
-/// server says no more than that.
+/// the session ended with it: then the statement may have been committed before. A proxy that lost its server
+/// only reports that the session ended.
 pub(super) fn failed(error: Driver) -> Failure {
     match &error {
         Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {
@@ -42,8 +42,8 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
     }
 }
 
-/// Shutdown, killed, idle too long, no network; a proxy repeats its own client's codes (2000 and up).
-/// Connection exceptions have class 08, two of which leave the connection intact.
+/// Whether the code means a shutdown, a killed or idle session, or a broken network; a proxy repeats its
+/// client's codes (2000 and up). Of the connection exceptions (class 08), two leave the connection intact.
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
@@ -57,7 +57,7 @@ pub(super) fn refusal(error: Driver) -> Error {
     let (kind, words) = match &error {
         Driver::MySqlError(error) => match classify(error.code) {
             (ErrorKind::Refused, _) if is_end(error) => (ErrorKind::Unreachable, ENDED),
-            // The one statement undid nobody's work and can be repeated.
+            // The transaction was this one statement: no other work was undone, and the client can repeat it.
             (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
             other => other,
         },
@@ -96,7 +96,7 @@ pub(super) fn took_too_long(error: &Driver) -> bool {
         || of_socket(error).is_some_and(|io| matches!(io.kind(), TimedOut | WouldBlock))
 }
 
-/// Whether the host refused at once; an open connection may still serve then.
+/// Whether the host refused the connection at once; an open connection may still work then.
 pub(super) fn is_refused_connection(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref());
     matches!(
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_session_end_leaves_the_outcome_unknown() {
-        // Killed, shut down; a proxy's words for a lost server, and an unknown code.
+        // Killed, shut down; a proxy's codes for a lost server, and an unknown code.
         for (code, state) in
             [(1053, "08S01"), (1927, "70100"), (3169, "HY000"), (2013, "HY000"), (9_999, "08007")]
         {
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// The connection is looked up anew then.
+    /// The client looks the server's address up anew after this error.
     #[test]
     fn a_server_without_writes_is_read_only() {
         for code in [1036, 1047, 1290, 1792, 1836] {

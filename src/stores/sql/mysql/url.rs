@@ -15,8 +15,7 @@ use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 const MODES: [Option<&str>; 5] =
     [Some("DISABLED"), None, Some("REQUIRED"), Some("VERIFY_CA"), Some("VERIFY_IDENTITY")];
 
-/// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
-/// password.
+/// The fields of `options` take precedence over the URL. No message repeats the URL: it may be secret.
 pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let unusable = |words: &str| {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
@@ -28,7 +27,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let mode = mode.map(|word| TlsMode::named("ssl-mode", MODES, word)).transpose()?;
     let named = format!("mysql://{rest}");
     for (name, value) in parameters(&named)?.1 {
-        // Tried alone first, so that an error names the parameter.
+        // Each parameter is tried alone first, so that an error names it.
         if Opts::from_url(&format!("mysql://host/x?{name}={value}")).is_err() {
             let instead = if name.contains("ssl") || name.contains("tls") {
                 "TLS is asked for by ssl-mode"
@@ -53,7 +52,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
         .prefer_socket(false)
         .read_timeout(Some(options.command_timeout))
         .write_timeout(Some(options.command_timeout))
-        // Makes rows that a condition found count as changed, even if their values stay.
+        // A row that the condition finds counts as changed, even if its values stay.
         .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
         .init(settings(limit_in_seconds(options.command_timeout)));
     if mode == TlsMode::Disable {
@@ -75,8 +74,8 @@ pub(super) fn settings(limit: u64) -> Vec<String> {
     ]
 }
 
-/// The server must give up first, since a client that does has to clean up. It counts whole seconds, and
-/// MySQL checks them once a second.
+/// The server must give up before the client, since a client that gives up has to clean up. The server counts
+/// whole seconds, and MySQL checks them once a second.
 pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
     command_timeout.as_secs().saturating_sub(1).max(1)
 }
@@ -85,8 +84,7 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
     // The driver reads the files with each connection, and does not say which of them is at fault.
     crate::tls::check(tls)?;
-    // The driver also trusts public authorities, which certify anybody, so without checking the name a
-    // certificate says nothing.
+    // The driver also trusts public authorities: a certificate proves nothing unless the name is checked.
     if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
         let words = "MySQL's driver also trusts public authorities, so only the host's name in a \
             certificate proves something: use ssl-mode=VERIFY_IDENTITY";

@@ -1,7 +1,6 @@
 //! Checks once, when a client connects, whether server, sessions and tables can keep locks.
 //!
-//! From then on the table is named with its schema, since the roles of one program may have different search
-//! paths.
+//! From then on the table is named with its schema, since a program's roles may differ in search paths.
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
@@ -27,7 +26,7 @@ pub(super) struct Place {
     pub(super) shown: TableInUse,
     comment: String,
     has_queue: bool,
-    /// Whether this user may use the queue's table, or not take locks.
+    /// Whether this user may use the queue's table; also true if the user may not take locks.
     is_queue_usable: bool,
 }
 
@@ -45,19 +44,19 @@ fn refuse<T>(kind: ErrorKind, words: impl Into<String>) -> Answer<T> {
 }
 
 /// Refuses a pooler that gives each transaction any free session, which would lose settings, prepared
-/// statements and locks. Behind one, a second connection in a transaction gets the session of the first, or
-/// the first then gets another.
+/// statements and locks. Behind such a pooler, a second connection in a transaction gets the session of the
+/// first, or the first then gets another session.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // Within a transaction the session stays. If none may begin, the pooler pools statements.
+    // A pooler changes no session within a transaction. If none may begin, the pooler pools statements.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
-        // A server without room says so at once; a pooler without a session makes the client wait.
+        // A full server refuses at once; a pooler without a session makes the client wait.
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             let words = "a second connection was neither given nor refused while the first was open: a pooler such as \
                          PgBouncer has too small a pool for this user and database (default_pool_size, pool_size), or the \
@@ -65,7 +64,7 @@ pub(super) fn session(
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "connect", words).with_source(error)));
         }
         Err(error) if is_of_protocol(&error) => return pooled(),
-        // Without room for a second connection nothing more can be found out.
+        // If the server refuses a second connection, nothing more can be found out.
         Err(_) => None,
     };
     if other.as_ref().is_some_and(|other| other.backend == link.backend) {
@@ -75,7 +74,7 @@ pub(super) fn session(
     if seen.backend == link.backend { Ok(seen) } else { pooled() }
 }
 
-/// As text, for poolers.
+/// Sent as text, for poolers.
 fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
     let text = query(include_str!("../query/postgres/seen.sql"), &quoted(table));
     let mut said = link.words(&text)?.into_iter();
@@ -123,7 +122,7 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
             seen = look(&options.table.name, link)?;
         }
         if let Some(place) = &seen.place {
-            // Failure only costs the directory, so it does not fail the client.
+            // Without this table only the directory fails, so a failure here does not fail the client.
             create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients")?;
             create_beside(link, place, include_str!("../query/postgres/wait_queue.sql"), QUEUE)?;
             seen = look(&options.table.name, link)?;
@@ -172,7 +171,7 @@ pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
     format!("DO{}", text.replace("{has_schema}", &has_schema.to_string()).replace("{create}", create))
 }
 
-/// A plain name, by `check_table`, in quotes, since SQL's keywords may name tables too.
+/// The name, which `check_table` found plain, in quotes, since a keyword of SQL may name a table.
 pub(super) fn quoted(table: &str) -> String {
     let parts: Vec<_> = table.split('.').map(|part| identifier(&part.to_ascii_lowercase())).collect();
     parts.join(".")
@@ -184,10 +183,10 @@ fn identifier(name: &str) -> String {
 
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answer<()> {
     let all = &database.queries.all;
-    // A refusal is repeated when the statement is used.
+    // If the server refuses a statement here, it refuses again when the statement is used.
     drop(link.prepare([&all.renew, &all.take, &all.leave].into_iter().map(|statement| &*statement.text)));
-    // Nothing is written by the first use, which looks for a transaction left open by a pooler. `try_one`
-    // judges a refusal: a user who may only read is accepted.
+    // This first use writes nothing: it looks for a transaction left open by a pooler. `try_one` judges a
+    // refusal, and accepts a user who may only read.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
     let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
     if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {

@@ -1,7 +1,7 @@
 //! Locks on a PostgreSQL transaction of the caller: lock and data commit together.
 //!
-//! Without a lease, such a lock ends with its transaction, however that ends. The two kinds here are
-//! different locks from each other's and from [`LockClient`](crate::LockClient)'s.
+//! Such a lock has no lease: it ends with its transaction, however the transaction ends. The two kinds here
+//! exclude neither each other nor [`LockClient`](crate::LockClient)'s locks.
 //!
 //! All calls use the caller's `postgres::Client`, which blocks, and which panics in a task of an async
 //! runtime: use it in `spawn_blocking`.
@@ -37,7 +37,7 @@ use crate::stores::sql::postgres::refusal::{classify, worded};
 use crate::stores::sql::refused;
 use crate::time::{Clock, Moment, millis};
 
-/// A table of names; whoever has a name's row locked holds the lock.
+/// A table of lock names; the transaction that has a name's row locked holds the lock.
 ///
 /// # Examples
 ///
@@ -80,16 +80,16 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name has no schema and another schema has such a
-    /// table, which programs with another search path lock; else the server's answer.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name has no schema and another schema has a table of
+    /// this name, which programs with another search path use; otherwise the server's answer.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
         let table = quoted(&self.table);
         let create = include_str!("../query/postgres/names.sql").replace(NAMES, &table);
         client.batch_execute(&unless_in_sight(&create, &table)).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if it is still locked
-    /// then. Creates a missing row.
+    /// Locks the name's row until the transaction ends, waiting at most `wait`. Returns `None` if the row is
+    /// still locked after that. Creates a missing row.
     ///
     /// # Blocking
     ///
@@ -97,15 +97,15 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one; [`Busy`](ErrorKind::Busy) if the
-    /// transaction's isolation does not let it see a row made meanwhile; after both roll back and run the
-    /// transaction again. [`Lost`](ErrorKind::Lost) if the transaction has ended.
+    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke a deadlock; [`Busy`](ErrorKind::Busy) if the
+    /// transaction's isolation does not let it see a row made meanwhile. After either error, roll back and
+    /// run the transaction again. [`Lost`](ErrorKind::Lost) if the transaction has ended.
     ///
     /// # Guarantees
     ///
-    /// At every isolation level one transaction at a time has the lock. Use READ COMMITTED: above it the
-    /// transaction reads what was there before it got the lock, and the server refuses what it then
-    /// overwrites (40001). A wait that was in vain leaves the transaction as it was, also its `lock_timeout`.
+    /// At every isolation level one transaction at a time has the lock. Use READ COMMITTED: at a higher level
+    /// the transaction reads the data from before it got the lock, and the server refuses to overwrite newer
+    /// data (40001). An unsuccessful wait leaves the transaction as it was, including its `lock_timeout`.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
@@ -118,8 +118,7 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // Usually the row exists, and nothing is written. The INSERT waits for another's row that is not
-            // committed yet.
+            // Usually the row exists: nothing is written. The INSERT waits for another's uncommitted row.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;
@@ -131,8 +130,8 @@ impl NameTable {
     }
 }
 
-/// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`;
-/// `None` if it is still locked then. Needs no table.
+/// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`.
+/// Returns `None` if the lock is still busy after that. Needs no table.
 ///
 /// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock and exclude each other
 /// (among a million names, with a probability of 3 in 10⁸).
@@ -143,12 +142,12 @@ impl NameTable {
 ///
 /// # Errors
 ///
-/// [`Deadlock`](ErrorKind::Deadlock) if the server broke one: roll back and run the transaction again.
+/// [`Deadlock`](ErrorKind::Deadlock) if the server broke a deadlock: roll back and run the transaction again.
 /// [`Lost`](ErrorKind::Lost) if the transaction has ended.
 ///
 /// # Guarantees
 ///
-/// One transaction of this database at a time has the lock. A wait in vain leaves the transaction as it was.
+/// One transaction of this database at a time has the lock. A failed wait leaves the transaction as it was.
 pub fn lock_advisory(
     transaction: &mut Transaction<'_>,
     name: &str,
@@ -203,8 +202,8 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a time-out, an administrator,
-    /// or its own end.
+    /// [`Lost`](ErrorKind::Lost) if the transaction has ended: by a time-out, an administrator or its own
+    /// end.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         transaction.query("SELECT 1", &[]).map(drop).map_err(|error| failed("check", error).on(&self.name))
     }
@@ -212,7 +211,7 @@ impl TxLock {
 
 type Driver<T> = std::result::Result<T, postgres::Error>;
 
-/// Runs `take` in a savepoint, so that a wait in vain does not end the transaction.
+/// Runs `take` in a savepoint, so that an unsuccessful wait does not end the transaction.
 fn waiting(
     transaction: &mut Transaction<'_>,
     name: &str,
@@ -230,7 +229,7 @@ fn waiting(
         Err(error) => return Err(failed(error)),
     };
     let taken = take(&mut inner, deadline).and_then(|()| {
-        // Rolling back the savepoint restores it; committing does not.
+        // Rolling back the savepoint restores `lock_timeout`; committing does not.
         inner.query("SELECT set_config('lock_timeout', $1, true)", &[&before]).map(drop)
     });
     match taken {

@@ -1,6 +1,6 @@
 //! One connection: the driver's async client, with a runtime that runs only while a call waits.
 //!
-//! The `postgres` crate works alike, but its calls never end if the server stops answering.
+//! The `postgres` crate works the same way, but its calls never end if the server stops answering.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -48,7 +48,7 @@ pub(super) struct Dial {
     pub(super) config: Config,
     pub(super) address: String,
     pub(super) secure: Secure,
-    /// The same, renewed from the files of secrets.
+    /// This `Dial`, renewed from the files of secrets.
     pub(super) renewal: Option<Arc<Renewable<Dial>>>,
 }
 
@@ -132,7 +132,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Without waiting: that would panic in a task, and a host look-up may hang.
+        // Does not wait: waiting would panic in a task, and a host look-up may hang.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -144,13 +144,12 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
         let waiting = spawn_scoped(scope, work).map_err(|error| {
             Error::new(ErrorKind::Resource, "use", "the system could not start a thread").with_source(error)
         })?;
-        // Passes on a panic of the driver, as happens without the thread.
+        // Passes on a panic of the driver, as a call without the thread would.
         waiting.join().or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// A thread whose local storage is being destroyed cannot wait; the watchdog repeats the releases of its
-/// guards.
+/// A thread whose local storage is being destroyed cannot wait; the watchdog repeats its releases.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }
@@ -183,8 +182,7 @@ impl Link for PostgresConnection {
 }
 
 impl PostgresConnection {
-    /// Connects and runs `setup`. Meanwhile cancels requests still running in `given_up`, whose connections
-    /// are closed.
+    /// Connects and runs `setup`. Meanwhile cancels requests of the closed connections in `given_up`.
     pub(super) fn open(
         given_up: Vec<CancelToken>,
         dial: &Dial,
@@ -235,7 +233,7 @@ impl PostgresConnection {
         self.client.cancel_token()
     }
 
-    /// Whether the connection still stands. First lets the runtime poll the socket.
+    /// Whether the connection is still open. First lets the runtime poll the socket.
     pub(super) fn is_alive(&self) -> bool {
         if self.ended || self.client.is_closed() {
             return false;
@@ -245,7 +243,7 @@ impl PostgresConnection {
                 tokio::task::yield_now().await;
             }
         });
-        // If that fails, the request itself will tell.
+        // If the runtime fails, the request itself will show the connection's state.
         looked.is_err() || !self.client.is_closed()
     }
 
@@ -254,8 +252,8 @@ impl PostgresConnection {
         10 << link(self.round_trip)
     }
 
-    /// The rows of two statements, the second of which begins when the first is committed. An error: the
-    /// first failed, or the second could not be prepared and neither was sent.
+    /// The rows of two statements; the second begins after the first has committed. An error: the first
+    /// failed, or the second could not be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),
@@ -323,7 +321,7 @@ impl PostgresConnection {
         for answer in answers {
             let rows = self.judge(answer);
             read.push(if is_open {
-                // In doubt: nobody here ends that transaction.
+                // The outcome is unknown, since nobody here ends that transaction.
                 Err(Failure::Unknown(Error::new(ErrorKind::Unsupported, "request", BEGUN)))
             } else {
                 rows.and_then(|rows| rows.iter().map(record).collect())
@@ -332,8 +330,7 @@ impl PostgresConnection {
         Ok(read)
     }
 
-    /// Prepares those of the statements that this session has not, in one round trip; a failure means that
-    /// nothing was requested.
+    /// Prepares the statements that this session lacks, in one round trip. After a failure nothing was sent.
     pub(super) fn prepare<'a>(&mut self, texts: impl Iterator<Item = &'a str>) -> Answer<()> {
         let mut missing: Vec<_> = texts.filter(|text| !self.statements.contains_key(*text)).collect();
         missing.dedup();
@@ -402,11 +399,10 @@ async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
     }
 }
 
-/// Whether a transaction was open before. Unprepared, since a prepared statement and its transaction begin
-/// at different times.
+/// Whether a transaction was open before. Unprepared: a prepared statement begins after its transaction.
 const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
-/// For statements after a change, which serve others: a table locked by somebody must not delay the caller.
+/// Limit for statements that follow a change and serve others: a locked table must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn record(row: &Row) -> Answer<Record> {
@@ -458,8 +454,8 @@ impl<'a> FromSql<'a> for Value {
     }
 }
 
-/// Keeps the server from ending idle sessions and long transactions, whatever this user's other sessions
-/// have. Not every version has all of these settings.
+/// Keeps the server from ending idle sessions and long transactions, whatever the user's settings. Not every
+/// version has all of these settings.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 

@@ -1,4 +1,4 @@
-//! Wake-ups: one listening connection a client, opened for the first waiter.
+//! Wake-ups: one listening connection for each client, opened for the first waiter.
 //!
 //! The hub's thread LISTENs and UNLISTENs. A channel is up once the server has confirmed its LISTEN: every
 //! message committed after that arrives.
@@ -105,7 +105,7 @@ impl NotificationListener {
         if last_word(&answer) == "on" {
             return Err(read_only_now().during("subscribe"));
         }
-        // Wakes its waiters, since a release before the LISTEN was not heard.
+        // `set_up` wakes the channel's waiters, since a release before the LISTEN was not heard.
         fresh.iter().for_each(|channel| channel.set_up(true));
         let mut state = self.state.lock();
         state.stands();

@@ -46,8 +46,7 @@ const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 /// Wait for a locked row while others wait for the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// Longest wait of a statement for locks of another transaction: the server's refusal has to leave time for
-/// another request.
+/// Longest wait of a statement for locks of a transaction: a refusal must leave time for another request.
 fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }
@@ -63,8 +62,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let session_locks = options.table.session_locks;
     let find = || check::find(seen, options, &mut first);
     let place = (!session_locks).then(find).transpose().map_err(failed)?;
-    // A table's locks and advisory locks of one name differ, and have different channels. A table has one
-    // set of channels, whatever schema it is named with.
+    // A table's lock and the advisory lock of the same name are two locks, with different channels. A table
+    // has one set of channels, whether or not its name has a schema.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
@@ -92,8 +91,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
 
 /// First statements on each connection, whatever the settings of server, database and role. The server gives
 /// up when the client does, and commits grants to disk. Each statement finds its rows by a key: a plan that
-/// reads the whole table looks good while the table is small, and stays when it has grown. Plans do not
-/// depend on values, so each is made once a connection.
+/// reads the whole table looks good while the table is small, and stays in use when it has grown. Plans do
+/// not depend on values, so each connection makes each plan once.
 fn setup(options: &ServerOptions) -> String {
     let (limit, wait) =
         (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
@@ -215,8 +214,7 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
-    /// Skips locked rows and renews them last, so that no hold waits for another's row. Each of them waits
-    /// for its share of the time.
+    /// Skips locked rows and renews them last, within shares of the time: no hold waits for another's row.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);
@@ -295,7 +293,7 @@ impl SessionDatabase for Postgres {
         let args = Args::one("name", name).and("channel", self.listener.channel(name));
         let freed = link.run(&self.queries.advisory_unlock, &args);
         or_done_unheard(freed.and_then(|freed| first(freed)?.flag(0)), || {
-            // The lock is free, but the session would still end with the lease: it is not used again.
+            // The lock is free, but the session would still end with the lease: do not reuse it.
             link.ended = true;
             true
         })

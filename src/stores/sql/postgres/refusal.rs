@@ -10,7 +10,7 @@ use crate::stores::sql::refused::{self, Words};
 
 /// The failure of a request that was sent. An error means that the server rolled the statement back, unless
 /// the session ended with it: then the statement may have been committed before. A pooler that lost its
-/// server says no more than that.
+/// server only reports that the session ended.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -31,12 +31,12 @@ pub(super) fn ends_the_session(said: &DbError) -> bool {
     is_fatal || class(said.code()) == "08"
 }
 
-/// Whether the session is another than before, without the prepared statements.
+/// Whether the connection now has another session, without the prepared statements.
 pub(super) fn is_changed(said: &DbError) -> bool {
     *said.code() == SqlState::INVALID_SQL_STATEMENT_NAME
 }
 
-/// The server ended an idle session, so it did not read this request.
+/// Whether the server ended an idle session, and so did not read this request.
 fn was_idle(said: &DbError) -> bool {
     matches!(said.code().code(), "57P05" | "25P03")
 }
@@ -58,8 +58,8 @@ fn has_full_queue(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
 
-/// Runs a change that notifies `channel`; without the message if the server has no room for it. The server
-/// queues messages as it commits, so the refused change did not happen. Waiters poll before long.
+/// Runs a change that notifies `channel`, and again without the message if the server's message queue is
+/// full. The server queues messages as it commits, so the refused change did not happen. Waiters poll.
 pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answer<T>) -> Answer<T> {
     match change(channel) {
         Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),
@@ -138,7 +138,7 @@ pub(super) const POOLED: &str = "a pooler gives each transaction another session
 pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
     mode, or the server; connect past it";
 
-/// By the server's codes, and by their classes for all others.
+/// The meanings of the server's codes; all others are classified by their class.
 const CODES: &[(&[&str], Words)] = &[
     (&["28P01", "28000"], refused::LOGIN),
     (&["42501"], refused::RIGHT),

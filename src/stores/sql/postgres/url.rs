@@ -16,8 +16,7 @@ use crate::system::NO_LOCAL_SOCKETS;
 const MODES: [Option<&str>; 5] =
     [Some("disable"), Some("prefer"), Some("require"), Some("verify-ca"), Some("verify-full")];
 
-/// The fields of `options` take precedence over the URL. No message repeats the URL, since it may hold a
-/// password.
+/// The fields of `options` take precedence over the URL. No message repeats the URL: it may be secret.
 pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     check_url(&options.url)?;
     // The driver ends the password at the first `@`, and would look up the rest as a host's name.
@@ -33,7 +32,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     // The system's authorities, requested by name.
     let is_system = ca == Some("system");
     for (name, value) in parameters(&url)?.1 {
-        // Tried alone first, so that an error names the parameter.
+        // Each parameter is tried alone first, so that an error names it.
         if format!("postgres://host/?{name}={value}").parse::<Config>().is_err() {
             return Err(unknown_parameter(Some(name), ""));
         }
@@ -102,7 +101,7 @@ fn secure(mode: TlsMode, tls: &TlsOptions) -> Result<Secure> {
     Secure::new(mode, tls)
 }
 
-/// As libpq without TLS: `prefer` goes unencrypted.
+/// Like libpq without TLS: `prefer` connects without encryption.
 #[cfg(not(feature = "tls"))]
 fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
     match mode {
@@ -152,7 +151,7 @@ mod tests {
         for url in ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x"] {
             assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
         }
-        // A local socket, where there are such.
+        // A local socket, where the system has them.
         match (ssl_mode("postgres://%2Ftmp/x"), NO_LOCAL_SOCKETS) {
             (Ok(mode), None) => assert_eq!(mode, SslMode::Disable),
             (Err(error), Some(words)) => {

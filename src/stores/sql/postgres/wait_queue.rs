@@ -1,9 +1,9 @@
 //! The wait queue of a lock: a table beside the locks', with a row for each waiting client.
 //!
-//! Without waiters, a release is one statement. Otherwise one statement frees the lock, and the next
-//! notifies the first in the wait queue. Since a client that joins also writes to the lock's row, one of a
-//! release and a join at the same time sees the other: the release uses two statements, or the client asks
-//! once more. The wait queue only delays and wakes; the lock's own row decides whether it is free.
+//! Without waiters, a release is one statement. Otherwise one statement frees the lock, and the next notifies
+//! the first in the wait queue. A client that joins also writes to the lock's row, so a simultaneous release
+//! and join cannot miss each other: the release uses two statements, or the client asks once more. The wait
+//! queue only delays and wakes; the lock's own row decides whether it is free.
 //!
 //! Source: docs/decisions/0032.
 
@@ -103,8 +103,7 @@ impl Postgres {
         loop {
             let records = link.run(&self.queries.take_in_queue, &args)?;
             let taken = taken_of(&records)?;
-            // After the statement that joins the queue, so that a check of the holder sees the join, or this
-            // recall reaches the holder.
+            // After the join: a check of the holder sees the join, or this recall reaches the holder.
             self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
@@ -126,7 +125,7 @@ impl Postgres {
             let (left, spread) = retry(seen.as_ref(), kept(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
             let retry_after = Some(retry_after);
-            // A deleted row notifies nobody.
+            // The server reports no deletion of a waiter's row.
             return Ok(Attempt::InWaitQueue {
                 retry_after,
                 listens_for: ListensFor::OwnTurn,
@@ -147,7 +146,8 @@ impl Postgres {
         }
     }
 
-    /// Has waiters ask for the locks of claims that hear of them; of which nobody would have asked up to now.
+    /// Makes waiters recall the locks of claims that hear recalls. Returns for which of them no waiter would
+    /// have sent a recall until now.
     pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
         let args = |claim: &Claim| {
             let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
@@ -242,8 +242,8 @@ impl Postgres {
         Ok(Change::Made(others))
     }
 
-    /// Removes the claim's client from the wait queue. If it was notified as the next, the one behind it is
-    /// notified instead.
+    /// Removes the claim's client from the wait queue; if it was notified as the next, notifies its
+    /// successor.
     pub(super) fn leave_the_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
         let gone = link.run(&self.queries.leave_wait_queue, &args)?;
@@ -269,7 +269,7 @@ fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Du
     match (seen, kept) {
         (Some(row), _) => (row.remaining(), AFTER_LEASE),
         (None, Some(kept)) => (kept, AFTER_RESERVATION),
-        // Another was quicker, and is gone from this statement's snapshot.
+        // Another client was quicker, and this statement's snapshot does not show its row.
         (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE)),
     }
 }

@@ -1,9 +1,8 @@
 //! A connection, and which files it has open.
 //!
 //! SQLite shares the log's index among a process's connections to one inode: a connection opened while
-//! another's log or index is deleted would combine that old index with a new log. So a table lists the
-//! connections of this process, and before another is opened those whose files are no longer in place are
-//! closed.
+//! another's log or index is deleted would combine that old index with a new log. Therefore a table lists
+//! this process's connections; those whose files are not in place are closed before another is opened.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -123,9 +122,9 @@ impl SqliteConnection {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether to use the connection again. One that failed to read may combine an index with another log,
-    /// and that index stays until all connections to it have ended. A closed one stays closed, even if its
-    /// files are back in place.
+    /// Whether to use the connection again. A connection that failed to read may combine an index with
+    /// another log, and that index stays until all its connections have ended. A closed connection stays
+    /// closed.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
     }
@@ -142,7 +141,7 @@ impl SqliteConnection {
 
 impl Drop for SqliteConnection {
     /// The last connection to a file writes the log into the database and deletes the log by name. A
-    /// connection whose log is gone would overwrite what others did since, and delete theirs.
+    /// connection whose log is gone would overwrite what others changed since, and delete their log.
     fn drop(&mut self) {
         if !self.is_in_place() {
             leave(self.place.lock().take());
@@ -154,15 +153,14 @@ impl Drop for SqliteConnection {
 pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
-        // Read under the mutex: while the table has a connection, SQLite deletes none of its files. Read
-        // earlier, the files might be missing or an older connection's, and a new connection would look like
-        // a stray. Races with `among`.
+        // Read under the mutex: while the table has a connection, SQLite deletes none of its files. Before
+        // that, files might be missing or old, and a new connection look like a stray. Races with `among`.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()
     };
     for stray in &strays {
-        // Its request ends within its own deadline.
+        // The connection's request ends within its own deadline.
         let Some(mut place) = stray.try_lock_for(deadline.since(Clock::System.now())) else { continue };
         leave(place.take());
         drop(place);
@@ -253,7 +251,7 @@ fn refused(error: rusqlite::Error) -> Error {
 }
 
 #[cfg(not(leasehold_shuttle))]
-// Windows lets nobody move or delete an open database.
+// On Windows an open database can be neither moved nor deleted.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -285,8 +283,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// The other thread began its check before the connection was opened, and goes on once it is in the
-    /// table.
+    /// The other thread checks before the connection is opened, and continues once the table lists it.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_new_connection_is_no_stray() {
@@ -304,7 +301,7 @@ mod tests {
                 let state = status.lines().find_map(|line| line.strip_prefix("State:"));
                 state.is_some_and(|state| state.trim().starts_with('S'))
             };
-            // The thread waits for the table.
+            // Waits until the thread sleeps on the table's mutex.
             while !is_asleep() {
                 std::thread::yield_now();
             }

@@ -24,7 +24,7 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(system::local_path(path)) }
 }
 
-/// A database and, while a connection stands, its log of changes and that log's index.
+/// A database and, while a connection is open, its log of changes and that log's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
     own: FileId,
@@ -32,8 +32,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files at the path, looked up one by one. Never opened here, since closing them would end SQLite's
-    /// own locks.
+    /// The files at the path, looked up one by one, and never opened: closing them would end SQLite's locks.
     pub(super) fn at(path: &Path) -> Option<Files> {
         Some(Files { own: file_id(path)?, beside: beside(path).each_ref().map(|path| file_id(path)) })
     }
@@ -50,7 +49,7 @@ impl Files {
         self.beside.iter().all(Option::is_some)
     }
 
-    /// Whether a connection with these files open has this database, and another log or index.
+    /// Whether a connection with the files `open` has this database, and another log or index.
     pub(super) fn is_stray(&self, open: &Files) -> bool {
         self.own == open.own && self.beside != open.beside
     }
@@ -123,14 +122,13 @@ pub(super) fn check_path(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
-/// Time since the machine's start. Read before the statement, which may wait: so a lease ends no later than
-/// its holder counts on, and another's no sooner.
+/// Time since the machine's start. A reading before the statement, which may wait, does not lengthen the
+/// caller's own lease, nor does it end another's early.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
-/// Identifies the machine's start and its time namespace, whose clocks differ: rows count time from there.
-/// `None`: unknown.
+/// Identifies the machine's start and its time namespace, from which rows count time. `None`: unknown.
 pub(super) fn boot() -> Option<String> {
     Some(format!("{} {}", system::boot_id()?, system::clock_namespace().display()))
 }
