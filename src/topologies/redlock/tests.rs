@@ -191,7 +191,7 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
-    // The third server's answer is in doubt: the request may still be carried out there.
+    // The outcome on the third server is unknown: it may still execute the request.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
     redlock.close();
 }
