@@ -170,8 +170,8 @@ impl Acks {
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
-    /// Runs one round. The inner result has the answers to the checks, if replicas and files have everything
-    /// that the server had written before.
+    /// Runs one round. The inner result: the checks' answers; replicas and files have all that was written
+    /// before.
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,

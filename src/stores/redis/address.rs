@@ -33,8 +33,7 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// Maximum number of dials while the address leads to a replica. Behind a service for a master and its
-/// replicas, the next dial may reach the master.
+/// Maximum number of dials that reach replicas: behind one address for all, the next may reach the master.
 const MOST_DIALS: usize = 8;
 
 impl RedisAddress {
@@ -45,7 +44,6 @@ impl RedisAddress {
         RedisAddress::read(options, form, is_tls)?.pop().ok_or_else(|| form.unusable())
     }
 
-    /// A cluster's URL: one address for each of its hosts, at least one.
     pub(super) fn cluster(options: &ServerOptions) -> Result<Vec<RedisAddress>> {
         let is_tls = options.url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("rediss"));
         RedisAddress::read(options, Form::Cluster, is_tls)
@@ -175,7 +173,6 @@ impl RedisAddress {
         }
     }
 
-    /// Logs in with the credentials and certificates that their sources give now.
     fn log_in(
         &self,
         place: &ServerPlace,

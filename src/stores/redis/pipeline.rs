@@ -40,8 +40,7 @@ where
 }
 
 impl RedisStore {
-    /// The request of an attempt, and how to read its reply: a grant counts only once it has the copies that
-    /// it needs.
+    /// The request of an attempt, and how to read its reply: a grant counts once it has its copies.
     fn attempting(
         &self,
         claim: &Claim,
@@ -50,8 +49,7 @@ impl RedisStore {
     ) -> (Command, impl FnOnce(Value) -> Answer<Attempt> + Send + 'static) {
         let yielding;
         let claim = if self.server.connections.is_asking() && claim.queue_mode != QueueMode::Barges {
-            // While the slot moves, the wait queue may still be at the old member, so this must not begin a
-            // second queue here.
+            // While the slot moves, the queue may still be at the old member: no second one may begin here.
             yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {

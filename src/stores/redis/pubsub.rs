@@ -26,8 +26,7 @@ use crate::sync::Outbox;
 use crate::time::{Clock, Moment};
 use crate::wire::{Wire, broken};
 
-/// After this time without any message the client pings the server; after as long again the connection counts
-/// as dead.
+/// After this time without a message the client pings; after as long again the connection counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -126,8 +125,7 @@ impl Subscriber {
         }
     }
 
-    /// Ends the subscription to `channel` as soon as it has no listener here, unless a new listener comes
-    /// first.
+    /// Ends the subscription to `channel` when it has no listener here, unless a new one comes first.
     pub(crate) fn end_soon(&self, channel: &str) {
         let mut state = self.state.lock();
         if let Some(entry) = state.channels.get_mut(channel) {
@@ -214,7 +212,6 @@ impl HubState<RedisPubSub> {
         self.own.asks_again = Some(then);
     }
 
-    /// Repeats refused subscriptions that are due; returns when the next one is.
     pub(super) fn ask_again(&mut self, now: Moment) -> Option<Moment> {
         if self.own.asks_again.is_some_and(|at| at <= now) {
             let is_due = |at: &mut Moment| *at <= now;
@@ -241,7 +238,6 @@ const WRITE_LIMIT: Duration = Duration::from_millis(1);
 const LEAST_TICK: Duration = Duration::from_millis(20);
 
 impl WakeupProtocol for RedisPubSub {
-    /// The pause before the next try for a channel whose slot moves.
     type Note = Duration;
     type State = PubSubState;
 
@@ -308,8 +304,7 @@ impl RedisPubSub {
                 Err(error) if error.is_timeout() => Ok(None),
                 other => other,
             };
-            // Only whole messages are signs of life: otherwise a server that drips bytes would never time
-            // out.
+            // Only whole messages are signs of life: a server that drips bytes must time out.
             while let Ok(Some(whole)) = reply {
                 (last_word, asked) = (now, false);
                 take(hub, whole)?;

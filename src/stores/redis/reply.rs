@@ -140,7 +140,6 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
     error.details().is_some_and(|text| text.starts_with("unknown command"))
 }
 
-/// The type that the key should have, for the text of a WRONGTYPE error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     Hash,
@@ -342,7 +341,6 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
     })
 }
 
-/// The server's text on one line, without the trailer that names the script.
 fn said(code: &str, text: &str) -> String {
     const MOST: usize = 300;
     let text = text.split_once(" script: ").map_or(text, |(before, _)| before);

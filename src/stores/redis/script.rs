@@ -20,8 +20,7 @@ pub(super) struct Script {
     under_mark: OnceLock<Box<Script>>,
 }
 
-/// The beginning of a script that notifies waiters by another command than PUBLISH, or runs only under a
-/// ring's mark.
+/// A script's prefix: notifies by another command than PUBLISH, or checks a ring's mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
     PublishSharded,
@@ -281,8 +280,8 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    /// Packs the request, with the script's body unless the server surely knows the script: after a NOSCRIPT
-    /// reply it would be too late to send the body.
+    /// Packs the request, with the body unless the server surely knows the script: NOSCRIPT would come too
+    /// late.
     pub(super) fn packing(&self) -> impl FnOnce(&mut Vec<u8>, bool) {
         |to, is_known| {
             let whole = if is_known { None } else { self.with_body() };
@@ -294,8 +293,7 @@ impl Command {
         self.script
     }
 
-    /// The request to repeat when the reply says that the server ran nothing: it did not know the script, or
-    /// the connection's login had ended.
+    /// The request to repeat if the server ran nothing, for lack of the script or after the end of the login.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
         if is_forgotten(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
     }

@@ -223,8 +223,7 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// Reads `owner since_ms ends_ms pid host thread`, a holder's note from its grant, and adds it if that
-    /// owner still holds the lock.
+    /// Adds a holder's note, `owner since_ms ends_ms pid host thread`, if that owner still holds the lock.
     fn add_location(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();

@@ -97,8 +97,7 @@ impl Redlock {
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |()| "connected".to_owned());
             return answer.map_err(Failure::into_error);
         }
-        // Each node has its own deadline, so that even on a slow link the first client stores the format on
-        // all.
+        // A deadline for each node, so that even on a slow link the format is stored on all.
         for member in nodes.iter().filter_map(VotingNode::member) {
             member.noted(Clock::System.after(self.monitor.node_timeout))?;
         }
@@ -154,7 +153,6 @@ impl Drop for Opening {
 }
 
 impl NodeMonitor {
-    /// Connects on another thread, which sends the outcome as an arrival.
     pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
         self.begin(node, move |node| (node.open)(connect_timeout));
     }

@@ -147,8 +147,7 @@ impl Restores {
         }
     }
 
-    /// Takes the due orders for usable nodes. An order that fails is dropped: the next renewal finds out
-    /// again that the server lacks the hold.
+    /// Takes the due orders for usable nodes. After a failure the next renewal notices the lack again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();

@@ -59,7 +59,6 @@ impl<T> Votes<T> {
         self.0.iter().any(|answer| matches!(answer, Err(Failure::Unknown(_))))
     }
 
-    /// The error of a request that too few servers could answer, with each server's reason.
     pub(super) fn error(&self, action: &'static str, places: &[&str], say: impl Fn(&T) -> String) -> Error {
         let errors = || {
             self.0.iter().filter_map(|answer| match answer {
@@ -199,8 +198,7 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// How many answers must name one owner so that it may have a majority, if the silent servers hold for it
-    /// too.
+    /// How many answers must name one owner so that it may have a majority with the silent servers.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)

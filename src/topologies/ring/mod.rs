@@ -73,8 +73,7 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Whether the lists fit together is for the nodes to judge, because a client may have missed several
-        // lists.
+        // Nodes judge whether the lists fit together: a client may have missed several.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))

@@ -346,7 +346,6 @@ impl Circle {
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }
 
-    /// The node of the first point at or after the name's hash, around the circle.
     pub(crate) fn home(&self, name: &str) -> u32 {
         let at = hash(name.as_bytes());
         let next = self.points.partition_point(|(point, _)| *point < at);

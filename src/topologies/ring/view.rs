@@ -49,8 +49,7 @@ impl RingView {
         homes
     }
 
-    /// A thread with the write half at an old home node must not ask for the read half at the new one: it
-    /// would wait for itself.
+    /// A writer at an old home node must not ask for the read half at the new one: it would wait for itself.
     pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
         if claim.kind != Kind::Read {
             return Ok(());
@@ -100,7 +99,6 @@ pub(super) fn under<T>(
     }
 }
 
-/// Sets the view's mark on a node that has `borne`.
 pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Moment) -> Result<()> {
     let (Some(node), Some(mark)) = (view.node(home), view.mark(home)) else { return Err(moved_on()) };
     let new = mark.to_string();

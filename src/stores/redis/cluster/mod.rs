@@ -128,7 +128,6 @@ impl ClusterStore {
         Ok(SlotPlace { node: node.map_err(refused)?, asking: false })
     }
 
-    /// Sends a request to the member that has the lock, then to members that redirects name.
     fn ask<T>(
         &self,
         action: &'static str,
@@ -156,7 +155,6 @@ impl ClusterStore {
         self.noted(answer)
     }
 
-    /// Starts a request whose answer is read later, and may redirect it.
     fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -202,8 +200,7 @@ impl ClusterStore {
         Some(SlotPlace { node, asking: redirect.asking })
     }
 
-    /// Marks the map as doubtful after a failure that an old map may have caused. The next request reloads
-    /// the map, since this one's time may be over.
+    /// Marks the map as doubtful after a failure that it may have caused; the next request reloads it.
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
         match answer {
@@ -224,8 +221,7 @@ impl ClusterStore {
         }
     }
 
-    /// Sends each member its claims in few requests, and follows redirects. All members are asked at the same
-    /// time: a silent one must not delay the others' renewals.
+    /// Sends each member its claims, to all at the same time: a silent one must not delay others' renewals.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],
@@ -313,7 +309,6 @@ impl ClusterStore {
     }
 }
 
-/// Claims of one request, and their places in the caller's list.
 type ClusterGroup<'a> = (SlotPlace, Vec<(usize, &'a Claim)>);
 
 fn add<'a>(groups: &mut Vec<ClusterGroup<'a>>, place: SlotPlace, claim: (usize, &'a Claim)) {

@@ -33,7 +33,6 @@ pub(crate) fn keeps_its_slot(name: &str) -> bool {
     }
 }
 
-/// A member's address as the cluster announces it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Endpoint {
     pub(super) host: Host,

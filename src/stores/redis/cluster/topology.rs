@@ -327,7 +327,6 @@ fn first_of<T>(
     Err(worst.unwrap_or_else(nobody))
 }
 
-/// Asks on a separate connection.
 fn ask(
     address: &RedisAddress,
     endpoint: &Endpoint,

@@ -26,7 +26,6 @@ impl ChannelHomes {
         self.hubs.get(self.map.primary(slot(channel))?)
     }
 
-    /// Where the channel is listened to; makes the hub of a member that is new here.
     fn find(
         &mut self,
         channel: &str,
@@ -49,7 +48,6 @@ impl ClusterWakeups {
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
-    /// Wakes `waker` at each message on `channel`, through the member's subscriber that `subscriber` finds.
     pub(super) fn listen(
         &self,
         channel: &str,

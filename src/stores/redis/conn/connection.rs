@@ -31,7 +31,6 @@ pub(crate) use crate::tls::Config as TlsConfig;
 #[derive(Clone)]
 pub(crate) enum TlsConfig {}
 
-/// The options' certificates, if TLS is wanted.
 pub(crate) fn certificates(options: &ServerOptions, is_tls: bool) -> Result<Option<TlsConfig>> {
     #[cfg(feature = "tls")]
     if is_tls {
@@ -48,8 +47,7 @@ pub(crate) enum ServerPlace {
 }
 
 impl ServerPlace {
-    /// The address for a provider of credentials. Errors show [`Display`](fmt::Display) instead, which hides
-    /// possible secrets.
+    /// For a provider of credentials. Errors show [`Display`](fmt::Display), which hides possible secrets.
     pub(crate) fn address(&self) -> String {
         match self {
             ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
@@ -110,7 +108,6 @@ pub(crate) struct Connection {
     stream: Arc<Wire>,
     replies: Replies,
     armed: Cell<Duration>,
-    /// When the connection was last known to be alive.
     pub(super) used: Moment,
     pub(crate) origin: Origin,
 }
@@ -134,7 +131,6 @@ impl Connection {
         self.stream.write_all(bytes, deadline).map_err(|error| broken("send", error))
     }
 
-    /// The next whole reply, received by `deadline`.
     pub(crate) fn receive(&mut self, deadline: Moment) -> Result<Value> {
         let mut timed = Timed::new(&self.stream, deadline, &self.armed);
         let reply = self.replies.next(&mut timed);
@@ -142,8 +138,8 @@ impl Connection {
         reply.map_err(unread)
     }
 
-    /// Whether the server has not hung up, as far as this machine knows; no round trip. Checks only an idle
-    /// connection: a connection in constant use shows its end by itself.
+    /// Whether the server has not hung up, as far as this machine knows. A connection in use notices that
+    /// itself.
     pub(crate) fn is_alive(&self) -> bool {
         // An idle connection has nothing to read: an end, an error or unasked bytes make it useless.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
@@ -239,8 +235,7 @@ impl Dialog<'_> {
             replies.clear();
             self.exchange(commands, |reply| replies.push(Some(reply)))?;
         }
-        // The server ran nothing of a script that it did not know, so the script is sent once more, with its
-        // body.
+        // The server ran nothing of an unknown script, so the script is sent once more, with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
             if place.as_ref().is_some_and(is_forgotten)
@@ -271,8 +266,7 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Reset only when all replies are read: otherwise the next request would take a late reply for its
-        // own.
+        // Reset when all replies are read: else the next request would take a late reply for its own.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {

@@ -95,7 +95,6 @@ impl Connections {
         Connections { publishes, ..self }
     }
 
-    /// Sends ASKING before each request, on a connection that the request uses alone.
     pub(crate) fn asking(self) -> Connections {
         Connections { asking: true, ..self }
     }
@@ -155,8 +154,7 @@ impl Connections {
         sent.map_err(|(failure, _)| failure)
     }
 
-    /// Waits for the reply to a request. If the server ran nothing of the request, sends it once more, if
-    /// necessary over another connection.
+    /// Waits for the reply; if the server ran nothing of the request, sends it once more, on any connection.
     fn reply(&self, command: &Command, sent: &Reply, deadline: Moment) -> Answer<Value> {
         let reply = self.shared.wait(sent)?;
         let Some(again) = command.again_after(&reply) else { return Ok(reply) };
@@ -399,8 +397,7 @@ impl Connections {
         self.closed.store(true, Ordering::SeqCst);
         let deadline = self.limited(deadline);
         self.shared.close(deadline);
-        // All slots are taken out before any is returned, since the pool would hand out the returned one
-        // again.
+        // All slots are taken before any is returned: the pool would hand out the returned one again.
         let Some(pool) = self.pool.lock().take() else { return };
         let mut idle: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
         idle.iter_mut().for_each(|slot| slot.0 = None);
@@ -410,7 +407,6 @@ impl Connections {
     }
 }
 
-/// One thread for the r2d2 pools of many servers.
 pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
     Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
 }

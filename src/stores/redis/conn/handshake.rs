@@ -35,7 +35,6 @@ pub(crate) struct Login {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Primary,
-    /// A cluster's member that takes writes.
     ClusterPrimary,
     /// A cluster's member of any role, asked for the slot map.
     ClusterMember,

@@ -21,7 +21,6 @@ const PASSES_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Origin {
     generation: u64,
     opened: Moment,
-    /// From the handshake's write to its first reply.
     pub(crate) round_trip: Duration,
     replace_at: Moment,
     /// When the server ends the connection, as the provider of credentials says.
@@ -54,7 +53,6 @@ pub(crate) struct Ledger {
 /// the first half of its life.
 const BEFORE_END: Duration = Duration::from_secs(30);
 
-/// When to replace a connection: at the given age, or before its end if that is earlier.
 fn replaced_at(origin: &Origin, age: Duration) -> Moment {
     let until_end = origin.ends.map_or(Duration::MAX, |ends| {
         let life = ends.since(origin.opened);
@@ -65,7 +63,6 @@ fn replaced_at(origin: &Origin, age: Duration) -> Moment {
 }
 
 impl Origin {
-    /// When to replace a connection that one thread uses alone.
     pub(crate) fn replaced_at(&self) -> Moment {
         replaced_at(self, Lifetime::default().age)
     }
@@ -102,8 +99,7 @@ impl Ledger {
         origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// The [link](hosts::link) to the server. The shorter of the last two round trips counts, since a busy
-    /// processor may have delayed one.
+    /// The [link](hosts::link), by the shorter of the last two round trips: the processor may have been busy.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
@@ -115,12 +111,10 @@ impl Ledger {
         *self.on_demotion.lock() = Some(Arc::new(act));
     }
 
-    /// Whether, as far as is known, the connection's server can serve requests.
     pub(crate) fn is_fit(&self, origin: &Origin) -> bool {
         !origin.is_unfit && origin.generation >= self.generation()
     }
 
-    /// Whether a connection last used at `used` should be replaced, if another can be opened.
     pub(crate) fn is_stale(&self, origin: &Origin, used: Moment, now: Moment) -> bool {
         self.lifetime.is_over(origin.replace_at, used, now)
     }

@@ -13,7 +13,6 @@ const CHUNK: usize = 8 * 1024;
 pub(crate) struct Replies {
     bytes: Vec<u8>,
     used: usize,
-    /// How far the next reply has been scanned.
     seen: Seen,
     chunk: Box<[u8]>,
 }
@@ -36,7 +35,6 @@ impl Replies {
         self.used == self.bytes.len()
     }
 
-    /// The next reply, if all of it has been read.
     pub(crate) fn ready(&mut self) -> RedisResult<Option<Value>> {
         let bytes = self.bytes.get(self.used..).unwrap_or_default();
         if self.seen == Seen::default() {
@@ -78,8 +76,7 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        // A signal (a child process ends, for example) also interrupts a read that has a time-out; treated as
-        // a time-out.
+        // Treated as a time-out: a signal, as when a child ends, interrupts a read that has a time-out.
         let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,
@@ -111,7 +108,6 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Scans on; returns where the reply ends if it is whole.
     fn end(&mut self, bytes: &[u8]) -> RedisResult<Option<usize>> {
         while self.left > 0 {
             match self.part(bytes) {
@@ -179,8 +175,7 @@ fn too_long() -> RedisError {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    /// A first byte and the rest of its line. A first byte that begins no reply is refused before the line's
-    /// end.
+    /// A first byte and the rest of its line. A byte that begins no reply is refused before the line ends.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
         let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
         if !KINDS.contains(kind) {

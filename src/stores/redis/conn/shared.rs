@@ -52,7 +52,6 @@ pub(crate) struct SharedConnection {
     ledger: Arc<Ledger>,
 }
 
-/// The writing side, and the awaited replies.
 struct Out {
     open: Option<Open>,
     /// Counts connections, so that a reader notices that its own has been replaced.
@@ -66,7 +65,6 @@ struct Out {
     has_reader: bool,
     /// How many threads are notifying owners whose replies were lost with a connection.
     notifying: usize,
-    /// When a request was last sent.
     used: Moment,
     used_before: Moment,
     /// The connection broke without a time-out, and [`SharedConnection::hung_up`] has not reported it yet.
@@ -95,8 +93,7 @@ struct Reading {
 /// With this many requests sent and unanswered, the reader writes new requests: the server is busy enough.
 const ENOUGH_SENT: usize = 2;
 
-/// With this many unsent requests a sender writes them itself, since the reader may be busy passing on
-/// replies.
+/// With this many unsent requests a sender writes them itself: the reader may be busy passing on replies.
 const MOST_LEFT: usize = 8;
 
 /// Maximum number of replies passed on at a time: the requests of later ones may not be written yet.
@@ -109,7 +106,6 @@ pub(crate) struct Reply {
     state: Mutex<SharedState>,
     changed: Condvar,
     deadline: Moment,
-    /// The script that the request runs.
     script: Option<SentScript>,
 }
 
@@ -203,8 +199,8 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), over an open connection; refused if none is open. Never waits, so the reading
-    /// thread may call this.
+    /// As [`send`](Self::send), but refused if no connection is open. Never waits: the reading thread may
+    /// call it.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -363,7 +359,6 @@ impl SharedConnection {
         }
     }
 
-    /// Writes the buffer, and what other threads add meanwhile.
     fn write(&self, mut out: MutexGuard<'_, Out>, deadline: Moment) {
         out.is_writing = true;
         let epoch = out.epoch;
@@ -409,8 +404,7 @@ impl SharedConnection {
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // Replies for others that have arrived are passed on now, so that those threads wake
-                // together.
+                // Passes on others' replies that have arrived, so that those threads wake together.
                 let mut looks = 0;
                 while looks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
@@ -439,8 +433,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies in order until `reply` has come. `None`: another thread ended the connection, and is
-    /// about to notify this one.
+    /// Reads replies until `reply` has come. `None`: the connection ended, and the notification is on its
+    /// way.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
@@ -534,8 +528,8 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection, and notifies the owners of all awaited replies. Pairs with `open`, which waits
-    /// for that.
+    /// Ends the connection, and notifies the owners of awaited replies. Pairs with `open`, which waits for
+    /// this.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();
@@ -564,8 +558,7 @@ impl SharedConnection {
         is_news
     }
 
-    /// Ends the connection if it still owes `reply`, whose deadline has passed. If the connection owes it no
-    /// more, it is a new one.
+    /// Ends the connection if it still owes `reply`, which is overdue; otherwise it is a new connection.
     fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
         if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
@@ -636,7 +629,6 @@ impl SharedConnection {
         std::mem::take(&mut out.hung_up)
     }
 
-    /// Waits for all replies, at most until `deadline`, and ends the connection.
     pub(crate) fn close(&self, deadline: Moment) {
         let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
         // In two steps: a reply may cause another request, whose reply is then awaited too.
@@ -653,7 +645,6 @@ impl SharedConnection {
 }
 
 impl Out {
-    /// Ends the connection and returns its awaited replies.
     fn break_off(&mut self) -> VecDeque<Arc<Reply>> {
         if let Some(open) = self.open.take() {
             open.stream.shutdown();
@@ -673,7 +664,6 @@ impl Out {
         Ok(!self.is_replaced && self.open.as_ref().is_some_and(|open| ledger.is_fit(&open.origin)))
     }
 
-    /// Whether the connection should be replaced if another can be opened.
     fn is_stale(&self, now: Moment, ledger: &Ledger) -> bool {
         self.open.as_ref().is_some_and(|open| ledger.is_stale(&open.origin, self.used_before, now))
     }

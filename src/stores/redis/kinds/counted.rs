@@ -32,7 +32,6 @@ pub(super) enum CountedKind {
     /// Permits without owners. The server records a request that acquired some, so that it can be repeated
     /// and undone.
     Semaphore,
-    /// Permits with ids, each with a lease of its own.
     Permits,
     /// Granted to every waiter while the count is zero; a grant takes nothing.
     Latch,
@@ -45,7 +44,6 @@ impl RedisKind for CountedKind {
         Some(match self {
             CountedKind::Semaphore | CountedKind::Permits => keys::permits_channel(key),
             CountedKind::Latch => keys::latch_channel(key),
-            // Each waiter has its own channel.
             CountedKind::Condition => format!("{}{}", condition_channels(key), claim.owner),
         })
     }

@@ -23,7 +23,6 @@ use crate::time::millis;
 pub(super) struct FairKind;
 
 impl RedisKind for FairKind {
-    /// Each waiter has its own channel.
     fn channel(&self, claim: &Claim) -> Option<String> {
         Some(format!("{}{}", channels(claim.name.key()), claim.owner))
     }

@@ -22,7 +22,6 @@ pub(crate) fn is_given_back(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
 }
 
-/// The expected type of the key, for error texts.
 pub(crate) fn expected(kind: Kind) -> Expected {
     match kind {
         kind if kind.is_token() => Expected::Token,
@@ -31,7 +30,6 @@ pub(crate) fn expected(kind: Kind) -> Expected {
     }
 }
 
-/// Whether the scripts for several locks support this kind.
 pub(crate) fn is_batched(kind: Kind) -> bool {
     kind.has_queue()
 }
@@ -117,8 +115,7 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// Hands the lock to another owner in one step; `None`: the engine releases the lock, and the next owner
-    /// asks for it.
+    /// Hands the lock over in one step; `None`: the lock is released, and the next owner asks for it.
     fn hand_off(&self, _from: &Claim, _to: &Claim) -> Option<Command> {
         None
     }
@@ -130,14 +127,12 @@ pub(crate) trait RedisKind: Sync {
         replies::released(reply, own_listeners)
     }
 
-    /// How many of the clients that a release notifies are this client; zero if the reply does not count
-    /// them.
+    /// How many of the clients that a release notifies are this one; zero if the reply does not count them.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
         let is_counted = claim.kind.has_queue() || claim.kind.has_permits();
         i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
-    /// The claim's grant, for kinds that need copies.
     fn grant(&self, claim: &Claim) -> Grant {
         Grant {
             lock: Arc::clone(&claim.name),

@@ -83,7 +83,6 @@ impl RedisKind for MutexKind {
     }
 }
 
-/// The queue mode as `acquire.lua` takes it.
 pub(super) fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
     let word = match claim.queue_mode {
         QueueMode::Barges if claim.waits => "spin",

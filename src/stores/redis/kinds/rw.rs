@@ -107,12 +107,10 @@ impl RwKind {
     }
 }
 
-/// The key of the writers that go before readers, if the claim prefers writers.
 fn waiting(claim: &Claim) -> Option<String> {
     claim.writers_first.then(|| keys::before(Part::RwWaiting, claim.name.key()))
 }
 
-/// The prefix of the markers of an owner's read holds; 1, 2, … follow.
 fn markers(name: &LockName, owner: Owner) -> String {
     keys::rw_markers(name.key(), owner)
 }

@@ -74,7 +74,6 @@ impl RedisKind for TokenKind {
     }
 }
 
-/// The key's value, and its expiry as PTTL gives it.
 fn look(call: &RedisCall<'_>, name: &LockName) -> Answer<(Value, Value)> {
     let commands = ["GET", "PTTL"].map(|command| Command::new(command).arg(name.key()));
     let replies = call.server.connections.dialog(call.deadline, |dialog| dialog.say(&commands))?;

@@ -29,7 +29,6 @@ use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// Pause between two searches for a usable master.
 const PAUSE: Duration = Duration::from_millis(25);
 /// Minimum time for one try to reach the master; a try takes a third of the remaining time. The named master
 /// may be dead, and the Sentinels may name another meanwhile.
@@ -150,8 +149,7 @@ impl Sentinels {
             let SentinelNode { host, port } = &master.node;
             let now = Clock::System.now();
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
-            // Registered before anything is sent, so that a switch also ends a connection on which a hung
-            // master does not answer.
+            // Registered before anything is sent, so that a switch also ends a connection to a hung master.
             let place = ServerPlace::Tcp { host: Host::named(host), port: *port, tls: None };
             let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
@@ -195,8 +193,8 @@ impl Sentinels {
         let (mut answers, mut would_do) = (0, false);
         let mut failure: Option<Error> = None;
         for (asked, place) in places.iter().enumerate() {
-            // The remaining time is shared by the Sentinels not yet asked and the master. After a usable
-            // answer the others get less.
+            // Shared by the Sentinels not yet asked and the master; after a usable answer the others get
+            // less.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
             let parts = if would_do { parts.max(SECOND_OPINION) } else { parts };
@@ -330,8 +328,7 @@ impl Sentinels {
         }
     }
 
-    /// Takes a message. A finished switch shows in the answers anyway; the start of a promotion must be noted
-    /// at once.
+    /// Takes a message. A finished switch shows in answers too; a beginning promotion is noted at once.
     fn hear(&self, message: &[Value]) {
         let [channel, details] = message else { return };
         // `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
@@ -346,8 +343,7 @@ impl Sentinels {
         }
     }
 
-    /// Notes a master that a Sentinel named, and ends the connections to any other; `false` if a newer master
-    /// is known.
+    /// Notes a master, and ends connections to any other; `false` if a newer master is known.
     fn learn(&self, master: &Master) -> bool {
         let mut known = self.known.lock();
         if known.master.as_ref().is_some_and(|known| master.epoch < known.epoch) {

@@ -135,7 +135,6 @@ impl MonitorShared {
 }
 
 impl Post {
-    /// Uses the connection, if there is one; drops it on failure.
     fn talk<T>(&mut self, talk: impl FnOnce(&mut Connection) -> Result<T>) -> Option<T> {
         let result = talk(self.connection.as_mut()?).ok();
         if result.is_none() {
