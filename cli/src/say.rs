@@ -219,8 +219,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// A JSON value as printable text. Control characters occur only inside strings, where an escape is
-/// equivalent.
+/// A JSON value as printable text. Control characters occur only in strings, where they can be escaped.
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = String::new();
     for char in value.to_string().chars() {

@@ -62,7 +62,6 @@ fn is_open_to_all(_file: &Path) -> bool {
     false
 }
 
-/// How long a command may take to print a password.
 const PRINTED_WITHIN: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 64 * 1024;
 

@@ -87,8 +87,7 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The settings of the variables and their files, read once, and the builder with them, until a client takes
-/// it.
+/// The variables' settings, read once, and the builder with them until a client takes it.
 static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
     let read = ClientBuilder::from_env().ok();
     let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);

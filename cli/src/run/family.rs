@@ -73,7 +73,6 @@ impl Family {
         }
     }
 
-    /// Whether all members are dead, reaped or not.
     pub(super) fn is_gone(&self) -> bool {
         !group_lives(self.group) && self.living().is_empty()
     }
@@ -106,8 +105,7 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// Timers that continue this process after something stops it: the parent that would [wake] it may be stopped
-/// or dead too.
+/// Timers that continue a stopped process: the parent, which would [wake] it, may be stopped or dead too.
 pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
@@ -322,8 +320,7 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // The kernel refuses this while a member is being reaped; the directory is empty then, and no later
-        // helper uses its name.
+        // Fails while a member is being reaped: the empty directory stays, and no later helper uses its name.
         std::fs::remove_dir(&self.path).ok();
     }
 }

@@ -150,8 +150,7 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(parts::send(stream, &report));
 }
 
-/// Reports the command's end on drop, however the watch ends: otherwise the lock of an unwatched command
-/// would be renewed for ever.
+/// Reports the command's end on drop: else the lock of an unwatched command would be renewed for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -312,8 +311,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// If the command ended by itself, its children may stay; if it was told to end, they must end within the
-    /// grace.
+    /// After a command that ended by itself children may stay; after one told to end, they get the grace.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
         let now = Moment::now();

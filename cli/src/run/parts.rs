@@ -78,8 +78,7 @@ pub(crate) struct BecomeArgs {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// The process list shows these arguments, so the command, which may contain a password, comes over the
-/// socket.
+/// Visible in the process list, so the command, which may contain a password, comes over the socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
     /// Shown in the process list.
@@ -110,7 +109,6 @@ pub(super) enum Order {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// The command runs; its pid is also its process group's.
     Started(i32),
     Failed(i32),
     Late,

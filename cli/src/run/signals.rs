@@ -17,7 +17,6 @@ use signal_hook::iterator::{Handle, Signals};
 use crate::run::{end_as_interrupted, family};
 use crate::say::{Exit, Say};
 
-/// Signals that end the wait for a lock, and are forwarded to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
 /// Whether a signal ends the program. Other signals only end a wait for the lock.
@@ -42,8 +41,7 @@ pub(crate) struct Caught {
 /// The children of this process: the one that it started, and [adopted](family::adopt_orphans) orphans.
 #[derive(Default)]
 struct Wards {
-    /// Another thread awaits this child. Locked during the start, so that the child is never taken for an
-    /// orphan.
+    /// Awaited by another thread. Locked during the start, lest the child be taken for an orphan.
     own: Mutex<Option<Pid>>,
 }
 
@@ -123,8 +121,8 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal counts even if there is an outcome, since nothing else
-                        // receives the signal.
+                        // Without more time the signal counts, whatever the outcome: nothing else receives
+                        // it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -238,8 +236,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Reads the dispositions and unblocks all signals. Called before the first thread starts, so that all
-    /// threads inherit the mask.
+    /// Reads them and unblocks all signals. Called before the first thread starts: threads inherit the mask.
     pub(super) fn take() -> Inherited {
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();

@@ -40,7 +40,6 @@ pub(crate) struct Task<'a> {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) is_renewed: bool,
     pub(crate) strict: bool,
-    /// The signal that the command gets when others wait for the lock.
     pub(crate) on_contended: Option<i32>,
     pub(crate) office: Option<&'a Office>,
 }
@@ -95,7 +94,6 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     supervisor.run(caught, lost, contended)
 }
 
-/// A channel that receives a message when others wait for the lock.
 fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Receiver<()>> {
     let (sender, contended) = bounded(1);
     match task.on_contended {
@@ -191,7 +189,6 @@ struct Supervisor<'a> {
     /// Signals that the command cannot receive, because it does not run yet or has ended.
     unheard: Vec<i32>,
     until: Moment,
-    /// The command is being ended, because the lock cannot or must not be kept.
     is_ending: bool,
     is_lost: bool,
     is_gone: bool,
@@ -205,8 +202,8 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // Only the helper reports the command's end; if the helper stayed stopped, the lock would be
-            // renewed for ever.
+            // The helper must run: without its report of the command's end the lock would be renewed for
+            // ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -277,8 +274,7 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report is on its way
         }
-        // A stopped helper reports nothing. When it is killed, the command's orphans become children of this
-        // process.
+        // A stopped helper reports nothing. Its death makes the command's orphans children of this process.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -380,8 +376,8 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // Also reaches processes outside the group, as a service manager's signal would: none may outlive
-            // the lock.
+            // Also reaches processes outside the group, as a service manager would: none may outlive the
+            // lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }

@@ -20,8 +20,7 @@ pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Ended {
     refused(common, "elect")
 }
 
-/// Windows could not end a command for certain, and a command that outlives its lock would be worse than
-/// none.
+/// Windows cannot end a command for certain, and a command that outlives its lock is worse than none.
 fn refused(common: &Common, action: &str) -> Ended {
     let words =
         format!("{action} is for Unix only: a command could outlive the lock here; take the library, or WSL");

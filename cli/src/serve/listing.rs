@@ -30,7 +30,6 @@ pub(crate) struct Listing {
     pub(super) fields: String,
     pub(crate) groups: BTreeMap<(String, Use), Group>,
     pub(crate) jobs: Vec<Job>,
-    /// Certain deadlocks, and possible ones.
     pub(crate) deadlocks: [usize; 2],
     pub(crate) requests: u64,
     pub(crate) keys: u64,
@@ -97,8 +96,7 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// Only the first groups seen get series of their own, so that series do not come and go, and their number is
-/// limited.
+/// Only the first groups seen have their own series, so that series neither come and go nor multiply.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,

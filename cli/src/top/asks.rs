@@ -97,8 +97,7 @@ struct Thread {
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and how long it had held the lock when its token was requested; a shorter time means a new
-/// hold.
+/// The owner, and how long it had held the lock when its token was read; less means a new hold.
 type Hold = (String, Option<Duration>);
 
 impl Thread {

@@ -43,8 +43,7 @@ const LEAST_TIME: Duration = Duration::from_millis(10);
 
 pub(crate) struct Redlock {
     monitor: Arc<NodeMonitor>,
-    /// Owners that must pause, and until when: they got a minority of the servers, and others may have the
-    /// rest.
+    /// Owners that got a minority, and until when they pause, since others may have the rest.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
 }
 
@@ -73,7 +72,6 @@ impl Redlock {
         Votes(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
-    /// As [`ask`](Self::ask), for the nodes that `which` picks.
     fn ask_those<T: 'static>(
         &self,
         claim: &Claim,
@@ -90,8 +88,7 @@ impl Redlock {
                 (at, node, node.ready().and_then(begin))
             })
             .collect();
-        // Waits in reverse order: once the last node has answered, usually all have, so this thread wakes
-        // only once.
+        // In reverse order: once the last node has answered, usually all have, so this thread wakes once.
         let answers = begun.into_iter().rev().map(|(at, node, begun)| match begun {
             Ok(pending) => (at, self.monitor.noted(node, claim, pending.wait())),
             Err(error) => (at, Err(Failure::Refused(error))),
@@ -101,8 +98,7 @@ impl Redlock {
         answers
     }
 
-    /// The votes without those of servers that do not count for the claim, now or when they were asked
-    /// (`before`).
+    /// The votes without servers that do not count for the claim, now or when asked (`before`).
     fn counted<T>(
         &self,
         claim: &Claim,
@@ -196,8 +192,7 @@ impl Redlock {
         sent: Moment,
         deadline: Moment,
     ) -> Answer<Attempt> {
-        // Without a majority a late grant would have no owner; beside a majority it would not count for this
-        // hold.
+        // A late grant has no owner, or beside a majority does not count for this hold.
         self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
         let granted = votes.granted();
         let took = Clock::System.now().since(sent);
@@ -354,8 +349,7 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        // All servers at the same time: otherwise a hold that is restored to the first server could count
-        // before the last server is forced.
+        // At the same time: a hold restored to the first server must not count before the last one is forced.
         let force = |node| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let votes = thread::scope(|scope| {
             let begin = |node| (node, spawn_scoped(scope, move || force(node)));

@@ -54,11 +54,9 @@ pub(super) struct NodeMonitor {
     /// Owner numbers below this must not be used for another hold.
     unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Renew ahead of time: a server that may have lost holds is back, or has got holds that do not count
-    /// there yet.
+    /// Renew ahead of time: a server is back that may have lost holds, or has holds that do not count yet.
     pub(super) look_again: AtomicBool,
-    /// Outcomes of connecting. The thread that makes the client holds the mutex and reads them; later the
-    /// monitor does.
+    /// Outcomes of connecting. The thread that makes the client reads them first, then the monitor.
     pub(super) arrivals: (Sender<Arrival>, Mutex<Receiver<Arrival>>),
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
     service: Service,
@@ -112,8 +110,7 @@ impl NodeMonitor {
         self.restores.uncounted(claim)
     }
 
-    /// Called after a majority confirmed a hold in a round that began at `begun`; orders a restore to the
-    /// `lacking` servers.
+    /// A majority confirmed a hold in a round that began at `begun`: orders a restore to the `lacking`.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
         if self.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
@@ -121,8 +118,7 @@ impl NodeMonitor {
         }
     }
 
-    /// The caller ends the hold: from here on no server gets it restored. Returns the servers that do not
-    /// count for the request.
+    /// The caller ends the hold: no server gets it restored. Returns the servers that do not count.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.uncounted(claim);
         let owed = self.restores.over(claim, false);
@@ -193,8 +189,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Takes a server out of use if the error means silence. The claim has the server's own name for the
-    /// lock.
+    /// Takes a server out of use if the error means silence. The claim has the server's own name.
     pub(super) fn note_silence(&self, at: usize, claim: &Claim, error: &Error) {
         if let Some(node) = self.nodes.get(at).filter(|_| error.is_silence()) {
             self.put_out(node, error, Some((claim.kind, Arc::clone(&claim.name), claim.owner)));

@@ -95,8 +95,7 @@ impl VotingNode {
         *self.outage.lock() = None;
     }
 
-    /// Notes that connecting failed; returns whether the server answered, with another kind of error than
-    /// before.
+    /// Notes a failed connect; returns whether the server answered, with a new kind of error.
     pub(super) fn stays_away(&self, error: Error) -> bool {
         let Some(outage) = &mut *self.outage.lock() else { return false };
         let is_news = !error.is_silence() && outage.error.kind() != error.kind();
@@ -108,7 +107,6 @@ impl VotingNode {
         self.member.get()
     }
 
-    /// The store, or the error that took it out of use.
     pub(super) fn ready(&self) -> Result<&Arc<dyn Store>> {
         if let Some(outage) = &*self.outage.lock() {
             return Err(outage.error.copy());
@@ -123,7 +121,6 @@ impl VotingNode {
         self.outage.lock().is_none() && self.member.get().is_some()
     }
 
-    /// Whether the server may hold a lock for this owner's number.
     pub(super) fn may_hold(&self, owner: Owner) -> bool {
         self.is_ready() || owner.number() < self.unasked_from.load(Ordering::SeqCst)
     }

@@ -68,16 +68,14 @@ impl Shell {
     fn open(self) -> Result<Option<OwnedFd>, Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // Another process may have had the pid when the descriptor was opened. From then on it means one
-            // process.
+            // The pid may have changed hands before the open; from then on the descriptor means one process.
             Ok(process) => Ok(Some(process).filter(|_| self.is_alive())),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Signals the shell first: a script that waits for a command handles the signal when the command ends,
-    /// and starts no other command.
+    /// Signals the shell first: a script that waits for a command must start no other after it.
     pub(super) fn signal(self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         if !self.is_alive() {
