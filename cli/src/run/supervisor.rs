@@ -249,7 +249,7 @@ impl Supervisor<'_> {
     }
 
     /// This run leads until the helper begins to end the command, at the latest until the helper kills it.
-    /// Both come before another run can lead.
+    /// Both precede another leadership.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {

@@ -105,7 +105,7 @@ fn a_grace_longer_than_a_third_is_refused() {
     assert_eq!((code, runs(&server)), (0, 1), "{said}");
 }
 
-/// So few open files are allowed that this process can hold the lock but start no other process.
+/// The limit of open files lets this process hold the lock but start no other process.
 #[test]
 fn a_job_never_started_is_left_to_others() {
     let server = Server::start();

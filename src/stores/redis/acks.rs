@@ -5,10 +5,10 @@
 //! serves all grants before it: a *round*. Later grants gather for the next round, which one of their threads
 //! leads.
 //!
-//! WAIT counts from the last write of its own connection (before Redis 7.2: from its last command). So a
+//! WAIT counts from the last write of its own connection (before Redis 7.2: from its last command). Thus a
 //! round first writes, after all its grants: it sets the expiry of the leader's lock to its present value.
 //!
-//! After a failover the connection may lead to a server that did not grant. So a round first asks, for each
+//! After a failover the connection may lead to a server that did not grant. Thus a round first asks, for each
 //! grant, whether this server has it.
 
 use std::collections::BTreeMap;

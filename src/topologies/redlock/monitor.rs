@@ -29,8 +29,8 @@ struct PendingCleanup {
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// A request may have reached the server, and may still be executed. It would also remove a hold that was
-    /// restored before that.
+    /// A request may have reached the server, and may still be executed. Such a request would also remove a
+    /// hold that was restored before that.
     may_come_again: bool,
 }
 

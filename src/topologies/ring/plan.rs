@@ -1,7 +1,7 @@
 //! A ring as a program describes it (nodes, epoch, lists that it moves from), and the home node of each name,
 //! by consistent hashing with virtual nodes.
 //!
-//! All processes that share a ring must agree, whatever their version and language. So this file fixes the
+//! All processes that share a ring must agree, whatever their version and language. Thus this file fixes the
 //! hash, the points and the choice, and a test pins their values.
 
 use std::collections::BTreeMap;

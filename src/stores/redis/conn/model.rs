@@ -1,8 +1,8 @@
 //! Model of a shared connection with the real reply parser, over a socket that is a queue of bytes, under
 //! shuttle's schedules. Run by `./check model`.
 //!
-//! Each request is a number, and the server answers with the same number. So a reader sees whether a reply is
-//! its own.
+//! Each request is a number, and the server answers with the same number. Thus a reader sees whether a reply
+//! is its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};

@@ -3,14 +3,15 @@
 //!
 //! Replies come in the order of the requests. A thread writes its request and waits for the reply. If no
 //! thread is reading, this one reads, in order and for the owner of each reply, until its own reply has come;
-//! then it wakes another waiting thread to read on. So a lone thread writes and reads without any hand-over.
-//! Requests that come during a write leave together in the next one. All replies of one read are taken
-//! together, and unsent requests are written before any thread is woken: the server works while threads wake.
+//! then it wakes another waiting thread to read on. Thus a lone thread writes and reads without any
+//! hand-over. Requests that come during a write leave together in the next one. All replies of one read are
+//! taken together, and unsent requests are written before any thread is woken: the server works while threads
+//! wake.
 //!
 //! A client has one shared connection to a server, so requests about a lock arrive in order.
 //!
 //! Invariant: a thread that stops reading first releases `reading` and then looks for a waiting thread; a
-//! thread that begins to wait first sets `is_waited_for` and then tries to lock `reading`. So either the
+//! thread that begins to wait first sets `is_waited_for` and then tries to lock `reading`. Thus either the
 //! first thread sees the second, or the second gets `reading`.
 //!
 //! When a connection ends, every thread that is owed a reply is notified before there is a new connection

@@ -102,7 +102,7 @@ end
 
 if waits == '1' then
   -- Whenever one of its waiters gets the lock or gives up, Redisson subtracts that waiter's whole wait from the
-  -- times of those behind it. So the time of each of our waiters ends after that of the Redisson waiter before
+  -- times of those behind it. Thus the time of each of our waiters ends after that of the Redisson waiter before
   -- it, and advances with the clock.
   local length = redis.call('llen', queue)
   local ahead = comes_back and 0 or at or length

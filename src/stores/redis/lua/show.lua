@@ -33,7 +33,7 @@ local value, holders, waiters, permits = '', {}, {}, {}
 local back, lent, writers_wait = 0, 0, 0
 
 -- The key may hold any value of other programs, which must cost neither the server its time nor the client its connection.
--- So the script shows at most this, and of a hash with more fields only their number.
+-- The script therefore shows at most this, and of a hash with more fields only their number.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
 -- For all holders together. A holder whose levels are not read has no known end.
 local looks_left = 2000
