@@ -52,8 +52,7 @@ impl Family {
         }
     }
 
-    /// Kills all present members. A member that forks meanwhile may leave a child, so repeat until
-    /// [`Family::is_gone`].
+    /// Kills all present members. A member that forks may leave a child: repeat until [`Family::is_gone`].
     pub(super) fn kill(&self) {
         kill_group(self.group, SIGKILL);
         if let Some(cgroup) = &self.cgroup {
@@ -169,8 +168,7 @@ pub(super) struct Member {
     pub(super) is_dead: bool,
     /// Start time in ticks since boot; identifies one process together with the pid.
     pub(super) began: u64,
-    /// Start addresses of stack and arguments: random for each program, unchanged by a fork. Zeros if
-    /// unknown.
+    /// Start addresses of stack and arguments: random per program, unchanged by a fork; zero if unknown.
     pub(super) memory: (u64, u64),
 }
 

@@ -72,8 +72,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
-                // The error was printed. A later attempt may reach the store again, as the library's
-                // candidates do.
+                // Already explained. Another attempt may reach the store, as with the library's candidates.
                 Exit::Unavailable => is_patient && !args.one_term,
                 _ => false,
             };

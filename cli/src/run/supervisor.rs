@@ -202,8 +202,7 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // The helper must run: without its report of the command's end the lock would be renewed for
-            // ever.
+            // The helper must run: without its report of the end the lock would be renewed for ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -376,8 +375,7 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // Also reaches processes outside the group, as a service manager would: none may outlive the
-            // lock.
+            // Also reaches processes outside the group, like a service manager: none may outlive the lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }

@@ -13,8 +13,7 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// The default grace is this, or a tenth of a short window, so that a store may be down for half of the
-/// lease.
+/// The default grace, or a tenth of a short window: a store may then be down for half of the lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);

@@ -170,8 +170,7 @@ impl Acks {
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
-    /// Runs one round. The inner result: the checks' answers; replicas and files have all that was written
-    /// before.
+    /// Runs one round. The inner result: the checks' answers, if all copies have what was written before.
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,

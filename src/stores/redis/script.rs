@@ -280,8 +280,7 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    /// Packs the request, with the body unless the server surely knows the script: NOSCRIPT would come too
-    /// late.
+    /// Packs the request, with the body unless the server surely knows it: NOSCRIPT would come too late.
     pub(super) fn packing(&self) -> impl FnOnce(&mut Vec<u8>, bool) {
         |to, is_known| {
             let whole = if is_known { None } else { self.with_body() };

@@ -267,8 +267,7 @@ impl NodeMonitor {
         self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
-    /// Sends due clean-ups; returns when the next one is due. Clean-ups for a silent server wait until it is
-    /// back.
+    /// Sends due clean-ups; returns when the next is due. Those for a silent server wait for its return.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
         let is_ready = |one: &&PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);

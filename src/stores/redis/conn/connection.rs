@@ -138,8 +138,7 @@ impl Connection {
         reply.map_err(unread)
     }
 
-    /// Whether the server has not hung up, as far as this machine knows. A connection in use notices that
-    /// itself.
+    /// Whether the server has not hung up, as far as this machine knows. Trusts a connection in use.
     pub(crate) fn is_alive(&self) -> bool {
         // An idle connection has nothing to read: an end, an error or unasked bytes make it useless.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()

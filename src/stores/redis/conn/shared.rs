@@ -200,8 +200,7 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), but refused if no connection is open. Never waits: the reading thread may
-    /// call it.
+    /// As [`send`](Self::send), but never waits: refused if no connection is open. For the reading thread.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -434,8 +433,7 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies until `reply` has come. `None`: the connection ended, and the notification is on its
-    /// way.
+    /// Reads replies until `reply` has come. `None`: the connection ended, and the owner will be notified.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
@@ -529,8 +527,7 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection, and notifies the owners of awaited replies. Pairs with `open`, which waits for
-    /// this.
+    /// Ends the connection and notifies the owners of awaited replies. Pairs with `open`, which waits.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();

@@ -193,8 +193,7 @@ impl Sentinels {
         let (mut answers, mut would_do) = (0, false);
         let mut failure: Option<Error> = None;
         for (asked, place) in places.iter().enumerate() {
-            // Shared by the Sentinels not yet asked and the master; after a usable answer the others get
-            // less.
+            // Shared by the Sentinels not yet asked and the master; after a usable answer they get less.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
             let parts = if would_do { parts.max(SECOND_OPINION) } else { parts };
