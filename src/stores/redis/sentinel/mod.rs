@@ -35,8 +35,8 @@ const PAUSE: Duration = Duration::from_millis(25);
 const LEAST_TRY: Duration = Duration::from_millis(200);
 /// Once there is a usable answer, each further Sentinel gets at most one eighth of the remaining time.
 const SECOND_OPINION: u32 = 8;
-/// A Sentinel announces the replica a tenth of a second before it promotes it, and checks every second whether
-/// the promotion is done. Without a further message for this time, the Sentinel has given up.
+/// A Sentinel announces the replica a tenth of a second before it promotes it, and checks every second
+/// whether the promotion is done. Without a further message for this time, the Sentinel has given up.
 const PROMOTION: Duration = Duration::from_secs(3);
 /// If all reachable Sentinels, more than half, have named a master of a lower epoch for this time, the
 /// Sentinels were set up anew, and their epochs began again.
